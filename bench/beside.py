@@ -1,12 +1,12 @@
-"""What a consumer of history, and clients that flood, cost the other clients of our broker and of Apache Kafka.
+"""Measure how a consumer of history, and flooding clients, slow the other clients of our broker and of Apache Kafka.
 
 usage: python -m bench.beside [--rounds 3] [--only history|floods] [--mb 384] [--records 500000] [--seconds 5]
 
-Both keep the same history in a directory (Kafka: LocalTieredStorage, from its own tests) and only the newest segment on
-their disk. By turns, each does four things: a producer at full speed alone, and beside a consumer that reads history
-over and over as fast as it can; a steady producer and a consumer at the tail alone, and beside one that reads history
-at half of the speed measured before. Then 16 connections pipeline ApiVersions, Metadata, Fetch and Produce without
-pause, and another client asks beside them. Prints a table for RESULTS.md.
+Both brokers keep the same history in a directory (Kafka: LocalTieredStorage, from its own tests) and only the newest
+segment on their disk. Four loads run in turn on each: a producer at full speed alone, and beside a consumer that reads
+history repeatedly at full speed; a steady producer and a consumer at the tail alone, and beside one that reads history
+at half of the measured speed. Then 16 connections pipeline ApiVersions, Metadata, Fetch and Produce without pause, and
+another client sends requests beside them. Prints a table for RESULTS.md.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from tests.fuzz.overload import CONNECTIONS, FLOODS, Target, flooded, prepared
 from bench import load
 from bench.broker import create, drop, touch_memory
 from bench.peers import Server, kafka, rdkafka_performance, strata
-from bench.tier import Figures, fill
+from bench.tier import Measurements, fill
 
 SEGMENT = 32 << 20
 WAIT_S = 120
@@ -37,7 +37,7 @@ OURS, THEIRS = "Stratalog", "Apache Kafka"
 
 
 class HistoryReader:
-    """A consumer that reads a topic from its beginning, over and over, while the block runs; at most `rate` bytes/s."""
+    """A consumer that reads a topic from its beginning, repeatedly, during the block; at most `rate` bytes/s."""
 
     def __init__(self, server: Server, rate: float | None = None) -> None:
         self.bytes_per_second = 0.0
@@ -47,7 +47,7 @@ class HistoryReader:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        time.sleep(1)  # it is under way
+        time.sleep(1)  # the consumer has started
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,7 +64,7 @@ class HistoryReader:
             for message in consumer.consume(100, 0.1):
                 if message.error() is None:
                     size += len(message.value())
-                else:  # its end
+                else:  # the topic's end
                     consumer.seek(beginning)
             while self._rate and size > self._rate * (time.monotonic() - began):
                 time.sleep(0.002)
@@ -73,15 +73,15 @@ class HistoryReader:
 
 
 class TailReader:
-    """A consumer at the end of the topic `live` while the block runs, and how old records are when it has them."""
+    """A consumer at the end of the topic `live` during the block, and the age of each record when it arrives."""
 
-    def __init__(self, server: Server, told: Path) -> None:
+    def __init__(self, server: Server, ages_file: Path) -> None:
         self.p99_ms = 0.0
-        self._told = told
-        told.unlink(missing_ok=True)
+        self._ages_file = ages_file
+        ages_file.unlink(missing_ok=True)
         words = ["-C", "-t", "live", "-p", "0", "-o", "end", "-b", server.address, "-u", "-q"]
         self._process = subprocess.Popen(
-            [str(rdkafka_performance()), *words, "-l", "-A", str(told)],
+            [str(rdkafka_performance()), *words, "-l", "-A", str(ages_file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -95,13 +95,13 @@ class TailReader:
         time.sleep(0.5)
         self._process.terminate()
         self._process.wait(30)
-        ages = [int(line) / 1000 for line in self._told.read_text().split() if line.isdigit()]
+        ages = [int(line) / 1000 for line in self._ages_file.read_text().split() if line.isdigit()]
         assert len(ages) > RATE, f"{len(ages)} ages"
         self.p99_ms = statistics.quantiles(ages[RATE // 2 :], n=100)[98]
 
 
 def produced(server: Server, records: int) -> float:
-    """MB/s of one producer of 1 KiB records at full speed."""
+    """Return MB/s of one producer of 1 KiB records at full speed."""
     create(server, "busy", 1)
     try:
         return load.produce(server, "busy", RECORD_BYTES, records).rate
@@ -110,45 +110,45 @@ def produced(server: Server, records: int) -> float:
 
 
 def live(server: Server, seconds: float, scratch: Path) -> tuple[float, float]:
-    """p99 in ms of a steady producer, and of a consumer at the tail, from the record's making."""
+    """Return p99 in ms of a steady producer, and of a consumer at the tail, from the record's creation."""
     with TailReader(server, scratch / "ages") as tail:
         _median, produce = load.latencies(server, "live", RATE, seconds)
     return produce, tail.p99_ms
 
 
 def round_of(
-    figures: Figures, who: str, server: Server, chosen: argparse.Namespace, scratch: Path
+    measured: Measurements, peer: str, server: Server, chosen: argparse.Namespace, scratch: Path
 ) -> None:
     touch_memory(chosen.records * 3 * RECORD_BYTES)
     alone = produced(server, chosen.records)
     with HistoryReader(server) as history:
         beside = produced(server, chosen.records)
-    figures.note(f"produce alone, MB/s, {who}", alone)
-    figures.note(f"history beside it, MB/s, {who}", history.bytes_per_second / 1e6)
-    figures.note(f"produce beside history / alone, {who}", beside / alone)
+    measured.note(f"produce alone, MB/s, {peer}", alone)
+    measured.note(f"history beside it, MB/s, {peer}", history.bytes_per_second / 1e6)
+    measured.note(f"produce beside history / alone, {peer}", beside / alone)
     quiet = live(server, chosen.seconds, scratch)
     with HistoryReader(server, history.bytes_per_second / 2):
         loaded = live(server, chosen.seconds, scratch)
     for what, before, after in zip(("produce", "consume"), quiet, loaded, strict=True):
-        figures.note(f"p99 of live {what} alone, ms, {who}", before)
-        figures.note(
-            f"p99 of live {what}, beside history at half speed / alone, {who}", after / before
+        measured.note(f"p99 of live {what} alone, ms, {peer}", before)
+        measured.note(
+            f"p99 of live {what}, beside history at half speed / alone, {peer}", after / before
         )
 
 
-def floods(figures: Figures, who: str, server: Server, place: Path, seconds: float) -> None:
+def floods(measured: Measurements, peer: str, server: Server, place: Path, seconds: float) -> None:
     pid = server.process.pid
     target = Target(server.name, server.port, pid, place / "data", place / "log")
     requests = prepared(target)
     for name in FLOODS:
         seen, rate = flooded(target, requests, name, seconds)
         beside = f"beside {CONNECTIONS} connections of {name}"
-        figures.note(f"p99 of another client {beside}, ms, {who}", seen.beside.percentile_ms(99))
-        figures.note(f"answers a second to the {CONNECTIONS}, {name}, {who}", rate)
+        measured.note(f"p99 of another client {beside}, ms, {peer}", seen.beside.percentile_ms(99))
+        measured.note(f"answers a second to the {CONNECTIONS}, {name}, {peer}", rate)
 
 
 def make_history(server: Server, data: Path, size: int, records: int) -> None:
-    """A tiered topic of which all but the newest segment is in the bucket only, and one to live at."""
+    """Create a tiered topic with all but the newest segment only in the bucket, and a topic for live records."""
     settings = {"remote.storage.enable": "true", "local.retention.ms": "1", "retention.ms": "-1"}
     more = {"segment.bytes": str(SEGMENT), "file.delete.delay.ms": "0"}
     create(server, "history", 1, settings | more)
@@ -179,26 +179,30 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mb", type=int, default=384, help="history")
-    parser.add_argument("--records", type=int, default=500_000, help="of a producer at full speed")
-    parser.add_argument("--seconds", type=float, default=5, help="of each look at the tail")
+    parser.add_argument(
+        "--records", type=int, default=500_000, help="records of a producer at full speed"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5, help="duration of each measurement at the tail"
+    )
     parser.add_argument("--only", choices=("history", "floods"))
     chosen = parser.parse_args()
-    figures = Figures()
+    measured = Measurements()
     scratch = Path(tempfile.mkdtemp(prefix="bench-beside-"))
     try:
         with both(scratch) as servers:
             places = {OURS: scratch / "ours", THEIRS: scratch / "theirs"}
-            for who, place in places.items() if chosen.only != "floods" else ():
-                make_history(servers[who], place / "data", chosen.mb << 20, chosen.records)
+            for peer, place in places.items() if chosen.only != "floods" else ():
+                make_history(servers[peer], place / "data", chosen.mb << 20, chosen.records)
             for turn in range(chosen.rounds):
-                for who in list(servers) if turn % 2 == 0 else list(servers)[::-1]:
+                for peer in list(servers) if turn % 2 == 0 else list(servers)[::-1]:
                     if chosen.only != "floods":
-                        round_of(figures, who, servers[who], chosen, scratch)
+                        round_of(measured, peer, servers[peer], chosen, scratch)
                     if chosen.only != "history":
-                        floods(figures, who, servers[who], places[who], chosen.seconds)
+                        floods(measured, peer, servers[peer], places[peer], chosen.seconds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    figures.report(f"{chosen.rounds} rounds")
+    measured.report(f"{chosen.rounds} rounds")
 
 
 if __name__ == "__main__":

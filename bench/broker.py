@@ -2,9 +2,9 @@
 
 usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0]
 
-Both brokers are loaded by the same compiled client, in turn, round by round; medians, spread and ratios are printed as
-the table of RESULTS.md. A JVM is warm after about 4 GB. `--only` takes lines whose name has that in it (see --list);
-`--scale 0.1` makes every load a tenth, for a quick look. Nothing is left behind: neither processes nor files.
+The same compiled client loads both brokers, in turn, round by round. The command prints medians, spread and ratios as
+the table of RESULTS.md. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
+--list); `--scale 0.1` makes every load a tenth. The command leaves neither processes nor files.
 """
 
 import argparse
@@ -36,13 +36,13 @@ MANY_CONNECTIONS, CONSUMERS, LATENCY_RATE = 16, 100, 2000
 
 @dataclass
 class Bench:
-    """What was chosen, and the figures so far: by line, then by broker, a value a round."""
+    """The chosen options, and the measurements so far: by line, then by broker, one value a round."""
 
     rounds: int
     scale: float
     only: list[str]
     scratch: Path
-    figures: dict[str, dict[str, list[float]]] = field(
+    measured: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
@@ -52,70 +52,70 @@ class Bench:
     def count(self, full: int) -> int:
         return max(1000, round(full * self.scale))
 
-    def note(self, line: str, who: str, value: float) -> None:
-        self.figures[line][who].append(value)
+    def note(self, line: str, peer: str, value: float) -> None:
+        self.measured[line][peer].append(value)
 
 
-# Lines on two running brokers. Each runs one round on one of them; round -1 warms it and is not noted.
+# Lines on two running brokers. Each call runs one round on one broker; round -1 only warms the broker.
 
 
-def produce_1k(bench: Bench, who: str, server: Server, topic: str) -> None:
-    """One producer of 1 KiB records, and a consumer of them after it."""
+def produce_1k(bench: Bench, peer: str, server: Server, topic: str) -> None:
+    """Measure one producer of 1 KiB records, and then a consumer of them."""
     count = bench.count(1_000_000)
     touch_memory(count * 2048)
     made = load.produce(server, topic, 1024, count)
     read = load.consume(server, topic, count)
-    bench.note("produce 1 KiB, MB/s", who, made.rate)
-    bench.note("produce 1 KiB, CPU s/GB", who, made.cpu)
-    bench.note("consume 1 KiB, MB/s", who, read.rate)
-    bench.note("consume 1 KiB, CPU s/GB", who, read.cpu)
+    bench.note("produce 1 KiB, MB/s", peer, made.rate)
+    bench.note("produce 1 KiB, CPU s/GB", peer, made.cpu)
+    bench.note("consume 1 KiB, MB/s", peer, read.rate)
+    bench.note("consume 1 KiB, CPU s/GB", peer, read.cpu)
 
 
-def produce_100(bench: Bench, who: str, server: Server, topic: str) -> None:
+def produce_100(bench: Bench, peer: str, server: Server, topic: str) -> None:
     count = bench.count(5_000_000)
     touch_memory(count * 200)
     made = load.produce(server, topic, 100, count)
-    bench.note("produce 100 B, MB/s", who, made.rate)
-    bench.note("produce 100 B, CPU s/GB", who, made.cpu)
+    bench.note("produce 100 B, MB/s", peer, made.rate)
+    bench.note("produce 100 B, CPU s/GB", peer, made.cpu)
 
 
-def made_batches(bench: Bench, who: str, server: Server, topic: str) -> None:
-    """As above without librdkafka, which spends more on a small record than either broker."""
+def made_batches(bench: Bench, peer: str, server: Server, topic: str) -> None:
+    """Measure as above without librdkafka, which spends more on a small record than either broker."""
     seconds = 2 * bench.scale
     for size, name in ((1024, "1 KiB"), (100, "100 B")):
         touch_memory(
             round(seconds * 1.2e9)
-        )  # as much as either takes: else the faster one pays for new memory
+        )  # as much as either broker needs: else the faster one pays for new memory
         made = load.made_batches(server, topic, size, seconds)
-        bench.note(f"made batches of {name}, MB/s", who, made.rate)
-        bench.note(f"made batches of {name}, CPU s/GB", who, made.cpu)
+        bench.note(f"made batches of {name}, MB/s", peer, made.rate)
+        bench.note(f"made batches of {name}, CPU s/GB", peer, made.cpu)
 
 
-def thousand_partitions(bench: Bench, who: str, server: Server, topic: str) -> None:
-    """One producer of 1 KiB records, spread at random over 1,000 partitions."""
+def thousand_partitions(bench: Bench, peer: str, server: Server, topic: str) -> None:
+    """Measure one producer of 1 KiB records, spread at random over 1,000 partitions."""
     count = bench.count(500_000)
     touch_memory(count * 2048)
     made = load.produce(server, topic, 1024, count, "-X", load.MANY)
-    bench.note("1,000 partitions, MB/s", who, made.rate)
-    bench.note("1,000 partitions, CPU s/GB", who, made.cpu)
+    bench.note("1,000 partitions, MB/s", peer, made.rate)
+    bench.note("1,000 partitions, CPU s/GB", peer, made.cpu)
 
 
-def many_connections(bench: Bench, who: str, server: Server, topic: str) -> None:
+def many_connections(bench: Bench, peer: str, server: Server, topic: str) -> None:
     rate, cpu = load.many_producers(server, topic, MANY_CONNECTIONS, 5 * bench.scale)
-    bench.note("16 connections, requests/s", who, rate)
-    bench.note("16 connections, CPU ms/request", who, cpu)
+    bench.note("16 connections, requests/s", peer, rate)
+    bench.note("16 connections, CPU ms/request", peer, cpu)
 
 
-def latency(bench: Bench, who: str, server: Server, topic: str) -> None:
+def latency(bench: Bench, peer: str, server: Server, topic: str) -> None:
     middle, slow = load.latencies(server, topic, LATENCY_RATE, max(2.0, 6 * bench.scale))
-    bench.note("latency at 2,000/s, p50 ms", who, middle)
-    bench.note("latency at 2,000/s, p99 ms", who, slow)
+    bench.note("latency at 2,000/s, p50 ms", peer, middle)
+    bench.note("latency at 2,000/s, p99 ms", peer, slow)
 
 
-def tail(bench: Bench, who: str, server: Server, topic: str) -> None:
+def tail(bench: Bench, peer: str, server: Server, topic: str) -> None:
     rate, cpu = load.tail_consumers(server, topic, CONSUMERS, 5 * bench.scale)
-    bench.note("100 consumers at the tail, MB/s", who, rate)
-    bench.note("100 consumers at the tail, CPU s/GB", who, cpu)
+    bench.note("100 consumers at the tail, MB/s", peer, rate)
+    bench.note("100 consumers at the tail, CPU s/GB", peer, cpu)
 
 
 RUNNING = {
@@ -132,14 +132,14 @@ MEMORY = "memory idle and with 10,000 partitions, made and stopped"
 
 
 def running(bench: Bench, warm_gb: float) -> None:
-    """All lines of `RUNNING`, on one warm pair of brokers."""
+    """Measure all lines of `RUNNING` on one warm pair of brokers."""
     lines = {name: line for name, line in RUNNING.items() if bench.wants(name)}
     if not lines:
         return
     with ExitStack() as stack:
         pair = {
-            who: stack.enter_context(start(bench.scratch / f"running-{start.__name__}"))
-            for who, start in STARTERS.items()
+            peer: stack.enter_context(start(bench.scratch / f"running-{start.__name__}"))
+            for peer, start in STARTERS.items()
         }
         for server in pair.values():
             create(server, "warm", 1)
@@ -148,24 +148,24 @@ def running(bench: Bench, warm_gb: float) -> None:
             if warm_gb >= 1:
                 load.consume(server, "warm", round(warm_gb) * 1_000_000)
             drop(server, "warm")
-        warming = Bench(1, bench.scale, [], bench.scratch)  # its figures are nobody's
+        warming = Bench(1, bench.scale, [], bench.scratch)  # its measurements are dropped
         for number in range(-1, bench.rounds):
             for line, partitions in lines.values():
                 if number < 0 and line in (produce_1k, produce_100):
                     continue  # warm already
                 topic = f"{line.__name__}-{number + 1}"
-                # Who goes second finds memory as the first left it: take turns.
-                for who in list(pair) if number % 2 == 0 else list(pair)[::-1]:
-                    create(pair[who], topic, partitions)
-                    line(bench if number >= 0 else warming, who, pair[who], topic)
+                # The second broker finds memory as the first left it: take turns.
+                for peer in list(pair) if number % 2 == 0 else list(pair)[::-1]:
+                    create(pair[peer], topic, partitions)
+                    line(bench if number >= 0 else warming, peer, pair[peer], topic)
                 for server in pair.values():
                     drop(server, topic)
         if bench.wants("produce 1 KiB, consume"):
-            for who, server in pair.items():
-                bench.note("resident after the load, MB", who, server.resident_mb())
+            for peer, server in pair.items():
+                bench.note("resident after the load, MB", peer, server.resident_mb())
 
 
-# Starts and memory: brokers of their own.
+# Starts and memory: each line has its own brokers.
 
 
 def first_record(server: Server, topic: str) -> None:
@@ -187,20 +187,20 @@ def first_record(server: Server, topic: str) -> None:
 
 def starts(bench: Bench) -> None:
     for number in range(bench.rounds):
-        for who, start in STARTERS.items():
+        for peer, start in STARTERS.items():
             directory = bench.scratch / f"first-{start.__name__}-{number}"
-            PREPARE[who](directory)
+            PREPARE[peer](directory)
             begun = time.monotonic()
             with start(directory) as server:
                 first_record(server, "first")
-                bench.note("start to first acknowledged record, s", who, time.monotonic() - begun)
-                bench.note("resident with one topic, MB", who, server.resident_mb())
+                bench.note("start to first acknowledged record, s", peer, time.monotonic() - begun)
+                bench.note("resident with one topic, MB", peer, server.resident_mb())
             shutil.rmtree(directory)
 
 
 def wide_starts(bench: Bench) -> None:
-    """Starts with 1,000 partitions of 10 segments: after a clean stop, and after `kill -9` of all being written to."""
-    # Kafka takes no small segments, but rolls by the records' time.
+    """Measure starts with 1,000 partitions of 10 segments: after a clean stop, and after `kill -9` under load."""
+    # Kafka accepts no small segments, but rolls by the records' time.
     ages = range(WIDE_SEGMENTS + bench.rounds, 0, -1)
     now_ms = round(time.time() * 1000)
     batches = [load.batch(1024, 10, now_ms - age * HOUR_MS) for age in ages]
@@ -212,42 +212,42 @@ def wide_starts(bench: Bench) -> None:
             for records in batches[:WIDE_SEGMENTS]:
                 load.once(server, "wide", partitions, records)
     for number in range(bench.rounds):
-        for who, start in STARTERS.items():
+        for peer, start in STARTERS.items():
             directory = bench.scratch / f"wide-{start.__name__}"
             begun = time.monotonic()
             with start(directory) as server:
                 first_record(server, "wide")
-                bench.note(f"{WIDE}, clean, s", who, time.monotonic() - begun)
+                bench.note(f"{WIDE}, clean, s", peer, time.monotonic() - begun)
                 load.once(server, "wide", partitions, batches[WIDE_SEGMENTS + number])
                 server.kill()
             begun = time.monotonic()
             with start(directory) as server:
                 first_record(server, "wide")
-                bench.note(f"{WIDE}, after kill -9, s", who, time.monotonic() - begun)
+                bench.note(f"{WIDE}, after kill -9, s", peer, time.monotonic() - begun)
 
 
 def memory(bench: Bench) -> None:
-    """Idle, then with 10,000 partitions that each have a record, made and stopped: one broker each, once."""
+    """Measure memory idle, then with 10,000 partitions of one record each; and their creation and stop. Runs once."""
     records = load.batch(100, 1, round(time.time() * 1000))
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
-    for who, start in STARTERS.items():
+    for peer, start in STARTERS.items():
         with start(bench.scratch / f"memory-{start.__name__}") as server:
             time.sleep(1)
-            bench.note("resident idle, MB", who, server.resident_mb())
+            bench.note("resident idle, MB", peer, server.resident_mb())
             many = f"{MEMORY_TOPICS * partitions:,} partitions"
             begun = time.monotonic()
             for number in range(MEMORY_TOPICS):
                 create(server, f"wide-{number}", partitions)
-            bench.note(f"create {many}, s", who, time.monotonic() - begun)
+            bench.note(f"create {many}, s", peer, time.monotonic() - begun)
             for number in range(MEMORY_TOPICS):
                 load.once(server, f"wide-{number}", partitions, records)
-            bench.note(f"resident with {many}, MB", who, server.resident_mb())
+            bench.note(f"resident with {many}, MB", peer, server.resident_mb())
             begun = time.monotonic()
             server.stop()
-            bench.note(f"stop {many}, s", who, time.monotonic() - begun)
+            bench.note(f"stop {many}, s", peer, time.monotonic() - begun)
 
 
-# What all lines need.
+# Shared by all lines.
 
 
 def create(
@@ -257,7 +257,7 @@ def create(
     wanted = NewTopic(topic, partitions, 1, config=settings or {})
     for future in admin.create_topics([wanted], operation_timeout=60).values():
         future.result(60)
-    for _ in range(600):  # both answer before every partition leads
+    for _ in range(600):  # both brokers answer before every partition has a leader
         found = admin.list_topics(topic, timeout=30).topics[topic].partitions
         if len(found) == partitions and all(one.leader >= 0 for one in found.values()):
             return
@@ -281,7 +281,7 @@ def touch_memory(size: int) -> None:
 
 def report(bench: Bench) -> None:
     print("| line | Stratalog | Apache Kafka | ratio |\n|---|---|---|---|")
-    for line, by in bench.figures.items():
+    for line, by in bench.measured.items():
         ours, theirs = by[OURS], by[THEIRS]
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         print(f"| {line} | {spread(ours)} | {spread(theirs)} | {spread(ratios, 2)} |")
@@ -314,7 +314,7 @@ def main() -> None:
         print("\n".join([*RUNNING, *OWN]))
         return
     if not walk.__file__.endswith((".so", ".pyd")):
-        compile_in_place(Path(__file__).parents[1])  # as it is installed
+        compile_in_place(Path(__file__).parents[1])  # as in an installation
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch))

@@ -1,7 +1,7 @@
 """Load for a broker, the same for both: librdkafka's generator, and our own for many connections.
 
-In: a running server and a topic. Out: figures as the client saw them. The generators are compiled: nothing here may be
-what a broker waits for.
+In: a running server and a topic. Out: measurements from the client's side. The generators are compiled, so
+that no broker waits for its client.
 """
 
 import os
@@ -33,7 +33,7 @@ PRODUCE, PRODUCE_VERSION = 0, 7
 FETCH, FETCH_VERSION = 1, 11
 TIMEOUT_S = 300
 BATCH_BYTES_MAX = 1_000_000  # librdkafka's message.max.bytes
-RECORD_BYTES = 12  # of a record beside its value, at most
+RECORD_BYTES = 12  # overhead of a record beside its value, at most
 MANY = "sticky.partitioning.linger.ms=0"
 """librdkafka's option that spreads records over all partitions instead of one after the other."""
 _LENGTH = Struct(">i")
@@ -41,7 +41,7 @@ _OFFSET = 0x0123456789ABCDEF
 
 
 @dataclass(frozen=True)
-class Figure:
+class Throughput:
     """Megabytes per second, records per second and broker CPU seconds per gigabyte."""
 
     rate: float
@@ -51,7 +51,7 @@ class Figure:
 
 @cache
 def generator() -> Path:
-    """bench/load.c, compiled into the cache."""
+    """Compile bench/load.c into the cache; return the program."""
     source = Path(__file__).with_name("load.c")
     with fetching("load") as built:
         if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
@@ -64,7 +64,7 @@ def generator() -> Path:
 
 
 def rdkafka(server: Server, *options: str) -> tuple[str, float]:
-    """rdkafka_performance's output and the broker's CPU seconds meanwhile."""
+    """Run rdkafka_performance; return its output and the broker's CPU seconds meanwhile."""
     before = server.cpu_seconds()
     done = subprocess.run(
         [str(rdkafka_performance()), "-b", server.address, "-u", "-q", *options],
@@ -77,8 +77,8 @@ def rdkafka(server: Server, *options: str) -> tuple[str, float]:
     return done.stdout, server.cpu_seconds() - before
 
 
-def figure(output: str, cpu: float) -> Figure:
-    """The last line of rdkafka_performance's table."""
+def throughput(output: str, cpu: float) -> Throughput:
+    """Return the last line of rdkafka_performance's table."""
     rows = [
         re.split(r"\s*\|\s*", line.strip("| \n"))
         for line in output.splitlines()
@@ -86,12 +86,12 @@ def figure(output: str, cpu: float) -> Figure:
     ]
     last = [row for row in rows if row[0].strip().isdigit()][-1]
     seconds, count, size = float(last[0]) / 1000, float(last[1]), float(last[2])
-    return Figure(size / 1e6 / seconds, count / seconds, cpu / (size / 1e9))
+    return Throughput(size / 1e6 / seconds, count / seconds, cpu / (size / 1e9))
 
 
-def produce(server: Server, topic: str, size: int, count: int, *options: str) -> Figure:
-    """One producer, acks=1, `count` records of `size` bytes."""
-    return figure(
+def produce(server: Server, topic: str, size: int, count: int, *options: str) -> Throughput:
+    """Run one producer: acks=1, `count` records of `size` bytes."""
+    return throughput(
         *rdkafka(
             server,
             *("-P", "-t", topic, "-s", str(size), "-c", str(count), "-a", "1"),
@@ -101,9 +101,9 @@ def produce(server: Server, topic: str, size: int, count: int, *options: str) ->
     )
 
 
-def consume(server: Server, topic: str, count: int, *options: str) -> Figure:
-    """One consumer of partition 0 from its beginning."""
-    return figure(
+def consume(server: Server, topic: str, count: int, *options: str) -> Throughput:
+    """Run one consumer of partition 0 from its beginning."""
+    return throughput(
         *rdkafka(
             server,
             *("-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count)),
@@ -114,15 +114,15 @@ def consume(server: Server, topic: str, count: int, *options: str) -> Figure:
 
 
 def latencies(server: Server, topic: str, per_second: int, seconds: float) -> tuple[float, float]:
-    """p50 and p99 in ms from handing a record to the producer to its acknowledgement (linger.ms=0)."""
-    with tempfile.NamedTemporaryFile(prefix="bench-latency-") as told:
+    """Return p50 and p99 in ms from the call of produce to the acknowledgement (linger.ms=0)."""
+    with tempfile.NamedTemporaryFile(prefix="bench-latency-") as times:
         rdkafka(
             server,
             *("-P", "-t", topic, "-s", "100", "-a", "1", "-X", "linger.ms=0", "-l"),
-            *("-A", told.name, "-r", str(per_second), "-c", str(round(per_second * seconds))),
+            *("-A", times.name, "-r", str(per_second), "-c", str(round(per_second * seconds))),
         )
-        lines = Path(told.name).read_text().split()
-    # The first connect and ask for metadata.
+        lines = Path(times.name).read_text().split()
+    # The first records wait for the connection and the metadata.
     each = [int(line) / 1000 for line in lines if line.isdigit()][per_second // 2 :]
     assert len(each) > per_second * seconds / 2, f"{len(each)} latencies"
     cuts = statistics.quantiles(each, n=100)
@@ -130,12 +130,12 @@ def latencies(server: Server, topic: str, per_second: int, seconds: float) -> tu
 
 
 def batch(size: int, records: int, timestamp_ms: int) -> bytes:
-    """A batch of `records` records of `size` bytes."""
+    """Return a batch of `records` records of `size` bytes."""
     return bytes(build_batch([Record(0, timestamp_ms, None, bytes(size))] * records))
 
 
 def produce_frame(topic: str, partitions: Iterable[int], records: bytes) -> bytes:
-    """A whole produce request, acks=1, with the same batch for each partition."""
+    """Return a whole produce request, acks=1, with the same batch for each partition."""
     parts = [PartitionProduceData(index=index, records=memoryview(records)) for index in partitions]
     body = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=parts)]
@@ -144,7 +144,7 @@ def produce_frame(topic: str, partitions: Iterable[int], records: bytes) -> byte
 
 
 def fetch_frame(topic: str) -> tuple[bytes, int]:
-    """A fetch of partition 0 as librdkafka asks it, without a session, and where its offset is."""
+    """Return a fetch of partition 0 as librdkafka sends it, without a session, and the position of its offset."""
     partition = FetchPartition(partition=0, fetch_offset=_OFFSET, partition_max_bytes=1 << 20)
     body = FetchRequest(
         max_wait_ms=500,
@@ -158,7 +158,7 @@ def fetch_frame(topic: str) -> tuple[bytes, int]:
 
 
 def once(server: Server, topic: str, partitions: int, records: bytes) -> None:
-    """Append the batch to every partition; those that are not led yet are asked again."""
+    """Append the batch to every partition; retry the partitions that have no leader yet."""
     missing = list(range(partitions))
     with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
         for _ in range(600):
@@ -169,39 +169,39 @@ def once(server: Server, topic: str, partitions: int, records: bytes) -> None:
                 assert more, "the connection was closed"
                 answer += more
             _correlation, body = decode_response(PRODUCE, PRODUCE_VERSION, memoryview(answer)[4:])
-            told = body.responses[0].partition_responses
-            missing = [one.index for one in told if one.error_code]
+            answers = body.responses[0].partition_responses
+            missing = [one.index for one in answers if one.error_code]
             if not missing:
                 return
             time.sleep(0.1)
-    raise SystemExit(f"{server.name}: {len(missing)} partitions of {topic} are not led")
+    raise SystemExit(f"{server.name}: {len(missing)} partitions of {topic} have no leader")
 
 
 def many_producers(
     server: Server, topic: str, connections: int, seconds: float
 ) -> tuple[float, float]:
-    """Requests per second and broker CPU ms per request: one record of 100 B each, one in flight each."""
+    """Return requests per second and broker CPU ms per request: one record of 100 B and one request in flight each."""
     frame = produce_frame(topic, range(1), batch(100, 1, round(time.time() * 1000)))
     before = server.cpu_seconds()
     answers, took = _generate("produce", server, seconds, connections, [frame], "1")
     return answers / took, (server.cpu_seconds() - before) * 1000 / answers
 
 
-def made_batches(server: Server, topic: str, size: int, seconds: float) -> Figure:
-    """One producer of full batches that were made before, five requests in flight: nobody waits for the client."""
+def made_batches(server: Server, topic: str, size: int, seconds: float) -> Throughput:
+    """Run one producer of prepared full batches, five requests in flight: the broker never waits for the client."""
     records = BATCH_BYTES_MAX // (size + RECORD_BYTES)
     frame = produce_frame(topic, range(1), batch(size, records, round(time.time() * 1000)))
     before = server.cpu_seconds()
     answers, took = _generate("produce", server, seconds, 1, [frame], "5")
     count = answers * records
     rate = count * size / 1e6 / took
-    return Figure(rate, count / took, (server.cpu_seconds() - before) / (count * size / 1e9))
+    return Throughput(rate, count / took, (server.cpu_seconds() - before) / (count * size / 1e9))
 
 
 def tail_consumers(
     server: Server, topic: str, consumers: int, seconds: float
 ) -> tuple[float, float]:
-    """MB/s delivered and broker CPU seconds per GB: ten records of 1 KiB once all consumers have the last ones."""
+    """Return delivered MB/s and broker CPU seconds per GB: ten records of 1 KiB once all consumers have the last."""
     frame = produce_frame(topic, range(1), batch(1024, 10, round(time.time() * 1000)))
     fetch, at = fetch_frame(topic)
     before = server.cpu_seconds()

@@ -116,7 +116,9 @@ def product_command() -> str:
             timeout=600,
         )
         compiled = list(environment.glob("lib/*/site-packages/stratalog/wire/walk.*.so"))
-        assert compiled, "walk.py is not compiled: a broker's figures would be another product's"
+        assert compiled, (
+            "walk.py is not compiled: the measurements would not be those of an installed broker"
+        )
         return str(command)
 
 

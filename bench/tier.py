@@ -1,17 +1,17 @@
-"""The tier's own lines: what copying costs producers, how fast history comes back, how long planning takes.
+"""Measure the tier: the cost of uploads for producers, the speed of history reads, the time of planning.
 
 usage: python -m bench.tier [--rounds 5] [--mb 1024] [--only LINE]...
 
-The bucket is a directory for one line and a real MinIO (fetched once, see CONTRIBUTING.md) for the next. What is held
-against each other takes turns within a round, and ratios are taken round by round; prints a table for RESULTS.md.
+The bucket is a directory for one line and a real MinIO (fetched once, see CONTRIBUTING.md) for the next. Compared calls
+take turns within a round, and ratios are computed round by round. The command prints a table for RESULTS.md.
 
-- roll: 64 partitions whose segments close together, while a steady producer is timed; on a tiered topic and on one
-  that is not, and how long until all is in the bucket.
-- directory, minio: closed segments going to the bucket, against obstore's put of the same bytes (which syncs nothing
-  where the bucket is a directory: as it is, and with the syncs that make it keep them); a consumer reading them through
-  a fresh broker, against obstore's sequential get.
-- lag: how many closed segments of 100 MB wait for the bucket while a producer writes at full speed, and at half of it,
-  and how long the last one takes.
+- roll: the latency of a steady producer while the segments of 64 partitions close together, on a tiered topic and on a
+  plain one; and the time until all segments are in the bucket.
+- directory, minio: the upload of closed segments, compared with obstore's put of the same bytes; a consumer that reads
+  them through a fresh broker, compared with obstore's sequential get. For a directory obstore does not fsync, so its
+  put is measured without and with fsync.
+- lag: how many closed segments of 100 MB wait for their upload while a producer writes at full speed, and at half of
+  it, and how long the last upload takes.
 - plan: a partition of 10,000 segments of 100 MB, from the manifests' bytes to Spark's tasks.
 """
 
@@ -69,8 +69,8 @@ TIERED = {
 }
 
 
-class Figures:
-    """Values by line."""
+class Measurements:
+    """Measured values by line."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[float]] = defaultdict(list)
@@ -84,11 +84,11 @@ class Figures:
         self.note(f"{what}, CPU s/GB", cpu_seconds / size * 1e9)
 
     def divide(self, line: str, what: str, by: str) -> None:
-        """The ratio of two lines' newest rates."""
+        """Note the ratio of two lines' newest rates."""
         self.note(line, self.lines[f"{what}, MB/s"][-1] / self.lines[f"{by}, MB/s"][-1])
 
     def report(self, how: str) -> None:
-        """As a table."""
+        """Print the table."""
         load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
         print(f"{time.strftime('%Y-%m-%d')}, {how}, load {load_average}\n")
         print("| line | median (least-most) |\n|---|---|")
@@ -97,7 +97,7 @@ class Figures:
 
 
 class Probe:
-    """A steady producer, a process of its own, while the block runs; the most memory that the broker has meanwhile."""
+    """A steady producer in its own process during the block, and the broker's maximum memory meanwhile."""
 
     def __init__(self, server: Server) -> None:
         self.p99_ms = self.resident_mb = 0.0
@@ -107,7 +107,7 @@ class Probe:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        time.sleep(1)  # it is under way
+        time.sleep(1)  # the producer has started
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +124,7 @@ class Probe:
 
 
 def fill(server: Server, topic: str, partitions: int, size: int) -> None:
-    """`size` bytes in records of 10 KB, in turn over the partitions."""
+    """Produce `size` bytes in records of 10 KB, in turn to each partition."""
     producer = Producer({"bootstrap.servers": server.address, "linger.ms": 5})
     for number in range(size // 10_000):
         while True:
@@ -143,7 +143,7 @@ def tiered_bytes(bucket: str, topic: str) -> int:
 
 
 def all_rolled(bucket: str) -> bool:
-    """Whether every partition's first segment is in the bucket."""
+    """Return whether every partition's first segment is in the bucket."""
     opened = open_bucket(open_store(bucket))
     named = opened.topic("tiered")
     manifests = {} if named is None else opened.manifests(named)
@@ -158,47 +158,47 @@ def wait_until(tiered: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def roll(figures: Figures, scratch: Path, bucket: str, turn: int, _mb: int) -> None:
-    """Nine tenths of a segment go into each partition before, and what closes it while the probe writes."""
+def roll(measured: Measurements, scratch: Path, bucket: str, turn: int, _mb: int) -> None:
+    """Fill nine tenths of a segment in each partition, then the rest while the probe writes."""
     with broker(scratch, bucket) as server:
         create(server, "probe", 1)
         touch_memory(400 << 20)
         p99 = {}
 
-        def rolled(who: str) -> None:
-            settings = TIERED if who == "tiered" else {}
-            create(server, who, PARTITIONS, {"segment.bytes": str(SEGMENT), **settings})
-            fill(server, who, PARTITIONS, PARTITIONS * SEGMENT * 9 // 10)
+        def rolled(topic: str) -> None:
+            settings = TIERED if topic == "tiered" else {}
+            create(server, topic, PARTITIONS, {"segment.bytes": str(SEGMENT), **settings})
+            fill(server, topic, PARTITIONS, PARTITIONS * SEGMENT * 9 // 10)
             time.sleep(1)
             with Probe(server) as probe:
-                fill(server, who, PARTITIONS, PARTITIONS * SEGMENT // 5)
+                fill(server, topic, PARTITIONS, PARTITIONS * SEGMENT // 5)
                 if settings:
                     lag = wait_until(lambda: all_rolled(bucket))
-                    figures.note("roll: lag until all is in the bucket, s", lag)
-            p99[who] = probe.p99_ms
-            figures.note(f"roll: p99 of produce beside it, {who}, ms", probe.p99_ms)
-            figures.note(f"roll: resident at most, {who}, MB", probe.resident_mb)
+                    measured.note("roll: lag until all is in the bucket, s", lag)
+            p99[topic] = probe.p99_ms
+            measured.note(f"roll: p99 of produce beside it, {topic}, ms", probe.p99_ms)
+            measured.note(f"roll: resident at most, {topic}, MB", probe.resident_mb)
 
         by_turns(turn, lambda: rolled("plain"), lambda: rolled("tiered"))
-        figures.note("roll: p99, tiered / plain", p99["tiered"] / p99["plain"])
-        for who in ("probe", "plain", "tiered"):
-            drop(server, who)
+        measured.note("roll: p99, tiered / plain", p99["tiered"] / p99["plain"])
+        for topic in ("probe", "plain", "tiered"):
+            drop(server, topic)
 
 
-def lag(figures: Figures, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
-    full = waiting(figures, scratch, bucket, "full speed")
-    waiting(figures, scratch, bucket, "half of that", "-r", str(int(full * 1e6 / 1024 / 2)))
+def lag(measured: Measurements, scratch: Path, bucket: str, _turn: int, _mb: int) -> None:
+    full = waiting(measured, scratch, bucket, "full speed")
+    waiting(measured, scratch, bucket, "half of that", "-r", str(int(full * 1e6 / 1024 / 2)))
 
 
-def waiting(figures: Figures, scratch: Path, bucket: str, speed: str, *options: str) -> float:
-    """Segments are taken to be closed from when their successor's file is there. MB/s of the producer."""
+def waiting(measured: Measurements, scratch: Path, bucket: str, speed: str, *options: str) -> float:
+    """Note the waiting segments; return MB/s of the producer. A segment counts as closed once its successor exists."""
     touch_memory(2 * LAG_RECORDS * 1024)
     with broker(scratch, bucket) as server:
         settings = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_LAG)}
         create(server, "lag", 1, settings)
         folder = scratch / "strata" / "data" / "lag-0"
         store = open_store(bucket)
-        made: list[load.Figure] = []
+        made: list[load.Throughput] = []
         writing = threading.Thread(
             target=lambda: made.append(load.produce(server, "lag", 1024, LAG_RECORDS, *options))
         )
@@ -213,9 +213,9 @@ def waiting(figures: Figures, scratch: Path, bucket: str, speed: str, *options: 
             ended = time.monotonic() if alive else ended
             assert time.monotonic() - ended < WAIT_S, "not tiered"
             time.sleep(0.01)
-        figures.note(f"lag: produce at {speed}, MB/s", made[0].rate)
-        figures.note(f"lag: closed segments of 100 MB that wait at {speed}, at most", most)
-        figures.note(
+        measured.note(f"lag: produce at {speed}, MB/s", made[0].rate)
+        measured.note(f"lag: closed segments of 100 MB that wait at {speed}, at most", most)
+        measured.note(
             f"lag: all in the bucket after the last record, {speed}, s", time.monotonic() - ended
         )
         drop(server, "lag")
@@ -223,7 +223,7 @@ def waiting(figures: Figures, scratch: Path, bucket: str, speed: str, *options: 
 
 
 def tiered_end(store: ObjectStore, topic: str) -> int:
-    """The first offset of partition 0 that is not in the bucket."""
+    """Return the first offset of partition 0 that is not in the bucket."""
     if read_claim(store) is None:
         return 0
     opened = open_bucket(store)
@@ -232,8 +232,10 @@ def tiered_end(store: ObjectStore, topic: str) -> int:
     return 0 if manifest is None else manifest.archived_end
 
 
-def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int, mb: int) -> None:
-    """Half of the rounds obstore goes first: who goes second finds memory and disk as the first left them."""
+def archive_and_history(
+    measured: Measurements, scratch: Path, bucket: str, turn: int, mb: int
+) -> None:
+    """Compare with obstore, which goes first in every second round: the second finds memory and disk already used."""
     size = mb << 20
     touch_memory(3 * size)
     where = "MinIO" if bucket.startswith("s3:") else "directory"
@@ -246,11 +248,11 @@ def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int,
         pieces = [file.read_bytes() for file in files]
         by_turns(
             turn,
-            lambda: bare_put(figures, where, store, pieces),
-            lambda: archived(figures, where, server, bucket, sum(map(len, pieces))),
+            lambda: bare_put(measured, where, store, pieces),
+            lambda: archived(measured, where, server, bucket, sum(map(len, pieces))),
         )
         for put in ("put", "put and sync")[: 2 if where == "directory" else 1]:
-            figures.divide(
+            measured.divide(
                 f"archive, {where}, of obstore's {put}",
                 f"archive, {where}",
                 f"obstore's {put}, {where}",
@@ -260,10 +262,10 @@ def archive_and_history(figures: Figures, scratch: Path, bucket: str, turn: int,
     with broker(scratch, bucket) as server:
         by_turns(
             turn,
-            lambda: bare_get(figures, where, store, manifest),
-            lambda: consumed(figures, where, server, manifest),
+            lambda: bare_get(measured, where, store, manifest),
+            lambda: consumed(measured, where, server, manifest),
         )
-        figures.divide(
+        measured.divide(
             f"history, {where}, of obstore's", f"history, {where}", f"obstore's get, {where}"
         )
         drop(server, "t")
@@ -274,7 +276,7 @@ def by_turns(turn: int, first: Callable[[], None], second: Callable[[], None]) -
         call()
 
 
-def archived(figures: Figures, where: str, server: Server, bucket: str, closed: int) -> None:
+def archived(measured: Measurements, where: str, server: Server, bucket: str, closed: int) -> None:
     admin = AdminClient({"bootstrap.servers": server.address})
     wanted = {"remote.log.copy.disable": "false", "local.retention.ms": "0"}
     entries = [
@@ -287,54 +289,54 @@ def archived(figures: Figures, where: str, server: Server, bucket: str, closed: 
     admin.incremental_alter_configs([resource])[resource].result(30)
     wait_until(lambda: tiered_bytes(bucket, "t") >= closed)
     took = time.monotonic() - began
-    figures.rate(f"archive, {where}", closed, took, server.cpu_seconds() - before)
+    measured.rate(f"archive, {where}", closed, took, server.cpu_seconds() - before)
 
 
-def consumed(figures: Figures, where: str, server: Server, manifest: Manifest) -> None:
-    """The compiled client, which asks for as much at once as its users do who are in a hurry."""
+def consumed(measured: Measurements, where: str, server: Server, manifest: Manifest) -> None:
+    """Measure the compiled client with large fetches, as its users configure it for speed."""
     before = server.cpu_seconds()
     count = sum(one.records for one in manifest.live_totals())
     read = load.consume(server, "t", count, "-X", f"fetch.message.max.bytes={FETCH_BYTES}")
     size = manifest.live_bytes
-    figures.rate(f"history, {where}", size, count / read.records, server.cpu_seconds() - before)
+    measured.rate(f"history, {where}", size, count / read.records, server.cpu_seconds() - before)
 
 
-def bare_put(figures: Figures, where: str, store: ObjectStore, pieces: list[bytes]) -> None:
-    """obstore alone, one object after another, as it puts them by default."""
+def bare_put(measured: Measurements, where: str, store: ObjectStore, pieces: list[bytes]) -> None:
+    """Measure obstore alone, one object after another, with its default put."""
     bare = obstore_of(store)
     began, cpu = time.monotonic(), time.process_time()
     for number, piece in enumerate(pieces):
         obstore.put(bare, f"bench/{number}", piece)
     took = time.monotonic() - began
     size = sum(map(len, pieces))
-    figures.rate(f"obstore's put, {where}", size, took, time.process_time() - cpu)
+    measured.rate(f"obstore's put, {where}", size, took, time.process_time() - cpu)
     if where == "directory":
         for number in range(len(pieces)):
             path = Path(unquote(urlsplit(store.url).path)) / "bench" / str(number)
             with path.open() as file:
                 os.fsync(file.fileno())
         took, cpu_seconds = time.monotonic() - began, time.process_time() - cpu
-        figures.rate(f"obstore's put and sync, {where}", size, took, cpu_seconds)
+        measured.rate(f"obstore's put and sync, {where}", size, took, cpu_seconds)
     obstore.delete(bare, [f"bench/{number}" for number in range(len(pieces))])
 
 
-def bare_get(figures: Figures, where: str, store: ObjectStore, manifest: Manifest) -> None:
-    """obstore alone: the same objects, one after another."""
+def bare_get(measured: Measurements, where: str, store: ObjectStore, manifest: Manifest) -> None:
+    """Measure obstore alone: the same objects, one after another."""
     bare = obstore_of(store)
     began, cpu, size = time.monotonic(), time.process_time(), 0
     for segment in Archives(store).live(manifest):
         size += len(obstore.get(bare, segment.path).bytes())
     took = time.monotonic() - began
-    figures.rate(f"obstore's get, {where}", size, took, time.process_time() - cpu)
+    measured.rate(f"obstore's get, {where}", size, took, time.process_time() - cpu)
 
 
 def obstore_of(store: ObjectStore) -> Any:
-    """What the store is built on; of a directory, which is our own, obstore's kind of it."""
+    """Return the obstore store below ours; for our own directory store, obstore's LocalStore."""
     bare = getattr(store, "_store", None)
     return bare if bare is not None else stores.LocalStore(store.url.removeprefix("file://"))
 
 
-def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int) -> None:
+def planned(measured: Measurements, _scratch: Path, _bucket: str, _turn: int, _mb: int) -> None:
     topic_id = UUID(int=7 << 64)
     each, chance = 100_000_000, Random(7)
     segments = tuple(
@@ -368,9 +370,9 @@ def planned(figures: Figures, _scratch: Path, _bucket: str, _turn: int, _mb: int
     wanted = Range("t", topic_id, 0, 0, end)
     live = list(Archives(store).live(manifest))
     tasks = plan([(wanted, live)], has_broker=False, min_tasks=None)
-    figures.note("plan of 1 TB in 10,000 segments, s", time.perf_counter() - began)
+    measured.note("plan of 1 TB in 10,000 segments, s", time.perf_counter() - began)
     archived = sum(named.size for named in manifest.archives)
-    figures.note("its manifests, bytes a segment", (len(stored) + archived) / len(segments))
+    measured.note("its manifests, bytes a segment", (len(stored) + archived) / len(segments))
     assert len(tasks) >= 5000
 
 
@@ -391,7 +393,7 @@ LINES = {
 
 @contextmanager
 def bucket_for(name: str, scratch: Path) -> Iterator[str]:
-    """The URL of an empty bucket: on a MinIO of its own for the lines that say so."""
+    """Yield the URL of an empty bucket, on a new MinIO for the line `minio`."""
     if name != "minio":
         yield (scratch / "bucket").as_uri()
         return
@@ -410,16 +412,16 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=1024, help="history to archive and read")
     parser.add_argument("--only", choices=LINES, action="append")
     chosen = parser.parse_args()
-    figures = Figures()
+    measured = Measurements()
     for turn in range(chosen.rounds):
         for name in chosen.only or LINES:
             scratch = Path(tempfile.mkdtemp(prefix="bench-tier-"))
             try:
                 with bucket_for(name, scratch) as bucket:
-                    LINES[name](figures, scratch, bucket, turn, chosen.mb)
+                    LINES[name](measured, scratch, bucket, turn, chosen.mb)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-    figures.report(f"{chosen.rounds} rounds")
+    measured.report(f"{chosen.rounds} rounds")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,6 @@ PLAIN_WORDS = {
 }
 """Words that make a reader guess, and what to write instead (docs/glossary.md has the field's terms)."""
 RIDDLE = re.compile(rf"(?<![a-z])(?:{'|'.join(PLAIN_WORDS)})(?![a-z])", re.IGNORECASE)
-NOT_PLAIN_YET = TOP / "tests/not_plain_yet.txt"
 API_OPENING = re.compile(r"\w+ \(key \d+\), versions? [\d-]+[.;]", re.ASCII)
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root|home/[a-z]+)/[a-z]")
 REGISTRY_HOSTS = re.compile(
@@ -354,19 +353,12 @@ def riddles(text: str) -> Complaints:
 
 
 def test_files_are_in_plain_english() -> None:
-    """A file that is not yet is in `not_plain_yet.txt`, by its name alone, and leaves that list once it is."""
-    allowed = set(NOT_PLAIN_YET.read_text().split())
-    complaints, found = [], set()
+    complaints = []
     for name in files():
-        path = Path(name)
         left_out = name in {"tests/test_tidy.py", "CHANGELOG.md"}
-        if left_out or path.suffix not in {".py", ".md", ".sh"}:
-            continue
-        if not name.startswith(GENERATED) and (here := list(riddles((TOP / name).read_text()))):
-            found.add(path.name)
-            complaints += [] if path.name in allowed else [f"{name}:{one}" for one in here]
+        if not left_out and name.endswith((".py", ".md", ".sh")):
+            complaints += [f"{name}:{one}" for one in riddles((TOP / name).read_text())]
     assert not complaints, "\n" + "\n".join(complaints)
-    assert allowed <= found, f"take out of {NOT_PLAIN_YET.name}: {sorted(allowed - found)}"
 
 
 def test_a_riddle_is_seen() -> None:

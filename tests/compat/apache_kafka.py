@@ -1,7 +1,7 @@
-"""One node of Apache Kafka in a process of its own, for tests that hold us beside it.
+"""One node of Apache Kafka in its own process, for tests that compare our broker with it.
 
-In: a directory and settings in Kafka's names, dots as double underscores. Out: the address of a node that serves, ended
-however the block ends. What cannot be had skips, as in `tools`. It never writes outside the directory.
+In: a directory and settings in Kafka's names, dots as double underscores. Out: the address of a serving node, which
+ends with the block. Without Java or Kafka the test is skipped, as in `tools`. It never writes outside the directory.
 """
 
 import json
@@ -22,14 +22,14 @@ STOP_TIMEOUT_S = 30
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that nobody listened to a moment ago."""
+    """Return different ports that no process listened on a moment ago."""
     with ExitStack() as stack:
         opened = [stack.enter_context(create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in opened]
 
 
 def properties(directory: Path, broker_port: int, settings: dict[str, str]) -> str:
-    """The node's file: broker and controller in one, internal topics of one replica."""
+    """Write the node's properties: broker and controller in one, internal topics of one replica."""
     (controller_port,) = free_ports(1)
     address = f"127.0.0.1:{broker_port}"
     lines = {
@@ -54,7 +54,7 @@ def properties(directory: Path, broker_port: int, settings: dict[str, str]) -> s
 
 @contextmanager
 def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
-    """A running node; its address. Skips where Java or Kafka cannot be had; AssertionError where it does not start."""
+    """Run a node; yield its address. Skips without Java or Kafka; AssertionError if the node does not start."""
     (port,) = free_ports(1)
     named = {name.replace("__", "."): value for name, value in settings.items()}
     file = directory / "server.properties"
@@ -69,7 +69,7 @@ def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
 
 @contextmanager
 def kafka_process(file: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Kafka with the properties of `file`, once it listens to `port`; what it prints lies beside the file."""
+    """Run Kafka with the properties of `file`; yield once it listens on `port`. Its output goes beside the file."""
     output = file.parent / "kafka.out"
     with output.open("wb") as out:
         process = subprocess.Popen(
@@ -92,7 +92,7 @@ def kafka_process(file: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def wait_until_open(port: int, process: subprocess.Popen[bytes], output: Path) -> None:
-    """Until the node listens, which it does once it serves."""
+    """Wait until the node listens, which it does once it serves."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         assert process.poll() is None, output.read_text(errors="replace")[-2000:]
@@ -106,7 +106,7 @@ def wait_until_open(port: int, process: subprocess.Popen[bytes], output: Path) -
 
 
 def main() -> None:
-    """Run a node until the input ends: what a suite's results for Apache Kafka are taken from."""
+    """Run a node until the input ends: a suite's results for Apache Kafka come from such a node."""
     parser = ArgumentParser(prog="python -m tests.compat.apache_kafka")
     parser.add_argument("settings", nargs="*", help="NAME=VALUE of Kafka's settings")
     chosen = [setting.partition("=") for setting in parser.parse_args().settings]

@@ -1,7 +1,7 @@
-"""Other people's clients behind one face, so that one story is told of each.
+"""Third-party clients behind one interface, so that one test covers each.
 
-In: a broker's address, a topic, records. Out: what the client was answered and what it read, in plain values. It never
-judges; all records go to partition 0.
+In: a broker's address, a topic, records. Out: the client's answers and the records that it read, as plain values. It
+never judges; all records go to partition 0.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Sent(NamedTuple):
-    """What is to be written; None is no key, no value."""
+    """A record to write; None is no key, no value."""
 
     key: str | None
     value: str | None
@@ -33,7 +33,7 @@ class Sent(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was read. `timestamp` is epoch milliseconds."""
+    """A record that a client read. `timestamp` is epoch milliseconds."""
 
     offset: int
     timestamp: int
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Client(Protocol):
-    """A client that writes records, and reads `count` of them in a group from where it committed, then commits."""
+    """A client that writes records, and reads `count` of them in a group from its committed offset, then commits."""
 
     @property
     def codecs(self) -> tuple[str, ...]: ...
@@ -66,22 +66,22 @@ def decoded(data: bytes | None) -> str | None:
 
 
 def header_bytes(headers: Headers) -> Any:
-    """As all of them take headers: a list of pairs of a name and bytes."""
+    """Return headers as every client takes them: a list of pairs of a name and bytes."""
     return [(name, value.encode()) for name, value in headers]
 
 
 def header_texts(headers: Any) -> Headers:
-    """What a client gives as headers: pairs of a name and bytes, or None for none."""
+    """Return headers from a client's form: pairs of a name and bytes, or None for none."""
     return tuple((name, value.decode()) for name, value in headers or ())
 
 
 class ConfluentKafka:
-    """librdkafka of the day, with an idempotent producer."""
+    """Current librdkafka, with an idempotent producer."""
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
-        told: list[object] = []
+        errors: list[object] = []
         producer = Producer(
             {"bootstrap.servers": address, "compression.type": codec, "enable.idempotence": True}
         )
@@ -92,10 +92,10 @@ class ConfluentKafka:
                 encoded(key),
                 partition=0,
                 headers=header_bytes(headers),
-                on_delivery=lambda error, _: told.append(error),
+                on_delivery=lambda error, _: errors.append(error),
             )
         assert producer.flush(TIMEOUT_S) == 0
-        assert told == [None] * len(records)
+        assert errors == [None] * len(records)
 
     def consume(self, address: str, topic: str, group: str, count: int) -> list[Seen]:
         settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -178,8 +178,8 @@ class AioKafka:
                     )
                     for key, value, headers in records
                 ]
-                for told in waiting:
-                    await told
+                for delivery in waiting:
+                    await delivery
 
         asyncio.run(asyncio.wait_for(send(), TIMEOUT_S))
 
@@ -201,7 +201,7 @@ class AioKafka:
 
 
 def seen_by_python(messages: Sequence[Any]) -> list[Seen]:
-    """Messages of kafka-python and of its descendant."""
+    """Return the messages of kafka-python and its descendant as `Seen`."""
     return [
         Seen(
             message.offset,
@@ -217,7 +217,7 @@ def seen_by_python(messages: Sequence[Any]) -> list[Seen]:
 def program(
     command: Sequence[str | Path], *, stdin: str = "", environ: dict[str, str] | None = None
 ) -> str:
-    """What a program prints; AssertionError with its complaint where it fails."""
+    """Run a program; return its output. Raises AssertionError with its error output if it fails."""
     done = subprocess.run(
         command,
         input=stdin,
@@ -232,7 +232,7 @@ def program(
 
 
 class KafkaJs:
-    """The protocol in JavaScript, last released in 2023: the oldest versions that are in wide use."""
+    """The protocol in JavaScript, last released in 2023: the oldest API versions in wide use."""
 
     codecs = ("none", "gzip")
 
@@ -252,8 +252,8 @@ class KafkaJs:
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         asked = {"topic": topic, "records": records, "codec": codec, "idempotent": True}
-        (told,) = self.ask(address, "produce", asked)
-        assert (told["errorCode"], told["baseOffset"]) == (0, "0")
+        (answer,) = self.ask(address, "produce", asked)
+        assert (answer["errorCode"], answer["baseOffset"]) == (0, "0")
 
     def consume(self, address: str, topic: str, group: str, count: int) -> list[Seen]:
         asked = {"topic": topic, "group": group, "count": count}
@@ -278,7 +278,7 @@ class Kcat:
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         headers = [f"-H{name}={value}" for name, value in records[0].headers]
         lines = "".join(f"{record.key or ''}|{record.value or ''}\n" for record in records)
-        # -Z: what is empty is null.
+        # -Z: empty values are null.
         words = ["-P", "-t", topic, "-p", "0", "-K", "|", "-Z", "-z", codec, *headers]
         self.run(address, *words, stdin=lines)
 
@@ -287,10 +287,10 @@ class Kcat:
         return [self.seen(json.loads(line)) for line in self.run(address, *words).splitlines()]
 
     @staticmethod
-    def seen(told: dict[str, Any]) -> Seen:
-        flat = told.get("headers", [])
+    def seen(message: dict[str, Any]) -> Seen:
+        flat = message.get("headers", [])
         headers = tuple(zip(flat[::2], flat[1::2], strict=True))
-        return Seen(told["offset"], told["ts"], told["key"], told["payload"], headers)
+        return Seen(message["offset"], message["ts"], message["key"], message["payload"], headers)
 
 
 CLIENTS: dict[str, Client] = {

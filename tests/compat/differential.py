@@ -1,8 +1,8 @@
-"""The same requests to two brokers, their answers made comparable.
+"""Send the same requests to two brokers, and make their answers comparable.
 
-In: an address, and requests as names and plain values. Out: a trace, one entry for each answer, in which what must
-differ between two clusters (ids, addresses, times, the wording of messages) is replaced by what it stands for. It never
-judges: `differences` only tells where two traces part.
+In: an address, and requests as names and plain values. Out: a trace, one entry for each answer. Values that must differ
+between two clusters (ids, addresses, times, the wording of messages) are replaced by placeholders. It never judges:
+`differences` only returns where two traces differ.
 
 Each request goes out in a version that both brokers have: the newest less `depth`, so that a few depths cover them all.
 """
@@ -37,7 +37,7 @@ NO_ID = UUID(int=0)
 GONE = UUID(int=77)
 Versions = Mapping[int, tuple[int, int]]
 
-# Field name -> what stands for its value where it is set.
+# Field name -> the placeholder for its value, if the value is set.
 STANDS_FOR = {
     "host": "a host",
     "port": "a port",
@@ -48,10 +48,10 @@ STANDS_FOR = {
     "total_bytes": "bytes",
     "usable_bytes": "bytes",
 }
-# Each broker's own: whether and how it words an error; empty and null say the same of aborted transactions.
+# Each broker decides whether and how it words an error; empty and null aborted transactions mean the same.
 LEFT_OUT = {"error_message", "aborted_transactions"}
-# What says which is which in a list that has no order of its own.
-TOLD_BY = (
+# Fields that identify an entry in a list without a defined order.
+IDENTIFIED_BY = (
     "name",
     "topic",
     "topic_name",
@@ -67,7 +67,7 @@ _MEMBER = re.compile(r"^(.*)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 @dataclass
 class Connection:
-    """One connection. `send` and `receive` apart let a request wait while others are asked."""
+    """One connection. Separate `send` and `receive` let a request wait while other connections send theirs."""
 
     broker: "Broker"
     host: str
@@ -81,7 +81,7 @@ class Connection:
         self.waiting: list[tuple[str, int, int]] = []
 
     def send(self, api: str, **values: Any) -> None:
-        """Send one request; versions lack what they do not know."""
+        """Send one request; leave out fields that the version lacks."""
         key = KEYS[api].key
         version = self.broker.version(key)
         number = next(self.correlation)
@@ -94,19 +94,19 @@ class Connection:
         self.socket.sendall(frame)
         self.waiting.append((api, key, version))
 
-    def receive(self, *, told: bool = True) -> Any:
-        """The next answer; it goes into the trace unless `told` is False."""
+    def receive(self, *, traced: bool = True) -> Any:
+        """Return the next answer; add it to the trace unless `traced` is False."""
         api, key, version = self.waiting.pop(0)
         size = self.stream.read(4)
         assert len(size) == 4, f"{api} v{version}: the connection was closed"
         frame = self.stream.read(int.from_bytes(size, "big"))
         _, body = decode_response(key, version, memoryview(frame))
-        if told:
-            self.broker.tell(f"{api}", body)
+        if traced:
+            self.broker.add(f"{api}", body)
         return body
 
     def ask(self, api: str, **values: Any) -> Any:
-        """One request and its answer."""
+        """Send one request; return its answer."""
         self.send(api, **values)
         return self.receive()
 
@@ -117,7 +117,7 @@ class Connection:
 
 @dataclass
 class Broker:
-    """One of the two: `prefix` keeps the names of one pass apart from those of the next."""
+    """One of the two brokers. `prefix` separates the names of one pass from those of the next."""
 
     address: str
     prefix: str
@@ -144,7 +144,7 @@ class Broker:
         self.connections.clear()
 
     def name(self, text: str) -> str:
-        """`text` as this pass's own name for a topic or group."""
+        """Return this pass's own name for the topic or group `text`."""
         return f"{self.prefix}{text}"
 
     def note_id(self, topic_id: UUID, name: str) -> None:
@@ -152,14 +152,15 @@ class Broker:
         self.names[topic_id] = name
 
     def id_of(self, name: str) -> UUID:
-        """The topic's id as noted last; one that no topic has where none was."""
+        """Return the topic's id as noted last, or an id that no topic has."""
         return next((one for one, noted in reversed(self.names.items()) if noted == name), GONE)
 
-    def tell(self, label: str, body: Any) -> None:
+    def add(self, label: str, body: Any) -> None:
+        """Append an entry to the trace."""
         self.trace.append((label, self.plain(body, "")))
 
     def plain(self, value: Any, name: str) -> Any:
-        """`value` of the field `name`, comparable."""
+        """Return `value` of the field `name` in a comparable form."""
         if name in STANDS_FOR:
             unset = value is None or value in ("", -1)
             return value if unset and name != "throttle_time_ms" else STANDS_FOR[name]
@@ -180,9 +181,9 @@ class Broker:
         return self.scalar(value)
 
     def entries(self, found: list[Any]) -> Any:
-        """A list as it is, or by name where its entries have one that says which is which: order is no promise."""
+        """Return a list, or a dict if its entries have an identifying field: Kafka does not promise their order."""
         if found and all(isinstance(one, dict) for one in found):
-            for name in TOLD_BY:
+            for name in IDENTIFIED_BY:
                 keys = [one.get(name) for one in found]
                 if None not in keys and len(set(keys)) == len(keys):
                     return dict(zip(keys, found, strict=True))
@@ -205,7 +206,7 @@ class Broker:
 
 
 def records(value: Buffer | Sequence[Buffer] | None) -> Any:
-    """The records of fetched batches: offset, key, value, headers; batches' epochs and producers beside them."""
+    """Return the records of fetched batches: offset, key, value, headers; and the batches' epochs and producers."""
     whole = (
         b""
         if value is None
@@ -244,7 +245,7 @@ def _produce(values: Mapping[str, Any]) -> ProduceRequest:
 
 
 def api_versions(address: str) -> dict[int, tuple[int, int]]:
-    """What a broker says it serves: key -> oldest and newest version."""
+    """Return the versions that a broker advertises: key -> oldest and newest version."""
     broker = Broker(address, "")
     try:
         answer = broker.connect().ask("ApiVersions")
@@ -254,7 +255,7 @@ def api_versions(address: str) -> dict[int, tuple[int, int]]:
 
 
 def in_common(ours: Versions, theirs: Versions) -> dict[int, tuple[int, int]]:
-    """The versions that both serve and that exist as schemas."""
+    """Return the versions that both brokers serve and that have a schema."""
     found = {}
     for key in ours.keys() & theirs.keys():
         oldest = max(ours[key][0], theirs[key][0], APIS[key].oldest)
@@ -265,7 +266,7 @@ def in_common(ours: Versions, theirs: Versions) -> dict[int, tuple[int, int]]:
 
 
 def differences(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two traces part: path, left's value, right's."""
+    """Yield where two traces differ: path, the left value, the right value."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(right.keys() - left.keys())]:
             yield from differences(left.get(key), right.get(key), f"{path}.{key}")

@@ -1,6 +1,6 @@
-"""What both brokers are asked about groups, as short stories; see `differential_stories`.
+"""Stories of requests about groups; see `differential_stories`.
 
-In: a `Broker` to tell it to. Out: its trace. Timeouts are long enough that none passes by chance.
+In: a `Broker`. Out: its trace. Timeouts are so long that none passes by chance.
 """
 
 from time import sleep
@@ -23,22 +23,22 @@ def find(connection: Connection, *groups: str) -> None:
     """Wait until the groups have a coordinator that answers."""
     for _ in range(200):
         connection.send("FindCoordinator", key_type=0, key=groups[0], coordinator_keys=list(groups))
-        answer = connection.receive(told=False)
+        answer = connection.receive(traced=False)
         codes = [one.error_code for one in answer.coordinators] or [answer.error_code]
         if not any(codes):
             connection.send("DescribeGroups", groups=list(groups))
-            told = connection.receive(told=False)
+            described = connection.receive(traced=False)
             if all(
                 error_of(one.error_code).name in ("none", "group_id_not_found")
-                for one in told.groups
+                for one in described.groups
             ):
                 return
-        sleep(0.05)  # Kafka is creating the topic that groups are kept in
+        sleep(0.05)  # Kafka is creating the offsets topic
     raise AssertionError(f"{groups} have no coordinator")
 
 
 class Member:
-    """One member with a connection of its own."""
+    """One member with its own connection."""
 
     def __init__(
         self, broker: Broker, group: str, client_id: str, instance: str | None = None
@@ -67,17 +67,17 @@ class Member:
         return None
 
     def until_it_is_parked(self) -> None:
-        """What others are told depends on it, and they ask over other connections."""
+        """Wait until the group has the member's waiting request: answers on other connections depend on it."""
         asker = self.broker.connect()
         for _ in range(200):
             asker.send("DescribeGroups", groups=[self.group])
-            (told,) = asker.receive(told=False).groups
-            if told.group_state not in ("Stable", "Empty", "Dead"):
+            (described,) = asker.receive(traced=False).groups
+            if described.group_state not in ("Stable", "Empty", "Dead"):
                 break
         asker.close()
 
     def joined(self) -> Any:
-        """The answer; where an id was handed out, the one to the second request."""
+        """Join; return the answer, or the answer to the second request if the first only assigned an id."""
         answer = self.connection.receive()
         if answer.member_id:
             self.member_id = answer.member_id
@@ -141,7 +141,7 @@ class Member:
 
 
 def formed(broker: Broker, group: str, *clients: str) -> list[Member]:
-    """A stable group of dynamic members, formed untold."""
+    """Form a stable group of dynamic members, outside the trace."""
     members = [Member(broker, group, client) for client in clients]
     find(members[0].connection, broker.name(group))
     mark = len(broker.trace)
@@ -270,7 +270,7 @@ def members_come_and_go(broker: Broker) -> None:
 
 
 @story
-def strangers_are_refused(broker: Broker) -> None:
+def unknown_members_are_refused(broker: Broker) -> None:
     if broker.version(11) < 4:
         return
     (one,) = formed(broker, "closed", "one")
@@ -303,7 +303,7 @@ def strangers_are_refused(broker: Broker) -> None:
     other.beat(member_id="x", generation=1)
     other.leave(("x", None))
     other.commit("closed", member_id="", generation=-1)
-    other.group = broker.name("nobody's")
+    other.group = broker.name("unknown")
     other.join(member_id="x")
     other.sync(member_id="x", generation=1)
     other.beat(member_id="x", generation=1)
@@ -348,7 +348,7 @@ def static_members_are_fenced(broker: Broker) -> None:
 
 
 @story
-def offsets_are_kept(broker: Broker) -> None:
+def offsets_are_committed(broker: Broker) -> None:
     alone = Member(broker, "alone", "alone")
     find(alone.connection, broker.name("alone"))
     topic(alone.connection, "kept", 2)
@@ -402,15 +402,15 @@ def groups_are_listed_and_deleted(broker: Broker) -> None:
     name = broker.name("listed")
     for states in ([], ["Stable"], ["stable"], ["Empty"], ["NoSuch"]):
         one.connection.send("ListGroups", states_filter=states, types_filter=[])
-        answer = one.connection.receive(told=False)
-        broker.tell(
+        answer = one.connection.receive(traced=False)
+        broker.add(
             "ListGroups", [answer.error_code, [g for g in answer.groups if g.group_id == name]]
         )
     if broker.version(16) >= 5:
         for kind in ("classic", "Consumer", "odd"):
             one.connection.send("ListGroups", states_filter=[], types_filter=[kind])
-            answer = one.connection.receive(told=False)
-            broker.tell(
+            answer = one.connection.receive(traced=False)
+            broker.add(
                 "ListGroups", [answer.error_code, [g for g in answer.groups if g.group_id == name]]
             )
     one.connection.ask("DeleteGroups", groups_names=[name])

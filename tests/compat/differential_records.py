@@ -1,6 +1,6 @@
-"""What both brokers are asked about records, as short stories; see `differential_stories`.
+"""Stories of requests about records; see `differential_stories`.
 
-In: a `Broker` to tell it to. Out: its trace.
+In: a `Broker`. Out: its trace.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     codec: str = "none",
 ) -> bytes:
-    """One batch; `producer` is id, epoch and first sequence."""
+    """Return one batch; `producer` is id, epoch and first sequence."""
     records = [
         Record(0, TIMESTAMP_MS + number, key, value, (("h", b"1"),))
         for number, value in enumerate(values)
@@ -61,7 +61,7 @@ def produce(
     topic_id: UUID | None = None,
     **more: Any,
 ) -> Any:
-    """Each batch to its own request and partition 0."""
+    """Produce each batch to partition 0 in its own request."""
     answer = None
     for one in batches:
         answer = connection.ask(
@@ -179,20 +179,20 @@ def nothing_is_answered_to_acks_0(broker: Broker) -> None:
 
 
 def put(connection: Connection, name: str, topic_id: UUID, one: bytes) -> None:
-    """A batch to partition 0, whose answer is not told."""
+    """Produce a batch to partition 0; leave the answer out of the trace."""
     wanted = {"name": connection.broker.name(name), "topic_id": topic_id, "partitions": [(0, one)]}
     connection.send("Produce", topics=[wanted], acks=-1)
-    connection.receive(told=False)
+    connection.receive(traced=False)
 
 
 def producer_id(connection: Connection, **asked: Any) -> Any:
-    """Asked until the broker gives one: Kafka must fetch a block of them first."""
+    """Request an id until the broker gives one: Kafka must allocate a block of ids first."""
     for _ in range(200):
         connection.send("InitProducerId", **asked)
-        answer = connection.receive(told=False)
+        answer = connection.receive(traced=False)
         if error_of(answer.error_code).name != "coordinator_load_in_progress":
             break
-    connection.broker.tell("InitProducerId", answer)
+    connection.broker.add("InitProducerId", answer)
     return answer
 
 
@@ -406,7 +406,7 @@ def records_are_deleted(broker: Broker) -> None:
 
 
 @story
-def the_cluster_is_told(broker: Broker) -> None:
+def the_cluster_is_described(broker: Broker) -> None:
     ask = broker.connect()
     topic(ask, "sized")
     for authorized in (False, True):
@@ -426,7 +426,7 @@ def the_cluster_is_told(broker: Broker) -> None:
 
 @story
 def poison_is_refused(broker: Broker) -> None:
-    """Only codes and the records named are told: what one of the two takes, the other has no offset for."""
+    """Trace only the codes and the named records: a batch that one broker accepts has no offset at the other."""
     ask = broker.connect()
     topics = {"plain": topic(ask, "plain"), "keyed": topic(ask, "keyed", cleanup__policy="compact")}
     topics["packed"] = topic(ask, "packed", compression__type="gzip")
@@ -448,9 +448,9 @@ def poison_is_refused(broker: Broker) -> None:
             ],
             acks=-1,
         )
-        (found,) = ask.receive(told=False).responses[0].partition_responses
+        (found,) = ask.receive(traced=False).responses[0].partition_responses
         named = [one.batch_index for one in found.record_errors]
-        broker.tell(f"Produce {what}/{CODECS[codec]}", [found.error_code, named])
+        broker.add(f"Produce {what}/{CODECS[codec]}", [found.error_code, named])
 
     for codec in (0, 1, 3, 4):
         for what, payload in {**UNSOUND, **ODD}.items():

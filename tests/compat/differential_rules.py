@@ -1,7 +1,6 @@
-"""What Apache Kafka's own tests ask that the other stories leave out; see `differential_stories`.
+"""Stories of requests from Apache Kafka's own tests that the other stories leave out; see `differential_stories`.
 
-In: a `Broker` to tell it to. Out: its trace. The first story comes before all others: until then no
-client asked for a group.
+In: a `Broker`. Out: its trace. The first story runs before all others: no client has used a group yet.
 """
 
 import re
@@ -36,13 +35,13 @@ def story(function: Story) -> Story:
 
 
 def ask_in(connection: Connection, version: int, api: str, **values: Any) -> Any:
-    """Ask in one version, whatever the pass; the answer is not told."""
+    """Send a request in one version, whatever the pass; leave the answer out of the trace."""
     broker = connection.broker
     depth, newest = broker.depth, broker.common[KEYS[api].key][1]
     broker.depth = newest - version
     connection.send(api, **values)
     broker.depth = depth
-    return connection.receive(told=False)
+    return connection.receive(traced=False)
 
 
 @story
@@ -52,7 +51,7 @@ def groups_before_their_offsets_have_a_topic(broker: Broker) -> None:
     for version in (1, 2, 7):
         for group in (broker.name("early"), ""):
             answer = ask_in(ask, version, "OffsetFetch", group_id=group, topics=wanted)
-            broker.tell(f"OffsetFetch v{version}", answer)
+            broker.add(f"OffsetFetch v{version}", answer)
     early = broker.name("early")
     ask.ask("Heartbeat", group_id=early, generation_id=1, member_id="x")
     ask.ask(
@@ -82,8 +81,8 @@ def client_software_is_named(broker: Broker) -> None:
         ("é", "1"),
     ):
         ask.send("ApiVersions", client_software_name=name, client_software_version=version)
-        answer = ask.receive(told=False)
-        broker.tell(f"ApiVersions {name}/{version}", [answer.error_code, bool(answer.api_keys)])
+        answer = ask.receive(traced=False)
+        broker.add(f"ApiVersions {name}/{version}", [answer.error_code, bool(answer.api_keys)])
 
 
 @story
@@ -104,9 +103,9 @@ def unknown_topics_come_last(broker: Broker) -> None:
         topics = [{"topic_id": each, "partition_indexes": [0]} for each in ids]
         group = {"group_id": broker.name("ordered"), "topics": topics, "member_epoch": -1}
         ask.send("OffsetFetch", groups=[group])
-        (answer,) = ask.receive(told=False).groups
-        told = [[each.topic_id, each.partitions[0].error_code] for each in answer.topics]
-        broker.tell("OffsetFetch order", told)
+        (answer,) = ask.receive(traced=False).groups
+        order = [[each.topic_id, each.partitions[0].error_code] for each in answer.topics]
+        broker.add("OffsetFetch order", order)
 
 
 @story
@@ -114,7 +113,7 @@ def directories_are_changed(broker: Broker) -> None:
     ask = broker.connect()
     topic(ask, "here")
     ask.send("DescribeLogDirs", topics=None)
-    here = ask.receive(told=False).results[0].log_dir
+    here = ask.receive(traced=False).results[0].log_dir
     names = ("x" * 214, "x" * 213, "a/b", "", broker.name("absent"), broker.name("here"))
     for path in (here, "/nowhere", "relative"):
         for name in names:
@@ -132,23 +131,23 @@ def one_replica_is_enough_where_there_is_one(broker: Broker) -> None:
 
 @story
 def a_broker_is_described(broker: Broker) -> None:
-    """Names, and where values come from: a node's own settings are two different nodes'."""
+    """Trace only names and sources of values: the two nodes have different settings."""
     ask = broker.connect()
     name = "leader.replication.throttled.rate"
 
     def describe() -> list[str]:
         resource = {"resource_type": BROKER_RESOURCE, "resource_name": "1"}
         ask.send("DescribeConfigs", resources=[{**resource, "configuration_keys": None}])
-        return sorted(one.name for one in ask.receive(told=False).results[0].configs)
+        return sorted(one.name for one in ask.receive(traced=False).results[0].configs)
 
-    broker.tell("DescribeConfigs throttled", [one for one in describe() if "throttled" in one])
+    broker.add("DescribeConfigs throttled", [one for one in describe() if "throttled" in one])
     for value, operation in (("123456", SET), (None, DELETE)):
         resource = {"resource_type": BROKER_RESOURCE, "resource_name": "1"}
         change = configs((name, value, operation))
         ask.ask("IncrementalAlterConfigs", resources=[{**resource, "configs": change}])
         wanted = operation == SET
         seen = next(True for _ in range(10_000) if (name in describe()) is wanted)
-        broker.tell("DescribeConfigs throttled", seen)
+        broker.add("DescribeConfigs throttled", seen)
 
 
 @story
@@ -192,26 +191,28 @@ def segments_may_be_small_for_tests(broker: Broker) -> None:
 
 
 def kept(broker: Broker, *groups: str) -> list[Any]:
-    """What `__consumer_offsets` has of these groups' generations, without times."""
+    """Return the group records of `__consumer_offsets` for these groups, without times."""
     ask = broker.connect()
     ask.send("Metadata", topics=[{"name": OFFSETS_TOPIC, "topic_id": NO_ID}])
-    (found,) = ask.receive(told=False).topics
-    names, told = {broker.name(one) for one in groups}, []
+    (found,) = ask.receive(traced=False).topics
+    names, found_records = {broker.name(one) for one in groups}, []
     for index in range(len(found.partitions)):
         wanted = {"partition": index, "current_leader_epoch": -1, "last_fetched_epoch": -1}
         wanted |= {"fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
         topics = [{"topic": OFFSETS_TOPIC, "topic_id": found.topic_id, "partitions": [wanted]}]
         limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
         ask.send("Fetch", replica_id=-1, rack_id="", topics=topics, **limits)
-        whole = ask.receive(told=False).responses[0].partitions[0].records
+        whole = ask.receive(traced=False).responses[0].partitions[0].records
         data = memoryview(whole or b"")
         for position, header in scan(data):
             for record in read_records(data[position : position + header.size]):
                 key = decode_key(record.key or b"")
                 if isinstance(key, GroupMetadataKey) and key.group in names:
                     value = record.value and decode_value(key, record.value)
-                    told.append([key.group, value and replace(value, current_state_timestamp=0)])
-    return told
+                    found_records.append(
+                        [key.group, value and replace(value, current_state_timestamp=0)]
+                    )
+    return found_records
 
 
 @story
@@ -225,11 +226,11 @@ def groups_are_written_down(broker: Broker) -> None:
     member = Member(broker, "formed", "formed")
     find(member.connection, broker.name("formed"))
     member.join()
-    broker.tell("records", kept(broker, "simple", "formed"))
+    broker.add("records", kept(broker, "simple", "formed"))
     member.join()
     member.sync({member.member_id: b"all"})
     member.leave()
-    broker.tell("records", kept(broker, "simple", "formed"))
+    broker.add("records", kept(broker, "simple", "formed"))
 
 
 @story
@@ -239,13 +240,13 @@ def refusals_have_their_texts(broker: Broker) -> None:
     late = build_batch([Record(0, TIMESTAMP_MS + 36_000_000, b"k", b"v", ())])
     wanted = {"name": broker.name("timed"), "topic_id": topic_id, "partitions": [(0, bytes(late))]}
     ask.send("Produce", topics=[wanted], acks=-1)
-    (part,) = ask.receive(told=False).responses[0].partition_responses
+    (part,) = ask.receive(traced=False).responses[0].partition_responses
     texts = [one.batch_index_error_message for one in part.record_errors]
-    # Each broker counts from its own time.
-    told = [re.sub(r"\[-?\d+, \d+\]", "[bounds]", one) for one in texts]
-    broker.tell("Produce texts", [part.error_code, part.error_message, *told])
+    # Each broker computes the bounds from its own time.
+    worded = [re.sub(r"\[-?\d+, \d+\]", "[bounds]", one) for one in texts]
+    broker.add("Produce texts", [part.error_code, part.error_message, *worded])
     asked = {"name": "__cluster_metadata", "num_partitions": 1, "replication_factor": 1}
     answer = ask.ask("CreateTopics", topics=[asked], timeout=10_000)
-    broker.tell("CreateTopics text", answer.topics[0].error_message)
+    broker.add("CreateTopics text", answer.topics[0].error_message)
     named = {"name": "__cluster_metadata", "topic_id": NO_ID}
     ask.ask("Metadata", topics=[named], allow_auto_topic_creation=True)

@@ -1,7 +1,7 @@
-"""What both brokers are asked, as short stories.
+"""Stories: short series of requests for both brokers.
 
-In: a `Broker` to tell it to. Out: its trace. A story names its topics and groups through `broker.name`, so that each
-pass has its own; it checks nothing, and never relies on an answer but for ids that later requests must name.
+In: a `Broker`. Out: its trace. A story names its topics and groups through `broker.name`, so that each pass has its
+own. It checks nothing, and uses an answer only for ids that later requests must name.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from stratalog.client.calls import error_of
 Story = Callable[[Broker], None]
 STORIES: list[Story] = []
 TIMESTAMP_MS = int(time() * 1000)
-"""Both are told the same, and neither may end it for its age."""
+"""Both brokers get the same record time, recent enough that neither deletes the record for its age."""
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -27,7 +27,7 @@ def story(function: Story) -> Story:
 
 
 def topic(connection: Connection, name: str, partitions: int = 1, **configs: str) -> UUID | None:
-    """A topic of this pass; its id, which the trace calls by its name."""
+    """Create a topic of this pass; return its id, which the trace shows as the topic's name."""
     broker = connection.broker
     full = broker.name(name)
     settings = [{"name": key.replace("__", "."), "value": value} for key, value in configs.items()]
@@ -43,17 +43,19 @@ def topic(connection: Connection, name: str, partitions: int = 1, **configs: str
         ],
         timeout=10_000,
     )
-    connection.receive(told=False)
+    connection.receive(traced=False)
     depth, broker.depth = broker.depth, 0
-    for _ in range(500):  # Until it is known and led: Kafka answers the creation before.
+    for _ in range(
+        500
+    ):  # Until the topic is known and has leaders: Kafka answers the creation earlier.
         connection.send("Metadata", topics=[{"name": full, "topic_id": NO_ID}])
-        (found,) = connection.receive(told=False).topics
+        (found,) = connection.receive(traced=False).topics
         asked = [
             {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
             for index in range(partitions)
         ]
         connection.send("ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": asked}])
-        (led,) = connection.receive(told=False).topics
+        (led,) = connection.receive(traced=False).topics
         if {error_of(one.error_code).name for one in (found, *led.partitions)} == {"none"}:
             break
     broker.note_id(found.topic_id, name)
@@ -108,7 +110,7 @@ def topics_are_created(broker: Broker) -> None:
     create("gap", -1, -1, [(1, [1])])
     create("stranger", -1, -1, [(0, [9])])
     create("doubled", -1, -1, [(0, [1, 1])])
-    create("nobody", -1, -1, [(0, [])])
+    create("unassigned", -1, -1, [(0, [])])
     create(
         "tuned", configs=[("retention.ms", "1000"), ("cleanup.policy", "compact")], validate=True
     )
@@ -133,14 +135,14 @@ def topics_whose_names_collide(broker: Broker) -> None:
 
 
 @story
-def topics_are_told(broker: Broker) -> None:
+def topics_are_described(broker: Broker) -> None:
     ask = broker.connect()
-    topic_id = topic(ask, "told", 2)
+    topic_id = topic(ask, "shown", 2)
     none = NO_ID
-    # Before version 4 whoever asks for a topic creates it, and Kafka answers that it is not there yet.
+    # Before version 4 a Metadata request creates its topics, and Kafka answers that they are not there yet.
     absent = [(broker.name("absent"), none)] if broker.version(3) >= 4 else []
     for name, one in (
-        (broker.name("told"), none),
+        (broker.name("shown"), none),
         *absent,
         ("a/b", none),
         ("", none),
@@ -154,7 +156,7 @@ def topics_are_told(broker: Broker) -> None:
                 allow_auto_topic_creation=False,
             )
     ask.ask("Metadata", topics=[], allow_auto_topic_creation=False)
-    named = [{"name": broker.name("told"), "topic_id": none}]
+    named = [{"name": broker.name("shown"), "topic_id": none}]
     ask.ask(
         "Metadata",
         topics=named,
@@ -163,25 +165,25 @@ def topics_are_told(broker: Broker) -> None:
     )
     ask.ask(
         "DescribeTopicPartitions",
-        topics=[{"name": broker.name("told")}, {"name": broker.name("absent")}],
+        topics=[{"name": broker.name("shown")}, {"name": broker.name("absent")}],
         response_partition_limit=2000,
     )
     ask.ask(
         "DescribeTopicPartitions",
-        topics=[{"name": broker.name("told")}],
+        topics=[{"name": broker.name("shown")}],
         response_partition_limit=1,
     )
     ask.ask(
         "DescribeTopicPartitions",
-        topics=[{"name": broker.name("told")}],
+        topics=[{"name": broker.name("shown")}],
         response_partition_limit=1,
-        cursor={"topic_name": broker.name("told"), "partition_index": 1},
+        cursor={"topic_name": broker.name("shown"), "partition_index": 1},
     )
     ask.ask(
         "DescribeTopicPartitions",
-        topics=[{"name": broker.name("told")}],
+        topics=[{"name": broker.name("shown")}],
         response_partition_limit=10,
-        cursor={"topic_name": broker.name("told"), "partition_index": -1},
+        cursor={"topic_name": broker.name("shown"), "partition_index": -1},
     )
     ask.ask("DescribeTopicPartitions", topics=[{"name": "a/b"}], response_partition_limit=10)
 
@@ -193,7 +195,7 @@ def topics_are_created_on_first_use(broker: Broker) -> None:
     if broker.version(3) >= 4:
         ask.ask("Metadata", topics=[auto], allow_auto_topic_creation=False)
     ask.send("Metadata", topics=[auto], allow_auto_topic_creation=True)
-    ask.receive(told=False)
+    ask.receive(traced=False)
     ask.ask(
         "Metadata",
         topics=[{"name": "no/good", "topic_id": NO_ID}],
@@ -329,7 +331,7 @@ def settings_are_changed(broker: Broker) -> None:
 
 
 @story
-def settings_are_told(broker: Broker) -> None:
+def settings_are_described(broker: Broker) -> None:
     ask = broker.connect()
     topic(ask, "described", retention__ms="5000", cleanup__policy="compact", flush__ms="9")
 
@@ -360,7 +362,7 @@ def settings_are_told(broker: Broker) -> None:
 
 @story
 def partitions_stay_where_they_are(broker: Broker) -> None:
-    """What is about several nodes, asked of one: elections and reassignments."""
+    """Requests about several nodes, sent to a single node: elections and reassignments."""
     ask = broker.connect()
     topic(ask, "placed", partitions=2)
     name, absent = broker.name("placed"), broker.name("absent")

@@ -96,7 +96,7 @@ def sources() -> Path:
 
 
 def inferred_version(source: Path, address: str) -> str:
-    """The version of Kafka that the client takes the broker for: the suite wants to be told the same."""
+    """Return the version of Kafka that the client infers from the broker: the suite needs the same as its setting."""
     done = subprocess.run(
         [source / "venv" / "bin" / "python", "-c", INFER, address],
         cwd=source,

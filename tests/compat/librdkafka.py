@@ -38,7 +38,7 @@ STEP_TIMEOUT_S = 600
 TEST_TIMEOUT_S = 240
 # What is known to take longer, by number: Apache Kafka takes 650 s for the first.
 LONGER_S = {"0113": 900}
-# One run may not hold a machine that others use for longer; what is left is told as not run.
+# A run must not occupy a shared machine for longer; the remaining tests are reported as `not run`.
 RUN_TIMEOUT_S = float(os.environ.get("STRATALOG_COMPAT_RUN_S", "2700"))
 
 # Tests that cannot pass yet, by what is missing. Asked for by name, they run.
@@ -51,7 +51,7 @@ LATER = {
 }
 # Between a test and one of its cases, in a name.
 CASE = " > "
-# Tests that count on topics that nobody created: they run apart, against a broker that creates none by itself.
+# Tests that need missing topics to stay missing: they run apart, against a broker that creates none by itself.
 NO_TOPICS_BY_THEMSELVES = {
     "0045_subscribe_update_topic_remove",
     "0045_subscribe_update_non_exist_and_partchange",

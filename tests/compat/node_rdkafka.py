@@ -106,19 +106,19 @@ def create_topics(address: str) -> None:
 
 
 def judge(report: str, name: str, listed: Iterable[str], ended: int | None) -> Iterable[Outcome]:
-    """Outcomes of one file from mocha's report, and of each listed test that it does not speak of.
+    """Return the outcomes of one file from mocha's report, and of each listed test that the report lacks.
 
-    Where a hook fails, mocha tells the hook and none of the tests after it: its words are theirs.
+    If a hook fails, mocha reports the hook and no test after it: those tests get the hook's message.
     """
     if report:
-        told = json.loads(report)
+        parsed = json.loads(report)
     elif ended is None:
-        told = {"tests": [], "failures": [{"fullTitle": "", "err": {"message": "killed"}}]}
+        parsed = {"tests": [], "failures": [{"fullTitle": "", "err": {"message": "killed"}}]}
     else:
         raise CannotBeHadError(f"mocha did not run {name}: exit code {ended}")
-    waits = {titled(name, test) for test in told.get("pending", [])}
+    waits = {titled(name, test) for test in parsed.get("pending", [])}
     seen = set()
-    for test in told["tests"]:
+    for test in parsed["tests"]:
         title = titled(name, test)
         seen.add(title)
         reason = one_line(test["err"].get("message", ""))
@@ -126,7 +126,7 @@ def judge(report: str, name: str, listed: Iterable[str], ended: int | None) -> I
         yield Outcome(title, result, test.get("duration", 0) / 1000, reason)
     hooks = [
         f"{failure['fullTitle']}: {failure['err'].get('message', '')}"
-        for failure in told["failures"]
+        for failure in parsed["failures"]
         if titled(name, failure) not in seen
     ]
     for test in listed:

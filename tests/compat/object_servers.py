@@ -1,5 +1,5 @@
 """Real S3 servers for tests: MinIO and versitygw, built once by `go install`, one process and directory each; and
-s3s-fs (by `cargo install`), which forgets who was first.
+s3s-fs (by `cargo install`), whose put-if-absent lets two writers win.
 
 In: a directory, settings. Out: an endpoint and its keys; also a certificate of an authority of our own, and a proxy
 that tears connections. Nothing outlives its `with` block.
@@ -56,11 +56,11 @@ class S3Server:
         return f"{'https' if self.ca_file else 'http'}://127.0.0.1:{self.port}"
 
     def url(self, bucket: str, prefix: str = "", **settings: str) -> str:
-        """A URL as `tier.url` takes it; settings given here beat the server's own."""
-        told = {"endpoint": self.endpoint, "region": self.region}
+        """Return a URL for `tier.url`; these settings override the server's own."""
+        known = {"endpoint": self.endpoint, "region": self.region}
         if self.ca_file:
-            told["ca_file"] = str(self.ca_file)
-        query = urlencode({n: v for n, v in (told | settings).items() if v}, quote_via=quote)
+            known["ca_file"] = str(self.ca_file)
+        query = urlencode({n: v for n, v in (known | settings).items() if v}, quote_via=quote)
         return f"s3://{bucket}/{prefix}?{query}" if query else f"s3://{bucket}/{prefix}"
 
     def start(self) -> None:
@@ -120,7 +120,9 @@ class S3Server:
             urllib.request.urlopen(self.endpoint + path, timeout=5, context=context).close()
         except urllib.error.HTTPError as answer:
             answer.close()
-            return self.kind != "minio"  # the others refuse who has no key, and so they are there
+            return (
+                self.kind != "minio"
+            )  # the other servers refuse a request without a key, so they are running
         except OSError:
             return False
         return True
@@ -128,7 +130,7 @@ class S3Server:
 
 @contextmanager
 def s3_server(kind: str, place: Path, **settings: object) -> Iterator[S3Server]:
-    """A started server with its data below `place`; skips the test where its program cannot be had."""
+    """Run a server with its data below `place`; skip the test if its program is not available."""
     server = S3Server(kind, place / kind, free_port(), **settings)  # type: ignore[arg-type]
     server.start()
     try:
@@ -139,7 +141,7 @@ def s3_server(kind: str, place: Path, **settings: object) -> Iterator[S3Server]:
 
 
 def write_certificates(place: Path) -> Path:
-    """An authority of our own in `place/ca.pem` (returned) and a server's pair in `place/certs`."""
+    """Make a certificate authority in `place/ca.pem` (returned) and a server's key pair in `place/certs`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -181,7 +183,7 @@ def write_certificates(place: Path) -> Path:
 
 
 class TearingProxy:
-    """Passes connections on to a port, and tears the next `times` answers after `keep` bytes of them."""
+    """Forwards connections to a port, and cuts the next `times` answers after `keep` bytes."""
 
     def __init__(self, target_port: int) -> None:
         self._target = target_port

@@ -1,6 +1,6 @@
-"""What the runners of other people's suites share: outcomes, the recorded pass lists, and the account of a run.
+"""Shared parts of the runners of third-party suites: outcomes, the recorded pass lists, and the report of a run.
 
-In: one run's outcomes. Out: the account in lines beside Apache Kafka's results, and what stopped passing. Each suite
+In: one run's outcomes. Out: the report in lines beside Apache Kafka's results, and the regressions. Each suite
 has two files here: `SUITE.pass`, the tests that must pass, which may only grow, and `SUITE.apache_kafka`, what Apache
 Kafka 4.3.1 gets. It never runs a test itself.
 """
@@ -108,7 +108,7 @@ def counts(results: Counter[str]) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listened to a moment ago."""
+    """Return a port that no process listened on a moment ago."""
     with socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]

@@ -39,14 +39,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def tool(broker: BrokerProcess, main_class: str, *args: str, fails: bool = False) -> str:
-    """What the tool prints; both outputs where it fails."""
+    """Run a tool; return its output, or both outputs if it fails."""
     done = java_tool(main_class, "--bootstrap-server", broker.address, *args)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr if fails else done.stdout
 
 
 def cluster(broker: BrokerProcess, what: str) -> str:
-    """The tool that wants to be told what before it is told where."""
+    """Run `kafka-cluster.sh`, which takes the command before the address."""
     done = java_tool(CLUSTER, what, "--bootstrap-server", broker.address)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -108,8 +108,8 @@ def test_records_are_deleted_and_offsets_listed(broker: BrokerProcess, tmp_path:
     offsets.write_text(
         '{"partitions": [{"topic": "cut", "partition": 0, "offset": 4}], "version": 1}'
     )
-    told = tool(broker, DELETE_RECORDS, "--offset-json-file", str(offsets))
-    assert "partition: cut-0\tlow_watermark: 4" in told
+    deleted = tool(broker, DELETE_RECORDS, "--offset-json-file", str(offsets))
+    assert "partition: cut-0\tlow_watermark: 4" in deleted
     for time, offset in (("-2", 4), ("-1", 10)):
         found = tool(broker, GET_OFFSETS, "--topic", "cut", "--time", time)
         assert found.strip() == f"cut:0:{offset}"
@@ -119,9 +119,9 @@ def test_log_directories_are_described(broker: BrokerProcess) -> None:
     tool(broker, TOPICS, "--create", "--topic", "sized")
     produce(broker, "sized", 3)
     size = (broker.data / "sized-0" / f"{0:020}.log").stat().st_size
-    told = tool(broker, LOG_DIRS, "--describe", "--topic-list", "sized")
-    assert f'"logDir":"{broker.data}"' in told
-    assert f'"partition":"sized-0","size":{size},"offsetLag":0,"isFuture":false' in told
+    listed = tool(broker, LOG_DIRS, "--describe", "--topic-list", "sized")
+    assert f'"logDir":"{broker.data}"' in listed
+    assert f'"partition":"sized-0","size":{size},"offsetLag":0,"isFuture":false' in listed
 
 
 def test_the_quorum_and_features_are_described(broker: BrokerProcess) -> None:
@@ -144,10 +144,10 @@ def test_the_quorum_and_features_are_described(broker: BrokerProcess) -> None:
 def test_producers_are_described(broker: BrokerProcess) -> None:
     tool(broker, TOPICS, "--create", "--topic", "produced")
     produce(broker, "produced", 5)
-    told = tool(
+    described = tool(
         broker, TRANSACTIONS, "describe-producers", "--topic", "produced", "--partition", "0"
     )
-    header, row = (line.split() for line in told.strip().splitlines())
+    header, row = (line.split() for line in described.strip().splitlines())
     assert header[:3] == ["ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch"]
     assert header[3:5] == ["LastSequence", "LastTimestamp"]
     assert row[3] == "4"
@@ -183,11 +183,11 @@ def test_all_settings_are_described(broker: BrokerProcess) -> None:
     tool(broker, TOPICS, "--create", "--topic", "whole", "--config", "retention.ms=5000")
     of_topic = ("--entity-type", "topics", "--entity-name", "whole", "--all")
     rows = tool(broker, CONFIGS, "--describe", *of_topic).splitlines()[1:]
-    told = {name.strip(): rest for name, _, rest in (row.partition("=") for row in rows)}
+    values = {name.strip(): rest for name, _, rest in (row.partition("=") for row in rows)}
     own = "5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000}"
-    assert told["retention.ms"] == own
+    assert values["retention.ms"] == own
     default = "1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}"
-    assert told["segment.bytes"] == default
+    assert values["segment.bytes"] == default
     of_broker = ("--entity-type", "brokers", "--entity-name", "1", "--all")
     rows = tool(broker, CONFIGS, "--describe", *of_broker).splitlines()[1:]
     assert f"  log.dirs={broker.data} " in "".join(row for row in rows if "log.dirs=" in row)
@@ -205,16 +205,16 @@ def test_offsets_by_partition_and_time(broker: BrokerProcess) -> None:
     name, _, newest = tool(broker, GET_OFFSETS, *first, "-3").strip().rpartition(":")
     assert name == "offsets:0"
     assert 0 <= int(newest) < 6
-    told = tool(broker, GET_OFFSETS, "--exclude-internal-topics").split()
-    assert {"offsets:0:6", "offsets:1:0"} <= set(told)
-    assert not [line for line in told if line.startswith("__")]
+    lines = tool(broker, GET_OFFSETS, "--exclude-internal-topics").split()
+    assert {"offsets:0:6", "offsets:1:0"} <= set(lines)
+    assert not [line for line in lines if line.startswith("__")]
 
 
 def test_versions_and_the_cluster_are_described(broker: BrokerProcess) -> None:
-    """Every API that is served is one that the tool can use, in the newest version that it and we know."""
-    told = tool(broker, VERSIONS)
-    assert f"{broker.address} (id: 1 rack: null isFenced: false)" in told
-    served = dict(re.findall(r"(\w+)\(\d+\): (?:\d+ to )?(\d+) \[usable: \2\]", told))
+    """The tool can use every served API, in the newest version that both sides know."""
+    listed = tool(broker, VERSIONS)
+    assert f"{broker.address} (id: 1 rack: null isFenced: false)" in listed
+    served = dict(re.findall(r"(\w+)\(\d+\): (?:\d+ to )?(\d+) \[usable: \2\]", listed))
     newest = {api.name: api.advertised[1] for api in APIS.values()}
     assert {name: int(version) for name, version in served.items()} == newest
     rows = [line.split() for line in cluster(broker, "list-endpoints").splitlines()]
@@ -296,10 +296,10 @@ def test_a_partition_is_moved_between_directories(tmp_path: Path) -> None:
         assert "Reassignment of partition moved-0 is completed." in verified
         assert "Reassignment of replica moved-0-1 completed successfully." in verified
         said = tool(broker, LOG_DIRS, "--describe", "--topic-list", "moved").splitlines()
-        (told,) = (json.loads(line) for line in said if line.startswith("{"))
+        (described,) = (json.loads(line) for line in said if line.startswith("{"))
         there = {"partition": "moved-0", "size": size, "offsetLag": 0, "isFuture": False}
         assert {
-            place["logDir"]: place["partitions"] for place in told["brokers"][0]["logDirs"]
+            place["logDir"]: place["partitions"] for place in described["brokers"][0]["logDirs"]
         } == {
             str(source): [],
             str(target): [there],

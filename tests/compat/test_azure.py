@@ -1,4 +1,4 @@
-"""Azure Blob Storage, as Microsoft's own emulator (Azurite) has it: our store, its check, and a broker over it.
+"""Azure Blob Storage in Microsoft's own emulator (Azurite): our store, its check, and a broker over it.
 
 `./test --all tests/compat/test_azure.py` runs it; npm fetches Azurite once (365 MB with what it needs).
 """
@@ -38,27 +38,27 @@ MIB = 1 << 20
 
 def made_up_key() -> str:
     return base64.b64encode(
-        b"a key of nobody's, 64 bytes or so, for an account of a test only"
+        b"an invented key, 64 bytes or so, for the account of this test only"
     ).decode()
 
 
 def create_container(port: int, key: str, name: str) -> None:
-    """A request signed with the account's key, as Azure asks for it."""
-    told = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
-    lines = ["PUT", *[""] * 11, *(f"{header}:{value}" for header, value in told.items())]
+    """Create a container with a request signed by the account's key, as Azure requires."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = ["PUT", *[""] * 11, *(f"{header}:{value}" for header, value in headers.items())]
     lines += [f"/{ACCOUNT}/{ACCOUNT}/{name}", "restype:container"]
     digest = hmac.new(base64.b64decode(key), "\n".join(lines).encode(), hashlib.sha256).digest()
     signature = base64.b64encode(digest).decode()
-    told |= {"Authorization": f"SharedKey {ACCOUNT}:{signature}", "Content-Length": "0"}
+    headers |= {"Authorization": f"SharedKey {ACCOUNT}:{signature}", "Content-Length": "0"}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-        connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=told)
+        connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)
         answer = connection.getresponse()
         assert answer.status == 201, answer.read()
 
 
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an empty container, of which `{name}` is to be replaced by a prefix."""
+    """Return the URL of an empty container; replace `{name}` in it by a prefix."""
     program = npm_installed(AZURITE) / "azurite" / "dist" / "src" / "blob" / "main.js"
     port, key = free_port(), made_up_key()
     place = tmp_path_factory.mktemp("azurite")
@@ -99,7 +99,7 @@ def at(container: str, name: str) -> str:
     return container.replace("{name}", name)
 
 
-def test_objects_are_as_everywhere(container: str) -> None:
+def test_the_store_keeps_the_common_contract(container: str) -> None:
     store = open_store(at(container, "objects"))
     comes_back_whole_and_in_ranges(store)
     for ask in (store.get, store.size):
@@ -119,11 +119,11 @@ def test_objects_are_as_everywhere(container: str) -> None:
         gone.get("x")
 
 
-def test_of_twenty_processes_that_put_one_absent_object_exactly_one_wins(container: str) -> None:
+def test_exactly_one_of_twenty_processes_puts_an_absent_object(container: str) -> None:
     exactly_one_wins(at(container, "race"), processes=20, rounds=10, timeout_s=200)
 
 
-def test_the_check_passes_it_and_a_broker_tiers_there(container: str, tmp_path: Path) -> None:
+def test_the_check_passes_and_a_broker_tiers_there(container: str, tmp_path: Path) -> None:
     done = strata("tier", "check", at(container, "checked"), "--size", "8MiB", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["check"] for row in json.loads(done.stdout) if row["passed"]} == FINDINGS

@@ -1,7 +1,7 @@
-"""Goal: what any client writes, every client reads, in every codec, and a group goes on whoever its member is.
+"""Goal: every client reads what any client writes, in every codec, and can take over the group of another client.
 
-Method: clients of five lines of descent against a real broker process, through `clients`; what each read is compared
-with what was sent, and their accounts of one topic with each other.
+Method: clients of five independent implementations against a real broker process, through `clients`. The tests compare
+the records that each read with the sent ones, and the clients' views of one topic with each other.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def create(broker: BrokerProcess, topic: str, partitions: int = 1) -> str:
 
 
 @pytest.mark.parametrize(("name", "codec"), EACH_CODEC)
-def test_what_a_client_wrote_in_any_codec_is_read(
+def test_records_of_a_client_in_any_codec_are_read(
     broker: BrokerProcess, name: str, codec: str
 ) -> None:
     topic = create(broker, f"{name}-{codec}")
@@ -51,7 +51,7 @@ def test_what_a_client_wrote_in_any_codec_is_read(
 
 @pytest.fixture(scope="module")
 def written(broker: BrokerProcess) -> str:
-    """A topic with a part from each client."""
+    """Fill a topic with records of each client; return its name."""
     topic = create(broker, "from-all")
     kafkajs, *others = sorted(CLIENTS, key=lambda name: name != "kafkajs")
     for name in (kafkajs, *others):
@@ -69,8 +69,10 @@ def test_every_client_reads_what_all_wrote(broker: BrokerProcess, written: str, 
 
 
 @EVERY
-def test_a_group_goes_on_in_another_client(broker: BrokerProcess, written: str, name: str) -> None:
-    """A first, a second, and the first again: what one committed the other begins at, and back."""
+def test_a_group_continues_with_another_client(
+    broker: BrokerProcess, written: str, name: str
+) -> None:
+    """Client one, client two, and client one again: each starts at the other's committed offset."""
     group, first, second = f"goes-on-{name}", CLIENTS[name], CLIENTS["confluent-kafka"]
     begins = [
         client.consume(broker.address, written, group, 10)[0].offset
@@ -80,7 +82,7 @@ def test_a_group_goes_on_in_another_client(broker: BrokerProcess, written: str, 
 
 
 def test_members_of_two_clients_share_a_group(broker: BrokerProcess) -> None:
-    """The one assignor that both offer is chosen, each has a partition, and the last one has both again."""
+    """The group uses the one assignor that both offer. Each member gets a partition; the last one gets both again."""
     topic = create(broker, "shared", partitions=2)
     settings = {
         "bootstrap_servers": broker.address,
@@ -128,38 +130,38 @@ def test_kafkajs_administers(broker: BrokerProcess, written: str) -> None:
         ("describeGroups", [group]),
         ("listGroups", None),
         ("deleteGroups", [group]),
-        ("fetchTopicOffsets", cut),  # kafkajs asks for no leader that it does not know
+        ("fetchTopicOffsets", cut),  # kafkajs sends no request to an unknown leader
         ("deleteTopicRecords", {"topic": cut, "partitions": [at(4)]}),
         ("fetchTopicOffsets", cut),
         ("describeCluster", None),
         ("deleteTopics", {"topics": [made["topic"]]}),
         ("listTopics", None),
     ]
-    told = KafkaJs.ask(broker.address, "admin", {"calls": calls})
-    assert told[:2] == [True, False], "created, and there already"
-    assert told[2] is None
-    partitions = told[3]["topics"][0]["partitions"]
+    answers = KafkaJs.ask(broker.address, "admin", {"calls": calls})
+    assert answers[:2] == [True, False], "created, and existing already"
+    assert answers[2] is None
+    partitions = answers[3]["topics"][0]["partitions"]
     leaders = sorted((one["partitionId"], one["leader"]) for one in partitions)
     assert leaders == [(0, 1), (1, 1), (2, 1)]
-    entry = told[5]["resources"][0]["configEntries"][0]
+    entry = answers[5]["resources"][0]["configEntries"][0]
     assert (entry["configName"], entry["configValue"]) == ("retention.ms", "1234567")
     end = str(len(RECORDS) * len(CLIENTS))
-    assert told[6] == [{"partition": 0, "offset": end, "high": end, "low": "0"}]
-    assert told[7][0]["partitions"] == [{"partition": 0, "offset": "5", "metadata": None}]
-    assert (told[8]["groups"][0]["state"], told[8]["groups"][0]["members"]) == ("Empty", [])
-    assert group in [one["groupId"] for one in told[9]["groups"]]
-    assert told[10][0]["errorCode"] == 0
-    assert told[12:14] == [None, [{"partition": 0, "offset": "9", "high": "9", "low": "4"}]]
+    assert answers[6] == [{"partition": 0, "offset": end, "high": end, "low": "0"}]
+    assert answers[7][0]["partitions"] == [{"partition": 0, "offset": "5", "metadata": None}]
+    assert (answers[8]["groups"][0]["state"], answers[8]["groups"][0]["members"]) == ("Empty", [])
+    assert group in [one["groupId"] for one in answers[9]["groups"]]
+    assert answers[10][0]["errorCode"] == 0
+    assert answers[12:14] == [None, [{"partition": 0, "offset": "9", "high": "9", "low": "4"}]]
     port = int(broker.address.rpartition(":")[2])
-    assert told[14]["brokers"] == [{"nodeId": 1, "host": "127.0.0.1", "port": port}]
-    assert made["topic"] not in told[16]
+    assert answers[14]["brokers"] == [{"nodeId": 1, "host": "127.0.0.1", "port": port}]
+    assert made["topic"] not in answers[16]
 
 
 def at(offset: int) -> dict[str, object]:
     return {"partition": 0, "offset": str(offset)}
 
 
-def test_kcat_asks(broker: BrokerProcess, written: str) -> None:
+def test_kcat_lists_metadata_and_offsets(broker: BrokerProcess, written: str) -> None:
     count = len(RECORDS) * len(CLIENTS)
     listing = Kcat.run(broker.address, "-L", "-t", written)
     assert f'topic "{written}" with 1 partitions:\n    partition 0, leader 1' in listing

@@ -1,7 +1,7 @@
-"""Goal: whatever a client asks, it cannot tell us from Apache Kafka.
+"""Goal: a client gets the same answers from our broker as from Apache Kafka.
 
-Method: the same stories told to both, in every version that both serve; the traces must be equal but for what is
-excused below, with the reason. An excuse that excuses nothing any more fails too.
+Method: the same stories run against both brokers, in every version that both serve. The traces must be equal except for
+the differences excused below, each with its reason. An excuse that no difference needs is a failure too.
 """
 
 import re
@@ -19,17 +19,17 @@ from tests.compat.differential_twice import TWICE_STORIES
 
 SETTINGS = {"group__min__session__timeout__ms": "100", "num__partitions": "4"}
 EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES, *TWICE_STORIES)
-# Newest versions less this many: the longest range of versions in common is that of Metadata.
+# Subtracted from the newest versions: Metadata has the longest range of common versions.
 EVERY_DEPTH = range(14)
 
-# Where a difference may be -> why.
+# Where a difference is allowed -> why.
 EXCUSED = {
     r".*\.configs\.tier\.max\.lag\.ms": "a setting of ours",
     r".*\.min\.insync\.replicas\.(config_source|synonyms.*)": "Kafka sets it as eligible leader replicas are enabled",
     r"settings_are_changed#12 .*error_code": "Kafka fails with UNKNOWN_SERVER_ERROR where an operation does not exist",
     r"settings_are_changed#14 .*": "Kafka answers a resource that is named twice twice",
     r".*_named_twice#.* (DescribeConfigs|DescribeGroups|DescribeProducers|OffsetFetch)\..*": "an answer is no copies",
-    r"the_cluster_is_told#6 DescribeQuorum\.nodes\[0\].*": "Kafka tells no addresses beside an error",
+    r"the_cluster_is_described#6 DescribeQuorum\.nodes\[0\].*": "Kafka sends no addresses beside an error",
     r"producers_are_idempotent#2[34] .*": "a producer id without epoch or sequence: refused before the log is asked",
     r"producers_are_idempotent#26 .*(high_watermark|last_stable_offset|records\[14\].*)": "the same: Kafka took one",
     r"producers_are_idempotent#27 .*offset": "the same",
@@ -45,7 +45,7 @@ EXCUSED = {
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Versions]]:
-    """Our address, Kafka's, and the versions in common."""
+    """Yield our address, Kafka's, and the common versions."""
     settings = {**SETTINGS, "tier__url": "", "log__retention__check__interval__ms": "300000"}
     with (
         apache_kafka(tmp_path_factory.mktemp("kafka"), **SETTINGS) as theirs,
@@ -56,7 +56,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, V
 
 
 def parted(both: tuple[str, str, Versions], story: Story, depth: int) -> list[str]:
-    """Where the two traces of one story part, each place once."""
+    """Return where the two traces of one story differ, each place once."""
     *addresses, common = both
     traces = []
     for address in addresses:
@@ -77,7 +77,7 @@ def parted(both: tuple[str, str, Versions], story: Story, depth: int) -> list[st
 
 
 def judged(found: list[str]) -> tuple[list[str], set[str]]:
-    """What nothing excuses, and the excuses that were needed."""
+    """Return the differences without an excuse, and the used excuses."""
     used = set()
     left = []
     for one in found:
@@ -94,7 +94,7 @@ def test_the_newest_versions_answer_as_kafka_does(both: tuple[str, str, Versions
     found = [one for story in EVERY_STORY for one in parted(both, story, 0)]
     left, used = judged(found)
     assert "\n".join(left) == ""
-    assert used == set(EXCUSED), "an excuse that nothing needs any more"
+    assert used == set(EXCUSED), "no difference needs this excuse any more"
 
 
 @pytest.mark.big

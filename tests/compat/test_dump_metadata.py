@@ -130,9 +130,9 @@ def test_every_metadata_record_at_every_version(tmp_path):
         assert shown["version"] == version
         assert shown["type"] == kind(record) or type(record).__name__.startswith("Zk")
         assert agrees(shown["data"], record), (shown, record)
-        told = {snake(name) for name in shown["data"]}
+        printed = {snake(name) for name in shown["data"]}
         here = schemas[type(record).__name__].top.fields
-        missing = {field.name for field in here if field.versions.has(version)} - told
+        missing = {field.name for field in here if field.versions.has(version)} - printed
         assert not missing, missing
 
 

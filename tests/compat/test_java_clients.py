@@ -1,6 +1,6 @@
 """Goal: Apache Kafka's own producers and consumers, as its tools run them, take us for Apache Kafka.
 
-Method: each tool against a real broker process; what it says is read for its meaning, its figures are not judged.
+Method: each tool against a real broker process; the test checks what the output means; it does not judge speeds.
 """
 
 import json
@@ -36,8 +36,8 @@ def tool(broker: BrokerProcess, name: str, *args: str, stdin: str | None = None)
 
 def events(said: str, name: str) -> list[dict[str, object]]:
     """The events of one name among the lines of JSON that the verifiable ones print."""
-    told = [json.loads(line) for line in said.splitlines()]
-    return [event for event in told if event["name"] == name]
+    events = [json.loads(line) for line in said.splitlines()]
+    return [event for event in events if event["name"] == name]
 
 
 def end_offset(broker: BrokerProcess, topic: str) -> int:
@@ -133,9 +133,9 @@ def test_the_performance_ones_count_what_was_written(broker: BrokerProcess, tmp_
     read = ("--topic", topic, "--num-records", f"{count}", "--timeout", "60000")
     said = tool(broker, "ConsumerPerformance", *read)
     header, row = (line.split(", ") for line in said.strip().splitlines())
-    told = dict(zip(header, row, strict=True))
-    assert int(told["data.consumed.in.nMsg"]) >= count
-    assert float(told["data.consumed.in.MB"]) >= count * size / 2**20
+    measured = dict(zip(header, row, strict=True))
+    assert int(measured["data.consumed.in.nMsg"]) >= count
+    assert float(measured["data.consumed.in.MB"]) >= count * size / 2**20
 
 
 @pytest.mark.big

@@ -1,4 +1,4 @@
-"""Our stores against real S3 servers, MinIO and versitygw, and a directory: what the tier relies on, and how it fails.
+"""Our stores against real S3 servers, MinIO and versitygw, and a directory: the contract of the tier, and failures.
 
 `./test --all tests/compat/test_object_stores.py` runs it; the servers are built once with Go (some minutes).
 """
@@ -55,7 +55,7 @@ def server(request, tmp_path_factory):
 
 @pytest.fixture(params=["minio", "versitygw", "file"])
 def url(request, tmp_path):
-    """A place of the test's own, by URL, in each kind of store."""
+    """Return the URL of the test's own prefix in each kind of store."""
     if request.param == "file":
         return tmp_path.as_uri() + "/bucket"
     return request.getfixturevalue(f"shared_{request.param}").url("tier", request.node.originalname)
@@ -83,7 +83,7 @@ def store(url):
 def create(url):
     with closing(S3Bucket(parse_bucket_url(url))) as bucket:
         bucket.create()
-        bucket.create()  # one that is ours is no error
+        bucket.create()  # a bucket that we own is no error
 
 
 def unfinished(url):
@@ -91,7 +91,7 @@ def unfinished(url):
         return list(bucket.unfinished_uploads())
 
 
-def test_objects_come_back_whole_and_in_ranges(store):
+def test_objects_are_read_whole_and_in_ranges(store):
     comes_back_whole_and_in_ranges(store)
 
 
@@ -118,7 +118,7 @@ def test_more_objects_than_a_page_are_listed_at_once_and_deleted(store):
     assert paths(store, "many/") == []
 
 
-def test_a_large_object_goes_up_in_parts_and_leaves_none(store, url):
+def test_a_large_object_is_uploaded_in_parts_and_leaves_none(store, url):
     pieces = [bytes([n]) * MIB for n in range(40)]
     store.put("big", iter(pieces))
     assert store.size("big") == 40 * MIB
@@ -141,7 +141,7 @@ def test_a_put_whose_source_fails_leaves_nothing(store, url):
         assert unfinished(url) == []
 
 
-def test_of_twenty_processes_that_put_one_absent_object_exactly_one_wins(url):
+def test_exactly_one_of_twenty_processes_puts_an_absent_object(url):
     exactly_one_wins(url, processes=20, rounds=25, timeout_s=200)
 
 
@@ -157,15 +157,15 @@ def test_a_missing_bucket_is_no_missing_object(server):
             ask()
 
 
-def test_a_bucket_is_created_where_the_url_asks_for_it(server):
+def test_a_bucket_is_created_if_the_url_says_so(server):
     store = open_store(server.url("made-on-request", "below", create_bucket="true"))
     with pytest.raises(Unavailable, match="no such bucket"):
-        store.get("x")  # reading creates nothing
+        store.get("x")  # a read creates no bucket
     store.put_if_absent("x", b"1")
     assert open_store(server.url("made-on-request")).get("below/x") == b"1"
 
 
-def test_an_answer_that_is_torn_is_asked_for_again_and_never_half_an_object(server):
+def test_a_cut_answer_is_requested_again_and_never_half_an_object(server):
     data = os.urandom(4 * MIB)
     open_store(server.url("tier", "torn")).put("big", [data])
     with TearingProxy(server.port) as proxy:
@@ -192,7 +192,7 @@ def test_an_answer_that_is_torn_is_asked_for_again_and_never_half_an_object(serv
             assert proxy.torn == 1
 
 
-def test_a_put_without_an_answer_is_repeated_and_one_of_an_absent_object_is_recognised(server):
+def test_a_put_without_an_answer_is_repeated_and_a_repeated_put_if_absent_is_recognised(server):
     with TearingProxy(server.port) as proxy:
         store = open_store(server.url("tier", "lost", endpoint=f"http://127.0.0.1:{proxy.port}"))
         proxy.tear(times=1, keep=0)
@@ -203,14 +203,14 @@ def test_a_put_without_an_answer_is_repeated_and_one_of_an_absent_object_is_reco
         proxy.tear(times=2, keep=0)
         store.put("parts", pieces)
         assert store.get("parts") == b"".join(pieces)
-        # We may have won without hearing of it: whoever commits reads the object back and compares its write's id.
+        # The put may have succeeded without an answer: a commit reads the object back and compares its write id.
         proxy.tear(times=1, keep=0)
         with pytest.raises((AlreadyExists, Unavailable)):
             store.put_if_absent("once", b"ours")
         assert store.get("once") == b"ours"
 
 
-def test_a_server_that_is_away_for_a_moment_costs_time_and_nothing_else(tmp_path):
+def test_a_short_outage_of_the_server_only_delays(tmp_path):
     with s3_server("minio", tmp_path) as server:
         create(server.url("tier"))
         store = open_store(server.url("tier"))
@@ -219,19 +219,19 @@ def test_a_server_that_is_away_for_a_moment_costs_time_and_nothing_else(tmp_path
         back = threading.Timer(1.5, server.start)
         back.start()
         try:
-            for _ in range(20):  # whoever archives tries again, too
+            for _ in range(20):  # the archiver retries, too
                 try:
                     store.put("during", [b"2" * MIB] * 20)
                     break
                 except Unavailable:
                     time.sleep(0.5)
         finally:
-            back.join()  # or it would start the server behind us
+            back.join()  # else the thread would start the server later
         assert (store.get("before"), store.get("during")) == (b"1", b"2" * 20 * MIB)
 
 
 @pytest.mark.parametrize("kind", ["minio", "versitygw"])
-def test_any_region_and_tls_by_an_authority_of_one_s_own(kind, tmp_path):
+def test_any_region_and_tls_by_a_private_authority(kind, tmp_path):
     ca_file = write_certificates(tmp_path)
     trusted = os.environ.get("SSL_CERT_FILE")
     with s3_server(kind, tmp_path, ca_file=ca_file, region="cellar-2") as server:
@@ -251,10 +251,10 @@ def test_any_region_and_tls_by_an_authority_of_one_s_own(kind, tmp_path):
         assert store.get("a") == b"1"
 
 
-def test_keys_from_a_file_which_may_be_replaced_and_wrong_ones_in_a_line(server, tmp_path):
+def test_keys_from_a_replaceable_file_and_one_line_for_wrong_ones(server, tmp_path):
     file = tmp_path / "keys"
     file.write_text(
-        "[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n\n"
+        "[default]\naws_access_key_id = unknown\naws_secret_access_key = nothing\n\n"
         f"[tier]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
     )
     code = (
@@ -293,7 +293,7 @@ def test_keys_from_a_file_which_may_be_replaced_and_wrong_ones_in_a_line(server,
 
 
 def test_virtual_hosted_requests_name_the_bucket_in_the_host(tmp_path, monkeypatch):
-    """The bucket's own host has no address here: the server is asked as if it were a proxy, which shows the host."""
+    """The bucket's own host has no address here, so the server is used as a proxy, whose requests show the host."""
     with s3_server("minio", tmp_path, domain="s3.test") as server:
         create(server.url("tier"))
         open_store(server.url("tier")).put("a", [b"1"])
@@ -304,7 +304,7 @@ def test_virtual_hosted_requests_name_the_bucket_in_the_host(tmp_path, monkeypat
         assert unfinished(url) == []
 
 
-def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
+def test_a_broker_tiers_to_the_store_and_the_commands_read_it(server, tmp_path):
     url = server.url("product", "cluster-a", create_bucket="true")
     lines = tiers_what_it_is_given(url, tmp_path)
     assert unfinished(url) == []
@@ -320,7 +320,7 @@ def test_a_broker_tiers_there_and_the_commands_see_it(server, tmp_path):
         assert len(read.stdout.splitlines()) == row["records"] > 3000
 
 
-def test_the_check_passes_them(url):
+def test_the_check_passes_every_store(url):
     done = strata("tier", "check", url, "--size", "16MiB", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["check"] for row in json.loads(done.stdout) if row["passed"]} == FINDINGS
@@ -349,11 +349,11 @@ def test_a_sweep_removes_unfinished_uploads(server):
     with closing(
         boto3.Session().client("s3", endpoint_url=server.endpoint, region_name=server.region)
     ) as client:
-        told = client.create_multipart_upload(Bucket="tier", Key="swept/half.seg")
+        upload = client.create_multipart_upload(Bucket="tier", Key="swept/half.seg")
         client.upload_part(
             Bucket="tier",
             Key="swept/half.seg",
-            UploadId=told["UploadId"],
+            UploadId=upload["UploadId"],
             PartNumber=1,
             Body=b"x" * MIB,
         )

@@ -1,7 +1,7 @@
-"""Goal: a hostile producer stops nobody who reads.
+"""Goal: a hostile producer cannot stop a consumer.
 
-Method: one topic gets sound batches, and between them every kind of poison, in every codec. librdkafka, kafka-python,
-and Java's console consumer must read all that was acknowledged, odd records too, and nothing else. (Spark does in
+Method: one topic gets valid batches, and between them every kind of poison, in every codec. librdkafka, kafka-python,
+and Java's console consumer must read every acknowledged record, odd ones too, and no other. (Spark does in
 `tests/integration/test_spark_broker.py`.)
 """
 
@@ -37,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def poisoned(broker: BrokerProcess, topic: str, codecs: tuple[int, ...]) -> int:
-    """Where the topic ends once everything in these codecs was tried."""
+    """Produce every kind in these codecs; return the topic's end."""
     offset = refused = 0
     with Wire(broker.address) as wire:
         wire.topic_id(topic)
@@ -77,7 +77,9 @@ def test_librdkafka_reads_on(broker: BrokerProcess, end: int) -> None:
 
 
 def test_kafka_python_reads_on(broker: BrokerProcess) -> None:
-    end = poisoned(broker, "gzip", (0, 1))  # it needs libraries of its own for the other codecs
+    end = poisoned(
+        broker, "gzip", (0, 1)
+    )  # kafka-python needs further libraries for the other codecs
     consumer = KafkaConsumer(
         bootstrap_servers=broker.address, consumer_timeout_ms=TIMEOUT_S * 1000, check_crcs=True
     )

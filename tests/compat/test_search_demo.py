@@ -1,8 +1,8 @@
 """The reference's demo: records stream into a search engine while a historical query reads the bucket.
 
 Method: the real access log is history; `strata produce --generate` goes on at a rate; the shipped stream takes both to
-a real OpenSearch. Meanwhile the bucket alone is asked, again and again, until all of history is in it. Every answer is
-held against the lines themselves, and in the end OpenSearch and the log say the same of every record.
+a real OpenSearch. Meanwhile the test reads the bucket alone, again and again, until it has all of history. Each result
+is compared with the lines, and in the end OpenSearch and the log agree on every record.
 """
 
 import json
@@ -33,7 +33,7 @@ TOPIC = "access_log"
 STREAM = LOG.with_name("search_stream.py")
 RATE = 150
 NEW_RECORDS = 500
-"""So many of the generated records are searchable before the generator is told to end."""
+"""The generator ends once so many of its records are searchable."""
 PATIENCE_S = 400
 TIERED = {
     "remote.storage.enable": "true",
@@ -50,7 +50,7 @@ def strata(broker: BrokerProcess, *words: str) -> list[str]:
 
 @contextmanager
 def running(command: list[str], place: Path, name: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program of ours, with what it says in files; ended with the block, by force where it must."""
+    """Run one of our programs with its output in files; end it with the block, by force if necessary."""
     with (place / f"{name}.out").open("wb") as out, (place / f"{name}.err").open("wb") as err:
         process = subprocess.Popen(
             command,
@@ -84,7 +84,7 @@ def until(there: Callable[[], Any], running: "subprocess.Popen[bytes]", errors: 
 
 
 def history(broker: BrokerProcess) -> list[str]:
-    """Every line that is in the bucket, in order, read without the broker; gaps and repeats are errors."""
+    """Return every line in the bucket, in order, without the broker; gaps and repeats are errors."""
     values: list[str] = []
     for batch in read(TOPIC, tier_url=broker.bucket_url, columns=["offset", "value"]):
         assert batch["offset"].to_pylist() == list(range(len(values), len(values) + len(batch)))
@@ -96,7 +96,7 @@ def searchable(url: str) -> int:
     try:
         ask(url, "POST", f"/{TOPIC}/_refresh")
         return int(ask(url, "GET", f"/{TOPIC}/_count")["count"])
-    except UserError:  # 404: the stream has not made it yet
+    except UserError:  # 404: the stream has not created the index yet
         return 0
 
 
@@ -140,8 +140,8 @@ def test_a_stream_into_the_index_and_a_historical_query_at_once(tmp_path: Path) 
             count = json.loads((tmp_path / "produce.out").read_text())["records"]
             total = len(lines) + count
             until(lambda: searchable(server.url) >= total, stream, tmp_path / "stream.err")
-            told, end = tmp_path / "stream.out", json.dumps({"0": total})
-            until(lambda: end in told.read_text(), stream, tmp_path / "stream.err")
+            report, end = tmp_path / "stream.out", json.dumps({"0": total})
+            until(lambda: end in report.read_text(), stream, tmp_path / "stream.err")
             assert ended(stream, signal.SIGTERM) == 0, (tmp_path / "stream.err").read_text()
         both = read(
             TOPIC,

@@ -1,7 +1,7 @@
 """Our tables of settings against Apache Kafka's: every setting of Kafka is known, and is what it is there.
 
-Method: Kafka's own classes print names, types, defaults, limits and who may change what on a running broker
-(`ConfigDefs.java`); ours must say the same, or be named here with why not. Kafka's internal settings (its
+Method: Kafka's own classes print names, types, defaults, limits and update modes on a running broker
+(`ConfigDefs.java`). Ours must be the same, or be listed here with the reason. Kafka's internal settings (its
 `defineInternal`) are no part of the claim.
 """
 

@@ -1,9 +1,9 @@
-"""Real stores in trouble under a broker that is written to, read back byte for byte: MinIO slowed, cut, frozen, killed
-and started again; MinIO and versitygw that no longer know the broker's keys, and whose bucket is deleted.
+"""Faults of real stores under a broker with producers: MinIO slowed, cut, frozen, killed and restarted; MinIO and
+versitygw with revoked keys and with a deleted bucket.
 
-Goal: producing goes on through all of it, nothing acknowledged is missing or different, the bucket is whole
-afterwards and catches up. Method: toxiproxy between broker and MinIO; each trouble lasts until enough was
-acknowledged under it. `./test --all tests/compat/test_store_faults.py` runs it.
+Goal: producing continues through all faults. Every acknowledged record is read back byte for byte. Afterwards the
+bucket is complete and catches up. Method: toxiproxy between broker and MinIO; each fault lasts until enough records
+were acknowledged under it. `./test --all tests/compat/test_store_faults.py` runs it.
 """
 
 import json
@@ -40,7 +40,7 @@ SETTINGS = (
 
 
 class Load:
-    """Records written one after another on a thread of their own; `acknowledged` by offset."""
+    """A thread that writes records one after another; `acknowledged` has them by offset."""
 
     def __init__(self, address):
         self.acknowledged = {}
@@ -68,12 +68,12 @@ class Load:
         number = 0
         while not self._ending.is_set():
             value = b"%09d" % number + os.urandom(64) * (RECORD_BYTES // 64)
-            self._producer.produce("t", value, partition=0, on_delivery=self._told)
+            self._producer.produce("t", value, partition=0, on_delivery=self._delivered)
             self._producer.poll(0)
             number += 1
             time.sleep(0.01)
 
-    def _told(self, error, message):
+    def _delivered(self, error, message):
         if error is not None:
             self.failures.append(str(error))
         else:
@@ -106,8 +106,8 @@ def frozen(minio):
 
 @contextmanager
 def keys_revoked(server):
-    """It knows other keys only, until the block ends."""
-    known, server.keys = server.keys, ("somebody-else", "and-their-secret")
+    """The server accepts only other keys until the block ends."""
+    known, server.keys = server.keys, ("other-key", "and-its-secret")
     server.kill()
     server.start()
     try:
@@ -119,7 +119,7 @@ def keys_revoked(server):
 
 
 def delete_bucket(server, name):
-    """Empty it and remove it, though somebody puts objects into it meanwhile."""
+    """Empty and remove a bucket, although the broker puts objects into it meanwhile."""
     client = boto3.Session().client("s3", endpoint_url=server.endpoint, region_name=server.region)
     for _ in range(100):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
@@ -132,7 +132,7 @@ def delete_bucket(server, name):
         else:
             client.close()
             return
-    raise AssertionError("the bucket never came to be empty")
+    raise AssertionError("the bucket did not become empty")
 
 
 def tiered_end(url):
@@ -142,7 +142,7 @@ def tiered_end(url):
 
 
 def wait_until_tiered(url, end, broker):
-    """All but what may be in the segment that is still open."""
+    """Wait until all records are tiered, except for those of the open segment."""
     deadline = time.monotonic() + WAIT_S
     while (tiered := tiered_end(url)) < end - 100:
         assert time.monotonic() < deadline, f"{tiered} of {end} {broker.said()}"
@@ -205,8 +205,8 @@ def test_minio_in_every_trouble_under_load(tmp_path):
 
 @pytest.mark.parametrize("kind", ["minio", "versitygw"])
 def test_keys_that_are_revoked_and_a_bucket_that_is_deleted_under_load(kind, tmp_path):
-    """Keys come back, and all is caught up. A deleted bucket takes what was only there, which is an error to read and
-    never data; what was not yet copied goes into the new one, which the broker claims without a restart.
+    """Once the keys work again, the archiver catches up. Records only in a deleted bucket are lost: a read is an
+    error and never data. Later records go into the new bucket, which the broker claims without a restart.
     """
     with s3_server(kind, tmp_path) as store:
         url = store.url("tier")
@@ -243,7 +243,7 @@ def first(records, count):
 
 
 def gives_no_data(address, offset):
-    """Whether a consumer there is told of errors and given nothing."""
+    """Return whether a consumer at this offset gets errors and no record."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, offset)])
     given = consumer.consume(1000, 3)

@@ -1,7 +1,7 @@
-"""Other people's suites, as far as we passed them before: a recorded test that does not pass is a failure.
+"""Third-party suites: a recorded test that no longer passes is a failure.
 
-Method: each suite runs as its command runs it, against a real broker process; the pass lists may only grow, which the
-repository's own history shows. What does not pass is told in FINDINGS.md.
+Method: each suite runs as its command runs it, against a real broker process. The pass lists may only grow, which the
+repository's history shows. FINDINGS.md explains each test that does not pass.
 """
 
 import json
@@ -31,12 +31,12 @@ EACH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 @pytest.mark.serial
 @pytest.mark.timeout(3600)
 @EACH
-def test_what_passed_passes(suite: Suite) -> None:
+def test_recorded_tests_still_pass(suite: Suite) -> None:
     found = run_suite(suite, [])
     print(account(suite, found))
     lost = stopped_passing(suite, found)
     if lost:
-        # Once more, alone: what other work on the machine spoils is not what stopped passing.
+        # Run the failed tests again alone: a failure under load is no regression.
         names = [test.rpartition("::")[2].split("[")[0] for test in lost]
         lost = stopped_passing(suite, run_suite(suite, names))
     assert lost == {}
@@ -61,9 +61,9 @@ def test_a_pass_list_only_grows(suite: Suite) -> None:
 @EACH
 def test_a_finding_names_every_test_that_is_not_recorded(suite: Suite) -> None:
     passes_there = {test for test, result in suite.apache_kafka().items() if result != "skip"}
-    told = set(re.findall(r"`([^`]+)`", (HERE / "FINDINGS.md").read_text()))
-    assert passes_there - suite.must_pass() - told == set()
-    assert suite.must_pass() & told == set()
+    explained = set(re.findall(r"`([^`]+)`", (HERE / "FINDINGS.md").read_text()))
+    assert passes_there - suite.must_pass() - explained == set()
+    assert suite.must_pass() & explained == set()
 
 
 @EACH
@@ -75,11 +75,11 @@ def test_the_findings_give_the_counts(suite: Suite) -> None:
     heading = (
         rf"^## {suite.name.replace('_', '-')} [\d.]+: (\d+) of (\d+) pass, Apache Kafka (\d+)$"
     )
-    (told,) = re.findall(heading, (HERE / "FINDINGS.md").read_text(), re.MULTILINE)
-    assert tuple(map(int, told)) == (len(ours), len(peer), theirs)
+    (counts,) = re.findall(heading, (HERE / "FINDINGS.md").read_text(), re.MULTILINE)
+    assert tuple(map(int, counts)) == (len(ours), len(peer), theirs)
 
 
-def test_the_findings_say_what_never_runs() -> None:
+def test_the_findings_list_the_tests_that_never_run() -> None:
     text = (HERE / "FINDINGS.md").read_text()
     (section,) = re.findall(r"^## Tests that never run$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     skipped = {test for test, result in librdkafka.SUITE.apache_kafka().items() if result == "skip"}
@@ -132,7 +132,7 @@ TABLE = """\
 """
 
 
-def test_mochas_report_is_read_and_a_hook_speaks_for_what_it_stopped() -> None:
+def test_mochas_report_is_read_and_a_failed_hook_fails_the_tests_after_it() -> None:
     good = {"fullTitle": "a  passes", "duration": 1500, "err": {}}
     bad = {"fullTitle": "a fails", "duration": 0, "err": {"message": "no\nway"}}
     hook = {"fullTitle": 'a "before" hook', "err": {"message": "broke"}}
@@ -160,7 +160,7 @@ def test_mochas_report_is_read_and_a_hook_speaks_for_what_it_stopped() -> None:
         ("", 139, ("crash", 0.0, "exit code 139")),
     ],
 )
-def test_what_the_runner_printed_is_judged(
+def test_the_runners_output_becomes_outcomes(
     text: str, ended: int | None, expected: tuple[str, float, str] | None
 ) -> None:
     (found,) = judge(text, ["0001_multiobj"], ended)

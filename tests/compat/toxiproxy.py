@@ -1,4 +1,4 @@
-"""A proxy that slows, cuts and swallows connections as it is told: toxiproxy, built once by `go install`.
+"""A proxy that slows, cuts and swallows connections: toxiproxy, built once by `go install`.
 
 In: the port to pass on to. Out: a port to connect to instead, and toxics to add and remove. Its process ends with the
 `with` block.
@@ -39,7 +39,7 @@ class Proxy:
 
     @contextmanager
     def toxic(self, kind: str, stream: str = "downstream", **attributes: int) -> Iterator[None]:
-        """While the block runs: latency, bandwidth, slow_close, timeout, reset_peer, limit_data."""
+        """Apply a toxic during the block: latency, bandwidth, slow_close, timeout, reset_peer, limit_data."""
         body = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
         self.ask("POST", "/proxies/it/toxics", body)
         try:
@@ -50,7 +50,7 @@ class Proxy:
 
 @contextmanager
 def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
-    """A started proxy in front of a port of 127.0.0.1; skips the test where it cannot be had."""
+    """Run a proxy in front of a port of 127.0.0.1; skip the test if toxiproxy is not available."""
     program = go_program("toxiproxy", TOXIPROXY)
     admin_port, port = free_port(), free_port()
     with (place / "toxiproxy.log").open("ab") as output:
