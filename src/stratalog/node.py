@@ -154,7 +154,7 @@ class Node:
             self._background.spawn(state.repeat())
         upkeep.start()
         self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
-        self._background.repeat(self._tell_slow_disks, _SLOW_DISKS_S)
+        self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
         return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
@@ -357,7 +357,7 @@ class Node:
     async def _close_idle_connections(self) -> None:
         self._connections.close_idle()
 
-    async def _tell_slow_disks(self) -> None:
+    async def _log_slow_disks(self) -> None:
         for watch in self._watches:
             took_ns, operation, file = watch.take_slowest()
             if took_ns >= _SLOW_DISK_NS:

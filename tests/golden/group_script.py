@@ -123,7 +123,7 @@ class Story:
             protocols=tuple(Protocol(a, (b or client.name).encode()) for a, _, b in names if a),
             group_instance_id=options.get("instance"),
             member_id_required=version >= 4,
-            skip_assignment_known=version >= 9,
+            supports_skip_assignment=version >= 9,
         )
         self.take(self.shard.join(request, self.token(client.name, "JoinGroup"), self.now))
 
@@ -180,7 +180,7 @@ class Story:
             ),
             -1 if alone else int(options.get("generation", client.generation_id)),
             "" if alone else self.member_id(client, options),
-            group_not_found_known=options.get("v") == "9",
+            supports_group_not_found=options.get("v") == "9",
             retention_ms=int(options.get("retention", -1)),
         )
         self.take(self.shard.commit(request, self.token(client.name, "OffsetCommit"), self.now))

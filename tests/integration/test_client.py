@@ -11,7 +11,7 @@ from stratalog.cli.shared.reading import records_from
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.client.fetches import FetchedPartition
-from stratalog.client.reader import Reader, Wish
+from stratalog.client.reader import FetchSettings, Reader
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.testing import TemporaryBroker
 from stratalog.wire.ids import TopicPartition
@@ -85,9 +85,9 @@ def test_partitions_are_read_side_by_side_each_in_its_order(broker: TemporaryBro
             for value in values:
                 await client.produce("many", index, batch(value))
         # So little at a time that every partition must wait for the others, and none for ever.
-        wish = Wish(max_bytes=200, partition_max_bytes=150)
+        settings = FetchSettings(max_bytes=200, partition_max_bytes=150)
         with Reader(
-            client, {TopicPartition("many", index): index for index in range(3)}, wish
+            client, {TopicPartition("many", index): index for index in range(3)}, settings
         ) as reader:
             found = await read(reader, 57)
             assert found == {index: values[index:] for index, values in wanted.items()}

@@ -151,7 +151,7 @@ class Crowd(RuleBasedStateMachine):
             tuple(Protocol(one, b"") for one in protocols),
             STATIC.get(name) if version >= 5 else None,
             member_id_required=version >= 4,
-            skip_assignment_known=version >= 9,
+            supports_skip_assignment=version >= 9,
         )
         self.take(self.shard.join(request, self.token(name, request), self.now))
 

@@ -92,10 +92,10 @@ def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> B
         raise UserError(f"{shown(url)}: a bucket is written s3://NAME, gs://NAME or az://NAME")
     named = f"{parts.scheme}://{parts.netloc}{parts.path}"
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = _SETTINGS[parts.scheme]
+    accepted = _SETTINGS[parts.scheme]
     for name, value in settings.items():
-        if name not in known:
-            raise UserError(f"{named}: {name!r} is none of {', '.join(sorted(known))}")
+        if name not in accepted:
+            raise UserError(f"{named}: {name!r} is none of {', '.join(sorted(accepted))}")
         if not value:
             raise UserError(f"{named}: {name} is empty")
     if parts.scheme == "s3":

@@ -62,9 +62,9 @@ class _File:
 
 def check_distinct(paths: Sequence[str]) -> None:
     """Raise UserError where two of the paths are one directory, through a link or `..` (Kafka: LogManager)."""
-    known: dict[str, str] = {}
+    path_by_target: dict[str, str] = {}
     for path in paths:
-        first = known.setdefault(os.path.realpath(path), path)
+        first = path_by_target.setdefault(os.path.realpath(path), path)
         if first is not path:
             raise UserError(f"log.dirs: {first} and {path} are the same directory; name it once")
 

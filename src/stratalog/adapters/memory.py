@@ -60,8 +60,8 @@ class FreedMemory:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
-        self._is_known = hasattr(self._libc, "mallinfo2") and os.path.exists(_STATM)
-        if self._is_known:
+        self._is_measurable = hasattr(self._libc, "mallinfo2") and os.path.exists(_STATM)
+        if self._is_measurable:
             self._libc.mallinfo2.restype = _MallocInfo
         self._apart = -1  # resident bytes that are none of the C library's, as last known
         self._was_over = False
@@ -71,7 +71,7 @@ class FreedMemory:
 
         Takes about a tenth of a millisecond a megabyte, in which the other threads' larger allocations wait.
         """
-        if not self._is_known:
+        if not self._is_measurable:
             return 0
         resident, used, free = self._sizes()
         if self._apart < 0:

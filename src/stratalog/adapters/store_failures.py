@@ -53,8 +53,8 @@ def reason_of(text: str) -> str:
     status = _STATUS.search(first)
     if status is not None:
         code, message = error_code(text), _MESSAGE.search(text)
-        said = " ".join(filter(None, (status[1].strip(), code)))
-        return f"{server} answered {said}" + (f": {message[1].strip()}" if message else "")
+        description = " ".join(filter(None, (status[1].strip(), code)))
+        return f"{server} answered {description}" + (f": {message[1].strip()}" if message else "")
     if "HTTP error" in first:
         cause = next((found[1] for one in _CAUSES if (found := one.search(text))), "no answer")
         return f"{server} cannot be reached: {_PLAIN.get(cause, cause)}"

@@ -83,7 +83,7 @@ class PipelineRun:
         spec, modules = self._prepare()
         log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
-        said: deque[str] = deque(maxlen=200)
+        output: deque[str] = deque(maxlen=200)
         environment = spark_environment(self.state, master=self.master, modules=modules)
         with (
             log.open("w", encoding="utf-8") as kept,
@@ -92,12 +92,12 @@ class PipelineRun:
             assert process.stdout is not None
             for line in process.stdout:
                 kept.write(line)
-                said.append(line.rstrip())
+                output.append(line.rstrip())
                 if event := EVENT.search(line):
                     on_event(event[1], event[2])
         rmtree(self.state / SCRATCH, ignore_errors=True)
         if process.returncode != 0:
-            raise UserError(f"pipeline {self.directory}: {_reason(said)} (log: {log})")
+            raise UserError(f"pipeline {self.directory}: {_reason(output)} (log: {log})")
 
     def _prepare(self) -> tuple[Path, list[Path]]:
         """The state directory's contents before a run; returns the specification to run, and where Python modules lie:
@@ -229,7 +229,7 @@ def _java_home() -> str:
     if java is None:
         raise UserError(f"Java is missing and Spark needs {JAVA_MIN} or newer: {advice}")
     try:
-        said = subprocess.run(  # noqa: S603 - the user's own Java
+        output = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -238,7 +238,7 @@ def _java_home() -> str:
         ).stderr
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"{java} does not run: {advice}") from error
-    settings: dict[str, str] = dict(re.findall(r"^ *([\w.]+) = (.*)$", said, re.MULTILINE))
+    settings: dict[str, str] = dict(re.findall(r"^ *([\w.]+) = (.*)$", output, re.MULTILINE))
     version = settings.get("java.specification.version", "0")
     if not version.isdigit() or int(version) < JAVA_MIN:
         raise UserError(f"{java} is Java {version} and Spark needs {JAVA_MIN} or newer: {advice}")
@@ -285,16 +285,16 @@ def _end(process: "subprocess.Popen[str]") -> None:
             return
 
 
-def _reason(said: Sequence[str]) -> str:
+def _reason(output: Sequence[str]) -> str:
     """The one line that explains a failed run, out of the last lines of its log: ours, which names broker or bucket,
     before what any library says. A line that announces a traceback says nothing: its last line does.
     """
-    telling = [line for line in said if not line.endswith(TRACEBACK)]
+    without_traceback = [line for line in output if not line.endswith(TRACEBACK)]
     for pattern in (OURS, FAILED):
-        for line in telling:
+        for line in without_traceback:
             if found := pattern.match(line):
                 return found[1].rstrip(".")
-    return next((line for line in reversed(said) if line.strip()), "Spark ended without a word")
+    return next((line for line in reversed(output) if line.strip()), "Spark ended without a word")
 
 
 def table_files(table: Path) -> list[Path]:
@@ -405,14 +405,14 @@ def shown_progress(console: "Console") -> Iterator[Callable[[str, str], None]]:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("Pipeline", total=None, working="starting Spark")
-        known: dict[str, str] = {}
+        states: dict[str, str] = {}
 
         def on_event(table: str, state: str) -> None:
-            known[table] = state
-            done = sum(state == "COMPLETED" for state in known.values())
+            states[table] = state
+            done = sum(state == "COMPLETED" for state in states.values())
             working = sorted(
-                name for name, state in known.items() if state in {"STARTING", "RUNNING"}
+                name for name, state in states.items() if state in {"STARTING", "RUNNING"}
             )
-            progress.update(task, total=len(known), completed=done, working=", ".join(working))
+            progress.update(task, total=len(states), completed=done, working=", ".join(working))
 
         yield on_event

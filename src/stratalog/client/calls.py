@@ -361,8 +361,8 @@ def describe_configs(
         ]
 
     def build(version: int) -> DescribeConfigsRequest:
-        asked = documentation and version >= _DOCUMENTATION_FROM
-        return DescribeConfigsRequest(resources=wanted, include_documentation=asked)
+        include = documentation and version >= _DOCUMENTATION_FROM
+        return DescribeConfigsRequest(resources=wanted, include_documentation=include)
 
     return Call(DESCRIBE_CONFIGS, build, read)
 

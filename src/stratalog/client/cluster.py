@@ -101,8 +101,8 @@ class ClusterView:
         """Return the brokers to try for an `Ask`, in order. Empty for an unknown broker."""
         if node_id is None:
             return [*self.brokers.values(), *self._bootstrap]
-        known = self.brokers.get(node_id)
-        return [known] if known is not None else []
+        broker = self.brokers.get(node_id)
+        return [broker] if broker is not None else []
 
     def metadata(self, topics: Sequence[str] | None) -> Program[ClusterInfo]:
         """Fresh metadata; also remembered for routing."""
@@ -174,9 +174,9 @@ class ClusterView:
                 if key not in answers:
                     leader = yield from self.leader(*key)
                     by_leader.setdefault(leader, {})[key] = timestamp
-            for leader, asked in by_leader.items():
-                found = yield from _ask(leader, calls.list_offsets(asked, isolation))
-                for key in asked:
+            for leader, timestamps in by_leader.items():
+                found = yield from _ask(leader, calls.list_offsets(timestamps, isolation))
+                for key in timestamps:
                     answer = found.get(key)
                     if answer is None:
                         raise Rejected(ErrorCode.unknown_server_error, f"no offset of {key}")

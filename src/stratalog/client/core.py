@@ -98,25 +98,25 @@ class ClientConnection:
         """Raise Unavailable unless the first bytes can be a length: that of an ApiVersions answer begins with 0."""
         self._began = True
         if first[0]:
-            known = [f": {what}" for start, what in _OTHERS.items() if first.startswith(start)]
-            raise Unavailable(f"{self.peer} does not speak Kafka's protocol{''.join(known)}")
+            hints = [f": {what}" for start, what in _OTHERS.items() if first.startswith(start)]
+            raise Unavailable(f"{self.peer} does not speak Kafka's protocol{''.join(hints)}")
 
     def _answer(self, frame: memoryview) -> tuple[int, Any]:
         if not self._open:
             raise Unavailable(f"broker {self.peer} sent an answer to nothing")
-        asked = self._open.popleft()
+        pending = self._open.popleft()
         try:
-            correlation_id, body = decode_response(asked.call.api_key, asked.version, frame)
+            correlation_id, body = decode_response(pending.call.api_key, pending.version, frame)
         except (Corrupt, Rejected) as error:
             raise Unavailable(
                 f"broker {self.peer} sent an answer that cannot be read: {error}"
             ) from error
-        if correlation_id != asked.correlation_id:
+        if correlation_id != pending.correlation_id:
             raise Unavailable(
-                f"broker {self.peer} answered {correlation_id}, not {asked.correlation_id}"
+                f"broker {self.peer} answered {correlation_id}, not {pending.correlation_id}"
             )
         try:
-            return correlation_id, asked.call.read(body)
+            return correlation_id, pending.call.read(body)
         except Rejected as error:
             return correlation_id, error
 

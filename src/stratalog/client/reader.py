@@ -22,11 +22,11 @@ from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.batch import scan
 from stratalog.wire.ids import TopicPartition
 
-__all__ = ["Fetched", "Reader", "Wish"]
+__all__ = ["FetchSettings", "Fetched", "Reader"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class FetchSettings:
     """Kafka's consumer settings of the same names: fetch.max.bytes and so on."""
 
     max_bytes: int = 16 << 20
@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _InFlight:
     """A Fetch under way."""
 
     node_id: int
@@ -67,13 +67,16 @@ class Reader:
     """
 
     def __init__(
-        self, client: Client, positions: Mapping[TopicPartition, int], wish: Wish | None = None
+        self,
+        client: Client,
+        positions: Mapping[TopicPartition, int],
+        settings: FetchSettings | None = None,
     ) -> None:
         """At least one partition must be there when `poll` is called."""
         self.positions = dict(positions)
         self._client = client
-        self._wish = wish or Wish()
-        self._asked: dict[asyncio.Future[Any], _Asked] = {}
+        self._settings = settings or FetchSettings()
+        self._in_flight: dict[asyncio.Future[Any], _InFlight] = {}
         self._failures = 0
 
     def __enter__(self) -> Self:
@@ -101,12 +104,12 @@ class Reader:
         try:
             await self._ask()
             done, _ = await asyncio.wait(
-                self._asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                self._in_flight, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             self._give_up_late()
             found: list[Fetched] = []
             for future in done:
-                found += self._taken(self._asked.pop(future), future.result())
+                found += self._taken(self._in_flight.pop(future), future.result())
             # The broker is to work while the caller does.
             if self.positions:
                 await self._ask()
@@ -118,9 +121,9 @@ class Reader:
 
     async def _ask(self) -> None:
         """One Fetch to each leader that has none under way."""
-        busy = {asked.node_id for asked in self._asked.values()}
+        busy = {fetch.node_id for fetch in self._in_flight.values()}
         by_leader: dict[int, list[FetchSpan]] = {}
-        wish = self._wish
+        settings = self._settings
         for (topic, partition), offset in self.positions.items():
             leader, topic_id = await self._client.leader_of(topic, partition)
             if leader not in busy:
@@ -129,25 +132,25 @@ class Reader:
                     topic_id,
                     partition,
                     offset,
-                    wish.partition_max_bytes,
-                    wish.max_wait_ms,
-                    wish.min_bytes,
-                    wish.isolation,
+                    settings.partition_max_bytes,
+                    settings.max_wait_ms,
+                    settings.min_bytes,
+                    settings.isolation,
                 )
                 by_leader.setdefault(leader, []).append(span)
         now_s = asyncio.get_running_loop().time()
         for leader, spans in by_leader.items():
             link = await self._client.link_to(leader)
-            future = link.send(fetch_each(spans, wish.max_bytes))
+            future = link.send(fetch_each(spans, settings.max_bytes))
             offsets = {TopicPartition(span.topic, span.partition): span.offset for span in spans}
-            self._asked[future] = _Asked(leader, offsets, now_s)
+            self._in_flight[future] = _InFlight(leader, offsets, now_s)
 
     def _taken(
-        self, asked: _Asked, answer: Mapping[TopicPartition, FetchedPartition]
+        self, fetch: _InFlight, answer: Mapping[TopicPartition, FetchedPartition]
     ) -> list[Fetched]:
         found = []
         for key, partition in answer.items():
-            offset = asked.offsets.get(key)
+            offset = fetch.offsets.get(key)
             # Assigned elsewhere since it was asked for: no longer ours.
             if offset is None or self.positions.get(key) != offset:
                 continue
@@ -168,15 +171,15 @@ class Reader:
 
     def _give_up_late(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        limit_s = self._client.timeout_s + self._wish.max_wait_ms / 1000
-        if any(now_s - asked.sent_s > limit_s for asked in self._asked.values()):
+        limit_s = self._client.timeout_s + self._settings.max_wait_ms / 1000
+        if any(now_s - fetch.sent_s > limit_s for fetch in self._in_flight.values()):
             raise Unavailable(f"no answer to a Fetch in {limit_s:g} s")
 
     def _forget(self) -> None:
         """Ignore the answers to what is under way."""
-        for future in self._asked:
+        for future in self._in_flight:
             future.cancel()
-        self._asked.clear()
+        self._in_flight.clear()
 
     async def _recover(self, error: Unavailable | Rejected) -> None:
         """Forget what is under way, pause and look the leaders up again; raises `error` where that is of no use."""

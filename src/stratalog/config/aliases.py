@@ -80,17 +80,17 @@ def our_names(chosen: Chosen) -> tuple[dict[str, tuple[str, str]], list[str]]:
     is_off = chosen.get(_FEATURE, ("true", ""))[0].strip().lower() != "true"
     lines = []
     for name, (text, source) in chosen.items():
-        said = f"{name} (from the {source})"
+        origin = f"{name} (from the {source})"
         stands_for = _URL if name in BUCKET_ALIASES else BROKER_ALIASES.get(name)
         if stands_for is None:
             continue
         if stands_for in chosen:
-            lines.append(f"{said} yields to {stands_for}")
+            lines.append(f"{origin} yields to {stands_for}")
         elif stands_for == _URL and is_off:
-            lines.append(f"{said} has no effect, for {_FEATURE} is not true")
+            lines.append(f"{origin} has no effect, for {_FEATURE} is not true")
         else:
             value = _bucket_url(chosen) if stands_for == _URL else _value(name, text)
-            lines.append(f"{said} stands for {stands_for}={value}")
+            lines.append(f"{origin} stands for {stands_for}={value}")
             ours[stands_for] = (value, source)
     return ours, lines
 
@@ -130,5 +130,5 @@ def _bucket_url(chosen: Chosen) -> str:
         )
     query = {query: given(name) for name, query in _S3_QUERY.items() if given(name)}
     path = f"/{given(prefix).strip('/')}" if given(prefix).strip("/") else ""
-    asked = f"?{urlencode(query, safe=':/')}" if query and scheme == "s3" else ""
-    return f"{scheme}://{given(bucket)}{path}{asked}"
+    query_string = f"?{urlencode(query, safe=':/')}" if query and scheme == "s3" else ""
+    return f"{scheme}://{given(bucket)}{path}{query_string}"

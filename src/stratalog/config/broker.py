@@ -231,12 +231,12 @@ class BrokerConfig:
             raise UserError(
                 "listeners: none is left for clients; accepted: one that is not in controller.listener.names"
             )
-        known = {listener.name for listener in self.listeners}
+        listener_names = {listener.name for listener in self.listeners}
         for listener in self.advertised_listeners:
-            if listener.name not in known:
+            if listener.name not in listener_names:
                 raise UserError(
                     f"advertised.listeners: {listener} has a name that listeners lacks; "
-                    f"accepted: {', '.join(sorted(known))}"
+                    f"accepted: {', '.join(sorted(listener_names))}"
                 )
         if "broker" not in self.list("process.roles"):
             raise UserError(

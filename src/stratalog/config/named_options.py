@@ -32,9 +32,9 @@ def named_options(
     options = dict(defaults)
     by_lower = {name.lower(): name for name in defaults}
     for name, value in given.items():
-        known = by_lower.get(name.lower())
-        if known is not None:
-            options[known] = value
+        option_name = by_lower.get(name.lower())
+        if option_name is not None:
+            options[option_name] = value
         elif name.lower() not in (taken := {*SPARKS_OWN, *without_effect}):
             names = dict(zip(taken, taken, strict=True)) | by_lower
             close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)

@@ -44,12 +44,12 @@ class ClusterRules:
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
         """What a list holds where the resource does not set it; None for a setting that is no list."""
         if resource_type == Resource.TOPIC:
-            known = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
-            value = broker_default(self._broker, name) if known else None
+            is_list = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
+            value = broker_default(self._broker, name) if is_list else None
         else:
-            known = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
-            value = self._broker.get(name) if known else None
-        return value if isinstance(value, tuple) else () if known else None
+            is_list = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
+            value = self._broker.get(name) if is_list else None
+        return value if isinstance(value, tuple) else () if is_list else None
 
     def _check_tier_stays(self, before: Values, after: Values) -> None:
         """Refuse to remove a tier, unless the topic also gives up its history in the bucket (KIP-950)."""

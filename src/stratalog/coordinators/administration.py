@@ -57,7 +57,7 @@ def delete_offsets(
     if group is None and group_id not in offsets:
         turn.answer(token, OffsetDeleteAnswer(ErrorCode.group_id_not_found))
         return
-    if group is not None and group.state is not GroupState.EMPTY and not group.tells_topics:
+    if group is not None and group.state is not GroupState.EMPTY and not group.has_subscriptions:
         turn.answer(token, OffsetDeleteAnswer(ErrorCode.non_empty_group))
         return
     kept = {(topic, partition) for topic, partition, _ in offsets.of_group(group_id)}
@@ -96,7 +96,7 @@ def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> 
 def _may_expire(group: Group | None, topic: str) -> bool:
     if group is None or group.state is GroupState.EMPTY:
         return True
-    return group.state is GroupState.STABLE and group.tells_topics and not group.reads(topic)
+    return group.state is GroupState.STABLE and group.has_subscriptions and not group.reads(topic)
 
 
 def _is_over(turn: Turn, group: Group | None, offset: KeptOffset) -> bool:

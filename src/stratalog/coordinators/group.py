@@ -47,7 +47,7 @@ class Member:
     is_new: bool = False
     """Has never been answered with a generation: it does not know its id, and cannot send heartbeats."""
     join_token: Any = None
-    skip_assignment_known: bool = False
+    supports_skip_assignment: bool = False
     sync_token: Any = None
 
     def prefers(self, protocols: Iterable[Protocol]) -> bool:
@@ -97,7 +97,7 @@ class Group:
     """The topics that this generation subscribes to; None where a member's subscription cannot be read."""
 
     @property
-    def tells_topics(self) -> bool:
+    def has_subscriptions(self) -> bool:
         """Whether its members are of the kind that says what it reads."""
         return self.protocol_type == CONSUMER
 
@@ -108,12 +108,12 @@ class Group:
 
     def reads(self, topic: str) -> bool:
         """Whether a member may subscribe to `topic`: where members do not say, they may."""
-        return self.tells_topics if self.topics is None else topic in self.topics
+        return self.has_subscriptions if self.topics is None else topic in self.topics
 
     def note_topics(self) -> None:
         """Read the subscriptions of the generation that was just formed (or loaded)."""
         name = self.protocol_name
-        if not self.tells_topics or (self.members and name is None):
+        if not self.has_subscriptions or (self.members and name is None):
             self.topics = None
         else:
             self.topics = subscribed_topics(
@@ -172,11 +172,11 @@ class Group:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def await_join(self, member: Member, token: object, *, skip_assignment_known: bool) -> None:
+    def await_join(self, member: Member, token: object, *, supports_skip_assignment: bool) -> None:
         """Park a member's JoinGroup. Its earlier one, if any, must have been answered or given up."""
         self.awaiting_join += member.join_token is None
         member.join_token = token
-        member.skip_assignment_known = skip_assignment_known
+        member.supports_skip_assignment = supports_skip_assignment
 
     def end_join(self, member: Member) -> Any:
         """Take back the token of a parked JoinGroup, or None."""

@@ -301,8 +301,8 @@ class GroupShard:
         if group is None:
             if alone:
                 return OK
-            known = request.group_not_found_known
-            return ErrorCode.group_id_not_found if known else ErrorCode.illegal_generation
+            supported = request.supports_group_not_found
+            return ErrorCode.group_id_not_found if supported else ErrorCode.illegal_generation
         if alone and group.state is GroupState.EMPTY:
             return OK
         if alone and request.member_id == NO_MEMBER_ID and request.group_instance_id is None:

@@ -75,7 +75,7 @@ def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: An
         {one.name: one.metadata for one in request.protocols},
         is_new=True,
         join_token=token,
-        skip_assignment_known=request.skip_assignment_known,
+        supports_skip_assignment=request.supports_skip_assignment,
     )
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.joined_meanwhile = True
@@ -92,9 +92,9 @@ def _join_again(turn: Turn, group: Group, member: Member, request: JoinGroup, to
     match group.state:
         case GroupState.COMPLETING_REBALANCE if same:
             # It may have missed the first answer.
-            turn.answer(token, generation_answer(group, member, tell_all=leads))
+            turn.answer(token, generation_answer(group, member, with_members=leads))
         case GroupState.STABLE if same and not leads:
-            turn.answer(token, generation_answer(group, member, tell_all=False))
+            turn.answer(token, generation_answer(group, member, with_members=False))
         case GroupState.EMPTY | GroupState.DEAD:
             raise AssertionError(f"{group.group_id}: {member.member_id} in {group.state}")
         case _:
@@ -114,7 +114,7 @@ def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token:
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
     )
-    group.await_join(member, token, skip_assignment_known=request.skip_assignment_known)
+    group.await_join(member, token, supports_skip_assignment=request.supports_skip_assignment)
 
 
 def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
@@ -148,7 +148,7 @@ def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token
 def _returned_answer(group: Group, member: Member, old_leader: str | None) -> JoinGroupAnswer:
     """Ask a returned leader to skip the assignment; without that flag in its version, answer that it does not lead."""
     leads = member.member_id == group.leader_id
-    if member.skip_assignment_known:
-        answer = generation_answer(group, member, tell_all=leads)
+    if member.supports_skip_assignment:
+        answer = generation_answer(group, member, with_members=leads)
         return replace(answer, skip_assignment=leads)
-    return replace(generation_answer(group, member, tell_all=False), leader=old_leader)
+    return replace(generation_answer(group, member, with_members=False), leader=old_leader)

@@ -35,7 +35,7 @@ class Protocol:
 class JoinGroup:
     """JoinGroup. Timeouts in ms; before version 1 `rebalance_timeout_ms` is the session timeout.
 
-    `member_id_required` is true from version 4 (KIP-394), `skip_assignment_known` from version 9 (KIP-814).
+    `member_id_required` is true from version 4 (KIP-394), `supports_skip_assignment` from version 9 (KIP-814).
     """
 
     group_id: str
@@ -48,7 +48,7 @@ class JoinGroup:
     protocols: tuple[Protocol, ...]
     group_instance_id: str | None = None
     member_id_required: bool = True
-    skip_assignment_known: bool = True
+    supports_skip_assignment: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class CommitTopic:
 class OffsetCommit:
     """OffsetCommit. A consumer without a group sends no member and generation -1.
 
-    `retention_ms` is -1 but in versions 2 to 4. `group_not_found_known` is true from version 9 (KIP-848).
+    `retention_ms` is -1 but in versions 2 to 4. `supports_group_not_found` is true from version 9 (KIP-848).
     """
 
     group_id: str
@@ -203,7 +203,7 @@ class OffsetCommit:
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     retention_ms: int = -1
-    group_not_found_known: bool = False
+    supports_group_not_found: bool = False
 
 
 @dataclass(frozen=True, slots=True)

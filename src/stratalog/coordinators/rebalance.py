@@ -90,15 +90,15 @@ def complete_join(turn: Turn, group: Group) -> None:
         return
     for member in group.members.values():
         leads = member.member_id == group.leader_id
-        answer_join(turn, group, member, generation_answer(group, member, tell_all=leads))
+        answer_join(turn, group, member, generation_answer(group, member, with_members=leads))
         turn.keep_alive(group, member)
         member.is_new = False
         group.unsynced.add(member.member_id)
     turn.set_timer(TimerKind.SYNC, group, group.rebalance_timeout_ms())
 
 
-def generation_answer(group: Group, member: Member, *, tell_all: bool) -> JoinGroupAnswer:
-    """Return the JoinGroup answer of a member of the current generation; `tell_all` adds all members."""
+def generation_answer(group: Group, member: Member, *, with_members: bool) -> JoinGroupAnswer:
+    """Return the JoinGroup answer of a member of the current generation; `with_members` adds all members."""
     return JoinGroupAnswer(
         ErrorCode.none,
         member.member_id,
@@ -106,7 +106,7 @@ def generation_answer(group: Group, member: Member, *, tell_all: bool) -> JoinGr
         group.protocol_type,
         group.protocol_name,
         group.leader_id,
-        members=group.joined_members() if tell_all else (),
+        members=group.joined_members() if with_members else (),
     )
 
 

@@ -132,17 +132,17 @@ class Rebuild:
                     self.bases.append(int(stem))
                 elif dot + suffix == SNAPSHOT:
                     self.snapshots.add(int(stem))
-        known = set(self.bases)
+        segment_bases = set(self.bases)
         orphans = [
             path
             for path in self.sizes
-            if path.endswith((INDEX, TIME_INDEX)) and _base(path) not in known
+            if path.endswith((INDEX, TIME_INDEX)) and _base(path) not in segment_bases
         ]
         for base in sorted({_base(path) for path in orphans}):
             # A deletion that a crash broke off has renamed the log before its indexes.
             log = segment_path(self.directory, base, LOG)
             if start_offset <= base < self.durable_end and log + DELETED not in leftovers:
-                end = min((one for one in known if one > base), default=self.resume_at)
+                end = min((one for one in segment_bases if one > base), default=self.resume_at)
                 self.missing.add(base)
                 self.damage.append(
                     Damage(log, f"it is missing: so are offsets {base} to {end - 1}")

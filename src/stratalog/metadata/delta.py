@@ -51,7 +51,7 @@ from stratalog.wire.internal.metadata_records import (
 K = TypeVar("K")
 V = TypeVar("V")
 _LEADER_UNCHANGED = -2
-_SAYS = attrgetter(
+_fields_of = attrgetter(
     "replicas",
     "isr",
     "leader",
@@ -242,9 +242,9 @@ class Delta:
             self.deleted_topics[topic.id] = self.base.topics_by_id[topic.id]
 
     def _partition(self, record: PartitionRecord) -> None:
-        says = _SAYS(record)
-        if self._alike is None or self._alike[0] != says:
-            self._alike = says, partition_of(record)
+        fields = _fields_of(record)
+        if self._alike is None or self._alike[0] != fields:
+            self._alike = fields, partition_of(record)
         self._partitions_of(record.topic_id)[record.partition_id] = self._alike[1]
         self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
 

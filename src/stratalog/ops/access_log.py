@@ -51,21 +51,21 @@ class _Visitor:
 
 def access_log(chance: Random, begin_ms: int, per_second: float) -> Iterator[tuple[int, str, str]]:
     """(epoch ms, visitor's address, line) of each request; times rise, `per_second` of them on average."""
-    there: list[_Visitor] = []
+    visitors: list[_Visitor] = []
     wanted = max(4, round(per_second * _THINKING_S))
     now_ms = float(begin_ms)
     while True:
         now_ms += chance.expovariate(per_second) * 1000
-        if len(there) < wanted and chance.random() < max(0.1, 1 - len(there) / wanted):
-            there.append(_arrival(chance))
-            at = len(there) - 1
+        if len(visitors) < wanted and chance.random() < max(0.1, 1 - len(visitors) / wanted):
+            visitors.append(_arrival(chance))
+            at = len(visitors) - 1
         else:
-            at = int(chance.random() * len(there))
-        visitor = there[at]
+            at = int(chance.random() * len(visitors))
+        visitor = visitors[at]
         yield int(now_ms), visitor.address, _request(chance, visitor, int(now_ms) // 1000)
         if not visitor.assets and chance.random() < _LAST_PAGE_SHARE:
-            there[at] = there[-1]
-            there.pop()
+            visitors[at] = visitors[-1]
+            visitors.pop()
 
 
 def _arrival(chance: Random) -> _Visitor:

@@ -146,18 +146,18 @@ def _registered(
     topics = list_topics(bucket.store, bucket.cluster_id, found)
     in_state = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
     for path, why in found.items():
-        known = in_state.get(path.rpartition("/")[2])
-        if known is None:
+        state_topic = in_state.get(path.rpartition("/")[2])
+        if state_topic is None:
             damaged.append(f"{why}; the topic is left out")
             continue
         damaged.append(f"{why}; the topic comes from the cluster's state")
         topics.append(
             TierTopic(
                 cluster_id=bucket.cluster_id,
-                name=known.name,
-                topic_id=known.topic_id,
-                partitions=len(known.partitions),
-                configs=known.configs,
+                name=state_topic.name,
+                topic_id=state_topic.topic_id,
+                partitions=len(state_topic.partitions),
+                configs=state_topic.configs,
             )
         )
     return {topic.topic_id: topic for topic in topics}
@@ -178,13 +178,13 @@ def _named(
 
 
 def _topic(one: _Named, manifests: Iterator[Manifest | None]) -> FoundTopic:
-    known = one.in_state or one.registered
-    assert known is not None, "registry or state names it"
+    described = one.in_state or one.registered
+    assert described is not None, "registry or state names it"
     in_state = one.in_state.partitions if one.in_state is not None else ()
     return FoundTopic(
-        name=known.name,
-        id=topic_id_parse(known.topic_id),
-        configs=known.configs,
+        name=described.name,
+        id=topic_id_parse(described.topic_id),
+        configs=described.configs,
         partitions=tuple(
             FoundPartition(
                 number,

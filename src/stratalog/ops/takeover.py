@@ -320,7 +320,9 @@ def _image(
         for topic, partitions in topics
     }
     seen = [id_ for _, parts in topics for one in parts for id_, _ in one.producers.items()]
-    known = max([state.next_producer_id if state is not None else 0, *(id_ + 1 for id_ in seen)])
+    first_unused = max(
+        [state.next_producer_id if state is not None else 0, *(id_ + 1 for id_ in seen)]
+    )
     return Image(
         offset=0,
         epoch=_METADATA_EPOCH,
@@ -328,7 +330,7 @@ def _image(
         topics_by_id=by_id,
         topic_ids_by_name={topic.name: topic.id for topic in by_id.values()},
         configs=configs,
-        next_producer_id=(known // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART,
+        next_producer_id=(first_unused // _PRODUCER_IDS_APART + 1) * _PRODUCER_IDS_APART,
     )
 
 

@@ -77,8 +77,8 @@ class PartitionReplica:
         assert self.node_id in self.isr, f"{self.node_id} leads outside of {self.isr}"
         others = [node_id for node_id in self.replicas if node_id != self.node_id]
         if same_epoch:
-            known = self.followers
-            self.followers = {one: known.get(one, FollowerState()) for one in others}
+            previous = self.followers
+            self.followers = {one: previous.get(one, FollowerState()) for one in others}
         else:
             self.leader_epoch = leader_epoch
             self.leads = True

@@ -89,8 +89,8 @@ def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Ro
     kept: dict[TopicIdPartition, Role] = {}
     for topic_id, indexes in delta.changed_partitions.items():
         now = after.topics_by_id[topic_id].partitions
-        known = delta.base.topics_by_id.get(topic_id)
-        before = {} if known is None else known.partitions
+        topic_before = delta.base.topics_by_id.get(topic_id)
+        before = {} if topic_before is None else topic_before.partitions
         for index in sorted(indexes):
             had_replica = index in before and node_id in before[index].replicas
             partition = now[index]

@@ -70,7 +70,7 @@ class Document:
     def letter(self, index: str, kind: str, reason: str) -> "Document":
         """The document that says why `index` refused this one."""
         topic, partition, offset = self.id.rsplit("-", 2)
-        said = {
+        fields = {
             "topic": topic,
             "partition": int(partition),
             "offset": int(offset),
@@ -78,7 +78,7 @@ class Document:
             "error": {"type": kind, "reason": reason},
             "document": self.source.decode(),
         }
-        return Document(self.id, msgspec.json.encode(said))
+        return Document(self.id, msgspec.json.encode(fields))
 
 
 def mappings_of(schema: pa.Schema) -> dict[str, Any]:

@@ -85,5 +85,5 @@ def _whole_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _both(known: set[Any] | None, values: Iterable[Any]) -> set[Any]:
-    return set(values) if known is None else known & set(values)
+def _both(allowed: set[Any] | None, values: Iterable[Any]) -> set[Any]:
+    return set(values) if allowed is None else allowed & set(values)

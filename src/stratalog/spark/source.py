@@ -98,7 +98,7 @@ class StratalogSource(DataSource):
             raise ValueError("a log is only ever appended to: use outputMode('append')")
         return StreamSink(checked(schema, parse_sink_options(self.options)))
 
-    def _asked(self, schema: StructType) -> Options:
+    def _options_for(self, schema: StructType) -> Options:
         """Parse the options of a read: those of the table that is read, if it is one, and the query's own.
 
         Raises ValueError, also for columns of the query's own: as by Spark's Kafka source they are fixed.
@@ -117,14 +117,14 @@ class StratalogSource(DataSource):
         return options
 
     def reader(self, schema: StructType) -> "StratalogReader":
-        options = self._asked(schema)
+        options = self._options_for(schema)
         # A plain session refuses every reader that could prune by filters.
         reader = PruningReader if options.pushdown else StratalogReader
         return reader(options)
 
     def streamReader(self, schema: StructType) -> "StratalogStreamReader | RefusedStream":
         try:
-            return StratalogStreamReader(self._asked(schema))
+            return StratalogStreamReader(self._options_for(schema))
         except ValueError as error:
             return RefusedStream(error)
 
@@ -308,8 +308,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         stops = {key: at for key in snapshot.extents if (at := until.of(*key)) is not None}
         firsts = self._firsts(begun, snapshot, stops)
         options = self._options
-        asked = replace(snapshot, extents={key: snapshot.extents[key] for key in stops})
-        wanted = bounds.ranges(asked, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
+        selected = replace(snapshot, extents={key: snapshot.extents[key] for key in stops})
+        wanted = bounds.ranges(selected, firsts, stops, fail_on_data_loss=options.fail_on_data_loss)
         return _partitions(planned(self._opened(), wanted, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -102,7 +102,7 @@ class Leasing:
         try:
             put_lease(self._store, planned.lease)
         except (Unavailable, OSError) as error:
-            _tell(self._store.url, str(error))
+            _log_failure(self._store.url, str(error))
             return None
         return planned
 
@@ -110,7 +110,7 @@ class Leasing:
 _warned_urls: Final[set[str]] = set()
 
 
-def _tell(url: str, reason: str) -> None:
+def _log_failure(url: str, reason: str) -> None:
     """Once for each bucket in a process."""
     if url not in _warned_urls:
         _warned_urls.add(url)

@@ -97,8 +97,8 @@ class Log:
                 TopicPartition(snapshot.topics[key.topic_id].name, key.partition): key
                 for key in wanted
             }
-            asked = {name: wanted[key] for name, key in names.items()}
-            listed = self._client.list_offsets(asked, isolation=self._options.isolation)
+            timestamps = {name: wanted[key] for name, key in names.items()}
+            listed = self._client.list_offsets(timestamps, isolation=self._options.isolation)
             return {
                 names[name]: (at.offset if at.offset >= 0 else None) for name, at in listed.items()
             }
@@ -120,8 +120,8 @@ class Log:
             return found
         # A broker takes a negative timestamp for a place in the log.
         early = {key: snapshot.extents[key].start for key, when in left.items() if when < 0}
-        asked = {key: when for key, when in left.items() if when >= 0}
-        return {**found, **early, **self.offsets_at(snapshot, asked)}
+        unanswered = {key: when for key, when in left.items() if when >= 0}
+        return {**found, **early, **self.offsets_at(snapshot, unanswered)}
 
     def located(
         self, ranges: Iterable[tuple[Range, Manifest | None]]
@@ -219,28 +219,28 @@ class Log:
     def _bucket_topics(self) -> list[LogTopic]:
         assert self._bucket is not None, "neither brokers nor a bucket"
         options = self._options
-        there = {topic.name: topic for topic in self._bucket.topics()}
+        topics_by_name = {topic.name: topic for topic in self._bucket.topics()}
         if options.selection is Selection.PATTERN:
             chosen = re.compile(options.topics[0])
-            names = [name for name in there if chosen.search(name)]
+            names = [name for name in topics_by_name if chosen.search(name)]
         else:
             names = list(options.topics)
         topics = []
         for name in sorted(names):
-            if name not in there:
+            if name not in topics_by_name:
                 raise ValueError(f"topic {name} is not in the bucket {options.tier_url}")
-            topic = there[name]
+            topic = topics_by_name[name]
             compacted = "compact" in topic.configs.get("cleanup.policy", "")
             partitions = self._chosen(name, range(topic.partitions))
             topics.append(LogTopic(topic.topic_uuid, name, partitions, compacted))
         return topics
 
     def _chosen(self, name: str, partitions: Iterable[int]) -> tuple[int, ...]:
-        there = sorted(partitions)
+        existing = sorted(partitions)
         if self._options.selection is not Selection.ASSIGN:
-            return tuple(there)
+            return tuple(existing)
         wanted = self._options.assigned[name]
-        missing = [index for index in wanted if index not in there]
+        missing = [index for index in wanted if index not in existing]
         if missing:
             raise ValueError(f"topic {name} has no partition {missing[0]}")
         return wanted

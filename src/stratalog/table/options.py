@@ -161,9 +161,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     """Parse and check everything. Raises ValueError."""
     options = {"maxTriggerDelay": "15m"}  # the one default that is not None, as Spark has it
     for name, value in given.items():
-        known = _BY_LOWER.get(name.lower())
-        if known is not None:
-            options[known] = value
+        option_name = _BY_LOWER.get(name.lower())
+        if option_name is not None:
+            options[option_name] = value
         elif name.lower() not in WITHOUT_EFFECT:
             raise ValueError(REFUSED.get(name.lower()) or insecure(name) or _unknown(name))
     selection, topics, assigned = _selection(options)
@@ -270,14 +270,14 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _column_names(text: str) -> tuple[str, ...]:
-    known = {name.lower(): name for name in (*COLUMNS, HEADERS, ORIGIN)}
+    column_names = {name.lower(): name for name in (*COLUMNS, HEADERS, ORIGIN)}
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
-        if name.lower() not in known:
-            raise ValueError(f"no column {name!r}; there are {', '.join(known.values())}")
+        if name.lower() not in column_names:
+            raise ValueError(f"no column {name!r}; there are {', '.join(column_names.values())}")
     if not names:
         raise ValueError("at least one column is needed")
-    return tuple(known[name.lower()] for name in names)
+    return tuple(column_names[name.lower()] for name in names)
 
 
 def _bootstrap(text: str) -> str:

@@ -66,16 +66,16 @@ async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: W
     )
     async with client, client.pipeline(acks=options.acks, window=WINDOW) as pipeline:
         batches = Batches(pipeline, options.codec, options.batch_bytes)
-        known: dict[str, list[TopicPartition]] = {}
+        partitions_of: dict[str, list[TopicPartition]] = {}
         for row, (topic, wanted, key, value, headers, timestamp) in enumerate(_rows(found)):
             name = options.topic or topic
             if name is None:
                 raise UserError("a row's topic is null: give the option 'topic' or fill the column")
-            if name not in known:
-                known[name] = await _partitions(client, name)
+            if name not in partitions_of:
+                partitions_of[name] = await _partitions(client, name)
             if wanted is None:
-                partition = batches.choose(key, known[name])
-            elif (partition := TopicPartition(name, wanted)) not in known[name]:
+                partition = batches.choose(key, partitions_of[name])
+            elif (partition := TopicPartition(name, wanted)) not in partitions_of[name]:
                 raise UserError(f"topic {name} has no partition {wanted}")
             own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
             moment = clock.now_ms() if timestamp is None else timestamp

@@ -59,16 +59,16 @@ def _response_class(api_key: int) -> type[Struct]:
     return found
 
 
-def _refused(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
+def _refused(cls: type[Struct], requested: Any, code: ErrorCode) -> Any:
     values: dict[str, Any] = {}
     for field in fields(cls):
         item = _item(field)
         if field.name.endswith("error_code"):
             values[field.name] = code
-        elif item is not None and _tells_errors(item):
-            values[field.name] = [_refused(item, one, code) for one in _items(asked)]
+        elif item is not None and _has_error_codes(item):
+            values[field.name] = [_refused(item, one, code) for one in _items(requested)]
         else:
-            found = _named(field.name, asked)
+            found = _named(field.name, requested)
             values[field.name] = _blank(field) if found is None else found
     return cls(**values)
 
@@ -83,33 +83,33 @@ def _item(field: FieldInfo) -> type[Struct] | None:
 
 
 @cache
-def _tells_errors(cls: type[Struct]) -> bool:
+def _has_error_codes(cls: type[Struct]) -> bool:
     return any(
-        field.name.endswith("error_code") or ((item := _item(field)) and _tells_errors(item))
+        field.name.endswith("error_code") or ((item := _item(field)) and _has_error_codes(item))
         for field in fields(cls)
     )
 
 
-def _items(asked: Any) -> list[Any]:
+def _items(requested: Any) -> list[Any]:
     """What a request, or a part of it, asks of: topics, partitions, groups. The first list that has any."""
-    for name in _attributes(asked):
-        value = getattr(asked, name)
+    for name in _attributes(requested):
+        value = getattr(requested, name)
         if isinstance(value, list | tuple) and value:
             return list(value)
     return []
 
 
-def _attributes(asked: Any) -> tuple[str, ...]:
-    return tuple(getattr(asked, "__struct_fields__", ()) or getattr(asked, "_fields", ()))
+def _attributes(requested: Any) -> tuple[str, ...]:
+    return tuple(getattr(requested, "__struct_fields__", ()) or getattr(requested, "_fields", ()))
 
 
-def _named(name: str, asked: Any) -> Any:
+def _named(name: str, requested: Any) -> Any:
     """A field that says of what the answer speaks, as the request has it; None where it has none."""
     family = _INDEXES if name in _INDEXES else (name,) if name in _NAMES else ()
-    if not _attributes(asked):  # a request that lists bare names or indexes
-        plain = _INDEXES if isinstance(asked, int) else _NAMES[:4]
-        return asked if name in plain else None
-    return next((getattr(asked, one) for one in family if hasattr(asked, one)), None)
+    if not _attributes(requested):  # a request that lists bare names or indexes
+        plain = _INDEXES if isinstance(requested, int) else _NAMES[:4]
+        return requested if name in plain else None
+    return next((getattr(requested, one) for one in family if hasattr(requested, one)), None)
 
 
 def _blank(field: FieldInfo) -> Any:

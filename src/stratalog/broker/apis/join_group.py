@@ -47,7 +47,7 @@ async def handle(call: Call[JoinGroupRequest, Needs]) -> JoinGroupResponse:
         protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in body.protocols),
         group_instance_id=body.group_instance_id,
         member_id_required=call.version >= 4,
-        skip_assignment_known=call.version >= 9,
+        supports_skip_assignment=call.version >= 9,
     )
     try:
         answer = await call.needs.groups.join(request)

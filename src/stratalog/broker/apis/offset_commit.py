@@ -71,7 +71,7 @@ async def _commit(
         member_id=body.member_id,
         group_instance_id=body.group_instance_id,
         retention_ms=body.retention_time_ms,
-        group_not_found_known=call.version >= 9,
+        supports_group_not_found=call.version >= 9,
     )
     errors: dict[tuple[str, int], ErrorCode] = {}
     if known:

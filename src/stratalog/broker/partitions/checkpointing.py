@@ -40,8 +40,8 @@ class Checkpoints:
         The names of `lost` partitions stay: the files say where their logs ended.
         """
         self._names[directory] = names
-        known = {one.name for one in self._in(directory)}
-        return not names <= known.union(lost)
+        present = {one.name for one in self._in(directory)}
+        return not names <= present.union(lost)
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's files name one of these partitions."""

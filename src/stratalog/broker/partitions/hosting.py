@@ -260,7 +260,7 @@ class Hosting:
                 topic = image.topics_by_id[key.topic_id]
                 self._admit(creating, key, topic.partitions[key.partition])
                 self._take(self.by_id.get(key), role)
-            self._tell_placed(key for key, _ in part)
+            self._notify_placed(key for key, _ in part)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
 
@@ -383,13 +383,13 @@ class Hosting:
         begins = role.leader_epoch > hosted.replica.leader_epoch
         if isinstance(role, Lead):
             if hosted.lead(role.leader_epoch, role.replicas, role.isr):
-                self._tell(Transition.LED, hosted)
+                self._notify(Transition.LED, hosted)
             return
         if hosted.resign(role.leader_epoch):
-            self._tell(Transition.RESIGNED, hosted)
+            self._notify(Transition.RESIGNED, hosted)
         if begins:
             follows = isinstance(role, Follow)
-            self._tell(Transition.FOLLOWED if follows else Transition.STOPPED, hosted)
+            self._notify(Transition.FOLLOWED if follows else Transition.STOPPED, hosted)
 
     def stop_failed(self, directory: LogDirectory) -> None:
         """Stop what lives in a directory that failed: each pending append gets KAFKA_STORAGE_ERROR.
@@ -401,14 +401,14 @@ class Hosting:
             if hosted.directory is directory and not hosted.is_holding:
                 error = directory.refusal(directory.failure)
                 if hosted.resign(hosted.replica.leader_epoch, error):
-                    self._tell(Transition.RESIGNED, hosted)
-                    self._tell(Transition.STOPPED, hosted)
+                    self._notify(Transition.RESIGNED, hosted)
+                    self._notify(Transition.STOPPED, hosted)
 
-    def _tell(self, transition: Transition, hosted: HostedPartition) -> None:
+    def _notify(self, transition: Transition, hosted: HostedPartition) -> None:
         for react in self.on_transition:
             react(transition, hosted)
 
-    def _tell_placed(self, keys: Iterable[TopicIdPartition]) -> None:
+    def _notify_placed(self, keys: Iterable[TopicIdPartition]) -> None:
         placed = self.unassigned(keys) if len(self.directories) > 1 else {}
         for react in self.on_placed if placed else ():
             react(placed)
@@ -455,7 +455,7 @@ class Hosting:
                 else Rejected(ErrorCode.not_leader_or_follower, f"{name} is not here any more")
             )
             if led:
-                self._tell(Transition.RESIGNED, hosted)
+                self._notify(Transition.RESIGNED, hosted)
             yield hosted
 
     def _discard(self, gone: Iterable[HostedPartition]) -> None:
@@ -464,7 +464,7 @@ class Hosting:
             if here and directory.failure is None:
                 self.put_aside(directory, here)
         for hosted in gone:
-            self._tell(Transition.DELETED, hosted)
+            self._notify(Transition.DELETED, hosted)
 
     def put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
         """Delete what a directory has of partitions that are not there any more.

@@ -322,12 +322,12 @@ class Move:
         """Make the copy what the source is. Nothing is written there meanwhile."""
         directory = self.hosted.log.directory
         entries = await self._source.look(_entries(directory))
-        there = {entry.name for entry in entries if not entry.name.endswith(DELETED)}
+        present = {entry.name for entry in entries if not entry.name.endswith(DELETED)}
         for entry in entries:
-            if entry.name in there:
+            if entry.name in present:
                 is_log = entry.name.endswith(LOG)
                 await self._copy(f"{directory}/{entry.name}", entry.size if is_log else None)
-        gone = [name for name in self._copied if name not in there]
+        gone = [name for name in self._copied if name not in present]
         await self._place(
             *(Unlink(f"{self.future}/{name}") for name in gone),
             SyncDirectory(self.future),

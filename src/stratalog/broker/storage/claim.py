@@ -141,10 +141,10 @@ def claim(
             + ", ".join(f"{path} is of {meta.cluster_id}" for path, meta in metas.items())
         )
     cluster_id = clusters.pop() if clusters else new_cluster_id(entropy)
-    known = metadata_path in metas
+    is_formatted = metadata_path in metas
     for path, disk in sorted(empty, key=lambda one: one[0] == metadata_path):
         try:
-            if known:
+            if is_formatted:
                 raise OSError(
                     f"it has no {META_PROPERTIES}: mount its drive, "
                     "or run `strata storage format --ignore-formatted`"

@@ -191,7 +191,7 @@ class LogDirectory:
                 for buffer in effect[2]:
                     size += len(buffer)
         if at_once and size <= _INLINE_BYTES_MAX and not self._busy and self._append_now(effects):
-            self._tell(done, None)
+            self._complete(done, None)
         else:
             self._queue(_Job(effects, None, size, done))
 
@@ -348,7 +348,7 @@ class LogDirectory:
             error = job.error
             if error is not None and (job.program is None or _is_drive_failure(error)):
                 error = self.refusal(error)
-            self._tell(job.done, error)
+            self._complete(job.done, error)
         if is_on:
             return
         if self._jobs:
@@ -358,7 +358,7 @@ class LogDirectory:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _tell(self, done: Done, error: Failure) -> None:
+    def _complete(self, done: Done, error: Failure) -> None:
         try:
             done(error)
         except BaseException as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory

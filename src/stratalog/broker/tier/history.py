@@ -47,7 +47,7 @@ class History:
         Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and retriable codes.
         """
         tier = await self._tier(hosted)
-        segment = tier.lookup.known_at(offset)
+        segment = tier.lookup.at_if_loaded(offset)
         if segment is None:
             segment = await self._reads.find(hosted, partial(tier.lookup.at, offset))
         if segment is None:

@@ -172,18 +172,20 @@ class RemoteReads:
         """Note that a consumer read `size` bytes, the records [offset, end). Prefetch for a consumer that reads on."""
         readers = self._readers.setdefault(hosted, {})
         reader = readers.pop(offset, None)
-        known = reader is not None
+        is_sequential = reader is not None
         reader = reader or _Reader()
         readers[end] = reader
         if len(readers) > _READERS_MAX:
             del readers[next(iter(readers))]
         reader.ahead -= size
-        if known and reader.ahead <= reader.depth // 2 and self._ahead_max:
+        if is_sequential and reader.ahead <= reader.depth // 2 and self._ahead_max:
             reader.depth = min(max(2 * reader.depth, 2 * size, RANGE_BYTES), self._ahead_max)
             # The last prefetch may have ended inside a range.
-            there = max(0, reader.ahead - RANGE_BYTES)
+            fetched_to = max(0, reader.ahead - RANGE_BYTES)
             reader.ahead = reader.depth
-            self._prefetch(tier, end, hosted.log.local_start_offset, range(there, reader.depth))
+            self._prefetch(
+                tier, end, hosted.log.local_start_offset, range(fetched_to, reader.depth)
+            )
 
     def _prefetch(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
         """Prefetch the bytes `span` after `offset`. Records from `stop` on are on the local disk too."""
@@ -196,9 +198,9 @@ class RemoteReads:
                 segment = tier.lookup.at(at)
                 if segment is None or left <= 0 or at >= stop:
                     break
-                there = self._fetcher.prefetch(segment, at, left, skip)
-                left -= max(0, min(left, there - skip))
-                skip = max(0, skip - there)
+                covered = self._fetcher.prefetch(segment, at, left, skip)
+                left -= max(0, min(left, covered - skip))
+                skip = max(0, skip - covered)
                 at = segment.entry.last_offset + 1
 
         for skip in span[::_REQUEST_BYTES]:

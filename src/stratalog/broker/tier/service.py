@@ -96,8 +96,8 @@ class TierService:
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config
         # A disabled tier's objects are deleted, even if a crash came between (KIP-950).
-        may_be_there = config.remote_log_delete_on_disable or hosted.was_tiered
-        if hosted not in self._archivers and (config.remote_storage_enable or may_be_there):
+        may_have_objects = config.remote_log_delete_on_disable or hosted.was_tiered
+        if hosted not in self._archivers and (config.remote_storage_enable or may_have_objects):
             self._archivers[hosted] = PartitionArchiver(self.bucket, hosted)
             self._deleted_topics.tiered(hosted.key.topic_id)
         self._wake(hosted)

@@ -109,7 +109,7 @@ class StateUpload:
             await self._groups.all_committed()
         except Rejected:
             return  # these offsets may never be committed; the next coordinator uploads its own
-        known = self._version
+        last_version = self._version
 
         def put() -> int:
             check_incarnation(bucket.store, cluster_id, incarnation)
@@ -123,7 +123,7 @@ class StateUpload:
                 topics=_topics(image, ends),
                 groups={group: _offsets(kept) for group, kept in committed if kept},
             )
-            after = known
+            after = last_version
             if after is None:
                 after = state_version(bucket.store, cluster_id, incarnation)
             return put_state(bucket.store, state, after).version

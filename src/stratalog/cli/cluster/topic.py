@@ -277,19 +277,21 @@ async def move_partition(bootstrap: str, name: str, partition: int, path: str) -
     from stratalog.errors import ErrorCode, UserError
 
     async with connected(bootstrap) as client:
-        known = (await existing_topic(client, name)).partitions
-        if partition not in known:
-            raise UserError(f"topic {name} has no partition {partition}; it has {len(known)}")
-        leader = known[partition].leader
+        existing = (await existing_topic(client, name)).partitions
+        if partition not in existing:
+            raise UserError(f"topic {name} has no partition {partition}; it has {len(existing)}")
+        leader = existing[partition].leader
         result = await client.call(move_replica(name, partition, path), leader)
         if result.error in {ErrorCode.log_dir_not_found, ErrorCode.kafka_storage_error}:
-            there = {one.path: one for one in await client.call(log_directories(name), leader)}
-            if path not in there:
-                paths = ", ".join(there)
+            directories = {
+                one.path: one for one in await client.call(log_directories(name), leader)
+            }
+            if path not in directories:
+                paths = ", ".join(directories)
                 raise UserError(f"--to: {path!r} is none of broker {leader}'s log.dirs: {paths}")
-            if not there[path].error:
+            if not directories[path].error:
                 raise UserError(
-                    f"--to: {path} has too little room, {there[path].free_bytes} bytes: free some there, or "
+                    f"--to: {path} has too little room, {directories[path].free_bytes} bytes: free some there, or "
                     "choose another directory"
                 )
         accepted(result)

@@ -38,10 +38,10 @@ def demo() -> None:
 
     Example: strata demo
     """
-    run(tell())
+    run(print_steps())
 
 
-async def tell() -> None:
+async def print_steps() -> None:
     """The story."""
     from asyncio import get_running_loop
     from tempfile import TemporaryDirectory

@@ -72,8 +72,8 @@ def load_config(
     given = {} if properties is None else read_properties(properties)
     config, lines = BrokerConfig.load(given, overrides or (), os.environ, profile=profile)
     for line in lines:
-        said = line if line.startswith("profile ") else f"warning: {line}"
-        print(said, file=sys.stderr, flush=True)
+        message = line if line.startswith("profile ") else f"warning: {line}"
+        print(message, file=sys.stderr, flush=True)
     return config
 
 

@@ -45,16 +45,18 @@ def format_storage(
     disks = {path: locked_disk(path) for path in config.log_dirs}
     try:
         metas = {path: read_meta(path, disk) for path, disk in disks.items()}
-        known = {meta.cluster_id for meta in metas.values() if meta is not None}
-        if known and not ignore_formatted:
+        cluster_ids = {meta.cluster_id for meta in metas.values() if meta is not None}
+        if cluster_ids and not ignore_formatted:
             path = next(path for path, meta in metas.items() if meta is not None)
             raise UserError(
                 f"log directory {path} is formatted already: --ignore-formatted skips it"
             )
-        chosen = cluster_id or (known.pop() if len(known) == 1 else new_cluster_id(entropy))
-        if known - {chosen}:
+        chosen = cluster_id or (
+            cluster_ids.pop() if len(cluster_ids) == 1 else new_cluster_id(entropy)
+        )
+        if cluster_ids - {chosen}:
             raise UserError(
-                f"a log directory belongs to cluster {(known - {chosen}).pop()} already"
+                f"a log directory belongs to cluster {(cluster_ids - {chosen}).pop()} already"
             )
         for path, disk in disks.items():
             if metas[path] is None:

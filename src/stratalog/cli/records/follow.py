@@ -153,7 +153,7 @@ class Following:
         from asyncio import CancelledError
 
         from stratalog.cli.shared.reading import ranges_explained
-        from stratalog.client.reader import Reader, Wish
+        from stratalog.client.reader import FetchSettings, Reader
         from stratalog.wire.ids import TopicPartition
 
         ends = self._ends
@@ -163,7 +163,9 @@ class Following:
             if index not in ends or offset < ends[index]
         }
         try:
-            with Reader(self._client, unread, Wish(isolation=self._wanted.isolation)) as reader:
+            with Reader(
+                self._client, unread, FetchSettings(isolation=self._wanted.isolation)
+            ) as reader:
                 async with ranges_explained(self._client, reader, self._wanted.other_offsets):
                     return await self._read(reader, still_ours)
         except CancelledError:

@@ -28,7 +28,7 @@ class Generated:
     seed: int
 
 
-def asked_for(
+def plan_of(
     made: str | None, file: "Path | None", count: int | None, rate: float | None, seed: int
 ) -> Generated:
     """The options, checked together. Raises UserError."""
@@ -47,7 +47,7 @@ def asked_for(
     return Generated(count, rate, seed)
 
 
-async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
+async def generate(bootstrap: str, order: "Order", plan: Generated) -> int:
     """Send an access log; returns how many lines were acknowledged. Raises UserError, Rejected, Unavailable.
 
     Interrupted, it ends as if that had been the count.
@@ -65,10 +65,10 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
     from stratalog.wire.ids import TopicPartition
 
     clock = SystemClock()
-    per_second = asked.per_second or PAST_PER_SECOND
+    per_second = plan.per_second or PAST_PER_SECOND
     begin_ms = clock.now_ms()
-    if asked.per_second is None:
-        begin_ms -= round((asked.count or 0) / per_second * 1000)
+    if plan.per_second is None:
+        begin_ms -= round((plan.count or 0) / per_second * 1000)
     chosen = None if order.partition is None else [order.partition]
     async with connected(bootstrap) as client:
         partitions = [
@@ -77,11 +77,11 @@ async def generate(bootstrap: str, order: "Order", asked: Generated) -> int:
         ]
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
         batches = Batches(pipeline, order.compression, BATCH_BYTES)
-        lines = access_log(Random(asked.seed), begin_ms, per_second)  # noqa: S311 - no secret
+        lines = access_log(Random(plan.seed), begin_ms, per_second)  # noqa: S311 - no secret
         with Interrupt() as interrupt:
             async with pipeline:
-                for timestamp, visitor, line in islice(lines, asked.count):
-                    ahead_ms = timestamp - clock.now_ms() if asked.per_second else 0
+                for timestamp, visitor, line in islice(lines, plan.count):
+                    ahead_ms = timestamp - clock.now_ms() if plan.per_second else 0
                     if ahead_ms > FEWEST_AHEAD_MS:
                         await batches.flush()
                         await interrupt.sleep(ahead_ms / 1000)

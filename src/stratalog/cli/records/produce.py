@@ -135,10 +135,10 @@ def produce(
     ended = True
     try:
         if made is not None or count is not None or rate is not None:
-            from stratalog.cli.records.generate import asked_for, generate
+            from stratalog.cli.records.generate import generate, plan_of
 
-            asked = asked_for(made, file, count, rate, seed)
-            records = run(generate(bootstrap_server, order, asked))
+            plan = plan_of(made, file, count, rate, seed)
+            records = run(generate(bootstrap_server, order, plan))
         else:
             records, ended = send_file(bootstrap_server, order, file)
     except CancelledError:  # a second Ctrl-C

@@ -124,7 +124,7 @@ def pieces_of(layout: str) -> "list[bytes | str]":
             elif field in FIELDS:
                 pieces.append(field)
             else:
-                accepted = ", ".join(f"%{name} ({said})" for name, said in FIELDS.items())
+                accepted = ", ".join(f"%{name} ({meaning})" for name, meaning in FIELDS.items())
                 raise UserError(f"--format: %{field} is not accepted; accepted: {accepted}, %%")
         else:
             pieces.append(letter.encode())

@@ -107,5 +107,5 @@ def _keep(log: Path, kept: Path) -> None:
 
 def _last_line(log: Path) -> str:
     """The last thing a broker said."""
-    said = log.read_text(errors="replace").strip().splitlines()
-    return said[-1] if said else "it said nothing"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -56,11 +56,11 @@ async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | No
     """The partitions to read; raises UserError for a topic or partition that is not there."""
     from stratalog.errors import UserError
 
-    known = sorted((await existing_topic(client, topic)).partitions)
+    existing = sorted((await existing_topic(client, topic)).partitions)
     for index in wanted or ():
-        if index not in known:
-            raise UserError(f"topic {topic} has no partition {index}; it has {len(known)}")
-    return sorted(set(wanted)) if wanted else known
+        if index not in existing:
+            raise UserError(f"topic {topic} has no partition {index}; it has {len(existing)}")
+    return sorted(set(wanted)) if wanted else existing
 
 
 async def first_offsets(

@@ -157,7 +157,7 @@ def accepted(result: Outcome, kind: str = "") -> None:
     from stratalog.errors import ErrorCode, Rejected
 
     if result.error != ErrorCode.none:
-        said = result.message or result.error.name
+        message = result.message or result.error.name
         # A message that names the resource already needs no prefix.
-        about = "" if result.name in said else f"{kind}{result.name}: "
-        raise Rejected(result.error, about + said)
+        about = "" if result.name in message else f"{kind}{result.name}: "
+        raise Rejected(result.error, about + message)

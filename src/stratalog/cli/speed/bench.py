@@ -138,7 +138,7 @@ async def broker_of(place: Path) -> Broker:
             accepted(made, "topic ")
         produce, produce_cpu = await loaded(client, started.pid)
         consume, consume_cpu = await read_back(client, started.pid)
-        requests_s, p50_s, request_cpu = await asked(client, started.pid)
+        requests_s, p50_s, request_cpu = await measure_requests(client, started.pid)
     return Broker(produce, produce_cpu, consume, consume_cpu, requests_s, p50_s, request_cpu)
 
 
@@ -175,7 +175,7 @@ async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
     from stratalog.adapters.system import monotonic_s
     from stratalog.cli.shared.reading import first_offsets
     from stratalog.cli.speed.read import Reading
-    from stratalog.client.reader import Wish
+    from stratalog.client.reader import FetchSettings
 
     ends = await first_offsets(client, TOPIC, [0], "end")
     before = cpu_of(pid)
@@ -183,14 +183,14 @@ async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
     done = 0
     while not done or monotonic_s() - began_s < LOAD_S / 2:
         # Without waiting: what waits at the end of one round would hold up the next.
-        wish = Wish(partition_max_bytes=FETCH_BYTES, max_wait_ms=0)
-        reading = Reading(client, TOPIC, {0: 0}, ends, (wish, True))
+        settings = FetchSettings(partition_max_bytes=FETCH_BYTES, max_wait_ms=0)
+        reading = Reading(client, TOPIC, {0: 0}, ends, (settings, True))
         await reading.run(None, LOAD_S)
         done += reading.total.batch_bytes
     return done / (monotonic_s() - began_s), spent(before, cpu_of(pid), done / 1e9)
 
 
-async def asked(client: "Client", pid: int) -> tuple[float, float, float | None]:
+async def measure_requests(client: "Client", pid: int) -> tuple[float, float, float | None]:
     """(requests a second, their median seconds, broker CPU seconds each): one record each, one at a time."""
     from statistics import median
 

@@ -22,7 +22,7 @@ from stratalog.cli.shared.terminal import (
 
 if TYPE_CHECKING:
     from stratalog.cli.speed.load import Producing
-    from stratalog.client.reader import Wish
+    from stratalog.client.reader import FetchSettings
 
 perf_app = typer.Typer(
     help="Measure a broker's rates of producing and consuming.", no_args_is_help=True
@@ -180,18 +180,18 @@ def pairs_of(option: str, items: Sequence[str]) -> dict[str, str]:
 
 
 def taken(
-    option: str, given: dict[str, str], known: Mapping[str, tuple[str, Callable[[str], Any]]]
+    option: str, given: dict[str, str], accepted: Mapping[str, tuple[str, Callable[[str], Any]]]
 ) -> dict[str, Any]:
-    """Field -> value of the settings given; `known` has each setting's field and parser. Raises UserError."""
+    """Field -> value of the settings given; `accepted` has each setting's field and parser. Raises UserError."""
     from stratalog.errors import UserError
 
     found = {}
     for name, text in given.items():
-        if name not in known:
+        if name not in accepted:
             raise UserError(
-                f"{option} {name}: not a setting of this client; accepted: {', '.join(known)}"
+                f"{option} {name}: not a setting of this client; accepted: {', '.join(accepted)}"
             )
-        where, parse = known[name]
+        where, parse = accepted[name]
         try:
             found[where] = parse(text)
         except (ValueError, KeyError):
@@ -223,7 +223,7 @@ def producing_of(items: Sequence[str]) -> "Producing":
     """--producer-props as settings. Raises UserError naming what is wrong."""
     from stratalog.cli.speed.load import Producing
 
-    known: dict[str, tuple[str, Callable[[str], Any]]] = {
+    accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
         "acks": ("acks", ACKS.__getitem__),
         "batch.size": ("batch_bytes", at_least(1)),
         "linger.ms": ("linger_ms", lambda text: float(at_least(0)(text))),
@@ -231,7 +231,7 @@ def producing_of(items: Sequence[str]) -> "Producing":
         "max.in.flight.requests.per.connection": ("in_flight", at_least(1)),
     }
     given = pairs_of("--producer-props", items)
-    return Producing(**taken("--producer-props", given, known))
+    return Producing(**taken("--producer-props", given, accepted))
 
 
 async def print_produce(
@@ -315,18 +315,18 @@ def consume(
             num_records,
             "end" if from_latest else "beginning",
             timeout,
-            wish_of(consumer_props or ()),
+            fetch_settings_of(consumer_props or ()),
             reporting_interval,
             json,
         )
     )
 
 
-def wish_of(items: Sequence[str]) -> "tuple[Wish, bool]":
+def fetch_settings_of(items: Sequence[str]) -> "tuple[FetchSettings, bool]":
     """--consumer-props as (what to fetch, whether to check CRCs). Raises UserError naming what is wrong."""
-    from stratalog.client.reader import Wish
+    from stratalog.client.reader import FetchSettings
 
-    known: dict[str, tuple[str, Callable[[str], Any]]] = {
+    accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
         "fetch.max.bytes": ("max_bytes", at_least(1)),
         "max.partition.fetch.bytes": ("partition_max_bytes", at_least(1)),
         "fetch.min.bytes": ("min_bytes", at_least(0)),
@@ -334,9 +334,9 @@ def wish_of(items: Sequence[str]) -> "tuple[Wish, bool]":
         "isolation.level": ("isolation", ISOLATIONS.__getitem__),
         "check.crcs": ("check_crcs", {"true": True, "false": False}.__getitem__),
     }
-    found = taken("--consumer-props", pairs_of("--consumer-props", items), known)
+    found = taken("--consumer-props", pairs_of("--consumer-props", items), accepted)
     check_crcs = found.pop("check_crcs", True)
-    return Wish(**found), check_crcs
+    return FetchSettings(**found), check_crcs
 
 
 async def print_consume(
@@ -345,7 +345,7 @@ async def print_consume(
     records: int | None,
     start: str,
     patience_ms: int,
-    how: "tuple[Wish, bool]",
+    how: "tuple[FetchSettings, bool]",
     interval_ms: int,
     as_json: bool,
 ) -> None:

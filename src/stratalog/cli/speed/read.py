@@ -11,7 +11,7 @@ from stratalog.cli.speed.load import MB
 
 if TYPE_CHECKING:
     from stratalog.client.aio import Client
-    from stratalog.client.reader import Fetched, Wish
+    from stratalog.client.reader import Fetched, FetchSettings
 
 
 @dataclass(slots=True)
@@ -50,20 +50,20 @@ class Reading:
         topic: str,
         positions: Mapping[int, int],
         ends: Mapping[int, int],
-        how: "tuple[Wish, bool]",
+        how: "tuple[FetchSettings, bool]",
     ) -> None:
         """`how` is (what to ask for, whether to check CRCs)."""
         from stratalog.adapters.system import monotonic_s
         from stratalog.client.reader import Reader
         from stratalog.wire.ids import TopicPartition
 
-        wish, self._check_crcs = how
+        settings, self._check_crcs = how
         wanted = {
             TopicPartition(topic, index): offset
             for index, offset in positions.items()
             if index not in ends or offset < ends[index]
         }
-        self._reader = Reader(client, wanted, wish)
+        self._reader = Reader(client, wanted, settings)
         self._ends = {TopicPartition(topic, index): end for index, end in ends.items()}
         self._now = monotonic_s
         self.total = Read(self._now())

@@ -165,16 +165,16 @@ def register_topic(  # noqa: PLR0913, PLR0917
     damaged there is put anew. A deleted topic is not put again. Raises Unavailable, Corrupt.
     """
     path = topic_path(cluster_id, topic_id)
-    known = _registered(store, path)
+    registered = _registered(store, path)
     topic = TierTopic(
         cluster_id=cluster_id,
         name=name,
         topic_id=topic_id_text(topic_id),
-        partitions=max(partitions, known.partitions if known is not None else 0),
+        partitions=max(partitions, registered.partitions if registered is not None else 0),
         configs=dict(sorted(configs.items())),
-        created_ms=known.created_ms if known is not None else now_ms,
+        created_ms=registered.created_ms if registered is not None else now_ms,
     )
-    if topic != known and not _is_there(store, deleted_path(cluster_id, topic_id)):
+    if topic != registered and not _exists(store, deleted_path(cluster_id, topic_id)):
         store.put(path, [encode(topic)])
     return topic
 
@@ -193,7 +193,7 @@ def _registered(store: ObjectStore, path: str) -> TierTopic | None:
         return None
 
 
-def _is_there(store: ObjectStore, path: str) -> bool:
+def _exists(store: ObjectStore, path: str) -> bool:
     try:
         store.size(path)
     except FileNotFoundError:

@@ -45,11 +45,11 @@ class Incarnation(Struct, frozen=True, kw_only=True):
     created_ms: int
 
 
-def newest_incarnation(store: ObjectStore, cluster_id: str, known: int = 0) -> int:
-    """The cluster's present life; `known` is one that there was. Raises Unavailable."""
-    while _is_there(store, incarnation_path(cluster_id, known + 1)):
-        known += 1
-    return known
+def newest_incarnation(store: ObjectStore, cluster_id: str, newest: int = 0) -> int:
+    """Return the newest life of the cluster; `newest` is one that exists. Raises Unavailable."""
+    while _exists(store, incarnation_path(cluster_id, newest + 1)):
+        newest += 1
+    return newest
 
 
 def check_incarnation(store: ObjectStore, cluster_id: str, mine: int) -> None:
@@ -101,16 +101,16 @@ def claim_incarnation(
 
 
 def mark_strays(
-    store: ObjectStore, cluster_id: str, known: Callable[[], Container[UUID]], now_ms: int
+    store: ObjectStore, cluster_id: str, existing_topics: Callable[[], Container[UUID]], now_ms: int
 ) -> list[TierTopic]:
-    """Mark those topics deleted that a fenced node registered too late to be taken over; which they are.
+    """Mark those topics deleted that a fenced node registered too late to be taken over. Return them.
 
-    Only a node that took the cluster over may call it: it knew all that were registered by then. `known` gives the
-    topics that it has; it is asked once the registry was read. One that holds anything is left alone. Raises
+    Only a node that took the cluster over may call it: it knew all that were registered by then. `existing_topics`
+    returns its topics, and is called after the registry was read. A topic that holds anything is left alone. Raises
     Unavailable, Corrupt.
     """
     registered = list_topics(store, cluster_id)
-    living = known()
+    living = existing_topics()
     strays = []
     for topic in registered:
         if topic.topic_uuid in living:
@@ -125,7 +125,7 @@ def mark_strays(
     return strays
 
 
-def _is_there(store: ObjectStore, path: str) -> bool:
+def _exists(store: ObjectStore, path: str) -> bool:
     try:
         store.size(path)
     except FileNotFoundError:

@@ -182,11 +182,11 @@ def _list_after_write(trial: _Trial) -> str:
 def _ranges(trial: _Trial) -> str:
     path, size = trial.path("ranges"), len(_PIECE)
     trial.store.put(path, [_PIECE])
-    asked = ((0, 1), (1, 255), (255, 2), (4095, 4098), (size - 1, 1), (size - 10, 100), (size, 1))
-    for start, length in asked:
+    spans = ((0, 1), (1, 255), (255, 2), (4095, 4098), (size - 1, 1), (size - 10, 100), (size, 1))
+    for start, length in spans:
         if trial.store.get_range(path, start, length) != _PIECE[start : start + length]:
             raise _WrongError(f"{length} bytes from {start} of {size} are not those that were put")
-    return f"{len(asked)} ranges of {size} bytes, exact"
+    return f"{len(spans)} ranges of {size} bytes, exact"
 
 
 def _delete(trial: _Trial) -> str:

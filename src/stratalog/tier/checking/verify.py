@@ -237,7 +237,7 @@ def _registry(
         else:
             if document.cluster_id != cluster or getattr(document, "topic_id", name) != name:
                 survey.report(path, "says that it is another object")
-        _tell_abandoned(survey, kind, info, document)
+        _report_abandoned(survey, kind, info, document)
         if kind is TierTopic:
             live.add(name)
         elif kind is DeletedTopic:
@@ -245,7 +245,7 @@ def _registry(
     return live, deleted
 
 
-def _tell_abandoned(
+def _report_abandoned(
     survey: _Survey, kind: type[object], info: ObjectInfo, document: object
 ) -> None:
     """A broker removes such leases only when it has something to remove that they might hold."""

@@ -23,7 +23,7 @@ class SegmentLookup:
     """Finds segments in the newest manifest that `manifest` returns (None: no leader knows one yet).
 
     Any thread may call it. `at`, `at_timestamp` and `at_max_timestamp` may open an archive manifest: they block then,
-    and raise as `Archives` does. `known_at` and `time_span_at` never block.
+    and raise as `Archives` does. `at_if_loaded` and `time_span_at` never block.
     """
 
     def __init__(self, manifest: Callable[[], Manifest | None], archives: Archives) -> None:
@@ -36,7 +36,7 @@ class SegmentLookup:
         """Drop the segments remembered from archive manifests: the tier was taken away from the topic."""
         self._windows = ()
 
-    def known_at(self, offset: int) -> RemoteSegment | None:
+    def at_if_loaded(self, offset: int) -> RemoteSegment | None:
         """Return the segment that covers `offset`; None also where only an archive manifest can tell."""
         manifest = self._manifest()
         if manifest is None:
@@ -53,8 +53,8 @@ class SegmentLookup:
 
         Remembers the segments that follow in the same archive manifest, because a consumer reads on.
         """
-        if (known := self.known_at(offset)) is not None:
-            return known
+        if (segment := self.at_if_loaded(offset)) is not None:
+            return segment
 
         def look(manifest: Manifest) -> Iterator[RemoteSegment]:
             named = _archived_at(manifest, offset)
@@ -72,9 +72,9 @@ class SegmentLookup:
 
         The span is the segment's, or its archive manifest's. None where the bucket does not hold `offset`.
         """
-        manifest, known = self._manifest(), self.known_at(offset)
-        if known is not None:
-            return known.entry.min_timestamp, known.entry.max_timestamp
+        manifest, segment = self._manifest(), self.at_if_loaded(offset)
+        if segment is not None:
+            return segment.entry.min_timestamp, segment.entry.max_timestamp
         named = _archived_at(manifest, offset) if manifest is not None else None
         return (named.min_timestamp, named.max_timestamp) if named is not None else None
 

@@ -71,7 +71,7 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
     indexes = [load_index(store, segment) for segment in run]
     # One that spans several of them is in each one's list; what one of them does not know, the whole does not.
     aborted = {one for index in indexes for one in index.aborted or ()}
-    is_known = all(index.aborted is not None for index in indexes)
+    all_known = all(index.aborted is not None for index in indexes)
 
     def read() -> Iterator[bytes]:
         for segment in run:
@@ -85,7 +85,7 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
         leader_epochs=tuple(epochs.items()),
         producer_snapshot=indexes[-1].producer_snapshot,
         aborted_transactions=b"".join(index.aborted_transactions for index in indexes),
-        aborted=tuple(sorted(aborted, key=attrgetter("last_offset"))) if is_known else None,
+        aborted=tuple(sorted(aborted, key=attrgetter("last_offset"))) if all_known else None,
     )
 
 

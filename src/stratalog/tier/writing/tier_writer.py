@@ -149,8 +149,8 @@ class TierWriter:
         if local_manifest:
             with suppress(Corrupt):
                 hint = decode(local_manifest, "the local manifest")
-                known = self.manifest.version if self.manifest is not None else 0
-                if hint.prefix == self.key.prefix and hint.version > known:
+                version = self.manifest.version if self.manifest is not None else 0
+                if hint.prefix == self.key.prefix and hint.version > version:
                     self.manifest = hint
 
         return self._commit(lambda tip: tip if tip is not None else self._empty(), now_ms)
@@ -201,9 +201,9 @@ class TierWriter:
     def _upload(self, segment: ClosedSegment, start: int, now_ms: int) -> Entry:
         assert self.writer is not None, "activate first"
         last = segment.next_offset - 1
-        known = self._uploaded.get(start)
-        if known is not None and known.last_offset == last and now_ms < _good_until(known):
-            return known
+        uploaded = self._uploaded.get(start)
+        if uploaded is not None and uploaded.last_offset == last and now_ms < _good_until(uploaded):
+            return uploaded
         name = SegmentName(start, last, self.writer.leader_epoch, self.entropy.uuid())
         interval = self.index_interval_bytes
         entry = archive(
@@ -218,13 +218,15 @@ class TierWriter:
         The result's `log_start_offset` is the partition's new log start. Only whole segments go, oldest first.
         """
         archives = self._archives
-        self._commit(lambda tip: without_expired(_there(tip), retention, now_ms, archives), now_ms)
+        self._commit(
+            lambda tip: without_expired(_required(tip), retention, now_ms, archives), now_ms
+        )
         return self._remove(retention.grace_ms, now_ms)
 
     @property
     def damage(self) -> dict[str, str]:
         """Why archive manifests that are named could not be opened when they were last needed, by path."""
-        return self._archives.damage_of(_there(self.manifest))
+        return self._archives.damage_of(_required(self.manifest))
 
     @property
     def wants_spill(self) -> bool:
@@ -238,8 +240,8 @@ class TierWriter:
 
         May be called where `archive` may, and raises as it does.
         """
-        while (spill := next_spill(_there(self.manifest), self.spill_limits)) is not None:
-            tip = _there(self.manifest)
+        while (spill := next_spill(_required(self.manifest), self.spill_limits)) is not None:
+            tip = _required(self.manifest)
             spill, opened = opened_for(spill, tip, self._archives)
             named, data = spilled(tip, spill, opened, topic_id_text(self.entropy.uuid()))
             path = tip.archive_path(named)
@@ -247,20 +249,20 @@ class TierWriter:
                 raise Unavailable(f"{path}: an archive manifest of that id is there already")
             done = self._commit(
                 lambda tip, spill=spill, named=named: with_spilled(  # type: ignore[misc]
-                    _there(tip), spill, named, now_ms
+                    _required(tip), spill, named, now_ms
                 ),
                 now_ms,
             )
             if named not in done.archives:
                 break  # another leader was here; its own cycles go on
-        return _there(self.manifest)
+        return _required(self.manifest)
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
         """Small neighbours that shall be one segment, none of them known to be damaged; empty where none shall."""
         if self.is_leaving:
             return ()
         finished = SegmentState.COPY_FINISHED
-        live = [entry for entry in _there(self.manifest).segments if entry.state is finished]
+        live = [entry for entry in _required(self.manifest).segments if entry.state is finished]
         return mergeable(live, limits, self._damaged)
 
     def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
@@ -269,7 +271,7 @@ class TierWriter:
         May be called where `archive` may, and raises as it does; Corrupt for objects that will not be tried again.
         """
         assert self.writer is not None, "activate first"
-        manifest = _there(self.manifest)
+        manifest = _required(self.manifest)
         run = [RemoteSegment(manifest.path_of(entry), entry) for entry in entries]
         first, last = entries[0].base_offset, entries[-1].last_offset
         name = SegmentName(first, last, self.writer.leader_epoch, self.entropy.uuid())
@@ -287,7 +289,9 @@ class TierWriter:
             found = damaged(self.store, run) or entries
             self._damaged.update(entry.id for entry in found)
             raise
-        return self._commit(lambda tip: with_merged(_there(tip), entries, merged, now_ms), now_ms)
+        return self._commit(
+            lambda tip: with_merged(_required(tip), entries, merged, now_ms), now_ms
+        )
 
     def exists(self) -> bool:
         """Whether anything of the partition was ever in the bucket, as far as a list shows."""
@@ -303,7 +307,7 @@ class TierWriter:
         """
 
         def emptied(tip: Manifest | None) -> Manifest | None:
-            tip = _there(tip)
+            tip = _required(tip)
             changed = replace(
                 tip,
                 archives=tuple(given_up(named, now_ms) for named in tip.archives),
@@ -320,7 +324,7 @@ class TierWriter:
 
         Those of an archive go before it does: until then it says which they are.
         """
-        manifest = _there(self.manifest)
+        manifest = _required(self.manifest)
         steady_ms = self._steady(now_ms)
         due, archives = self._given_up.due(manifest, steady_ms - grace_ms)
         if self.leases is not None and (due or archives):
@@ -340,7 +344,7 @@ class TierWriter:
         removed = {entry.id for entry in due}
 
         def forgotten(tip: Manifest | None) -> Manifest | None:
-            tip = _there(tip)
+            tip = _required(tip)
             changed = replace(
                 tip,
                 archives=tuple(one for one in tip.archives if one not in archives),
@@ -376,7 +380,7 @@ class TierWriter:
 
         write_id = topic_id_text(self.entropy.uuid())
         program = commit(prefix, self.manifest, stamped, self.writer, write_id)
-        manifest = _there(run(self.store, program))
+        manifest = _required(run(self.store, program))
         self.manifest = manifest
         self._given_up.note(manifest, self._steady(now_ms))
         if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
@@ -396,7 +400,7 @@ def _good_until(uploaded: Entry) -> int:
     return uploaded.state_ms + ORPHAN_GRACE_MS // 2
 
 
-def _there(manifest: Manifest | None) -> Manifest:
+def _required(manifest: Manifest | None) -> Manifest:
     assert manifest is not None, "an activated partition has a manifest"
     return manifest
 

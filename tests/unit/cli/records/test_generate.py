@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog import read
-from stratalog.cli.records.generate import FEWEST_AHEAD_MS, Generated, asked_for, generate
+from stratalog.cli.records.generate import FEWEST_AHEAD_MS, Generated, generate, plan_of
 from stratalog.cli.records.order import Order
 from stratalog.errors import UserError
 from stratalog.testing import TemporaryBroker
@@ -30,7 +30,7 @@ def test_what_cannot_be_asked_for(
     asked: tuple[str | None, Path | None, int | None, float | None, int], says: str
 ) -> None:
     with pytest.raises(UserError, match=says):
-        asked_for(*asked)
+        plan_of(*asked)
 
 
 @pytest.mark.parametrize("rate", [None, 2000.0])

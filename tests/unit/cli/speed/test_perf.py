@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from stratalog.cli.speed.load import Latencies, Load, LoadCounts, Producing, produced_line
 from stratalog.cli.speed.load import random_values as random_payload
-from stratalog.cli.speed.perf import pairs_of, producing_of, values_of, wish_of
+from stratalog.cli.speed.perf import fetch_settings_of, pairs_of, producing_of, values_of
 from stratalog.cli.speed.sweep import BATCH_BYTES, sizes_for
 from stratalog.client.calls import Produced
-from stratalog.client.reader import Wish
+from stratalog.client.reader import FetchSettings
 from stratalog.errors import ErrorCode, UserError
 from stratalog.wire.records import read_records
 
@@ -132,11 +132,11 @@ def test_settings_have_kafkas_names() -> None:
     assert producing_of([*given, "max.in.flight.requests.per.connection=1"]) == Producing(
         -1, 7, 0, "zstd", 1
     )
-    assert wish_of(["fetch.max.wait.ms=9", "isolation.level=read_committed"]) == (
-        Wish(max_wait_ms=9, isolation=1),
+    assert fetch_settings_of(["fetch.max.wait.ms=9", "isolation.level=read_committed"]) == (
+        FetchSettings(max_wait_ms=9, isolation=1),
         True,
     )
-    assert wish_of(["check.crcs=false"])[1] is False
+    assert fetch_settings_of(["check.crcs=false"])[1] is False
     for wrong, said in (
         ("foo=1", "foo: not a setting of this client; accepted: acks, batch.size"),
         ("acks=2", "acks: '2' is not accepted"),

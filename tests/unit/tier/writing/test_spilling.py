@@ -101,7 +101,7 @@ def test_every_offset_and_time_is_found_after_a_spill(store, tier):
     fresh = tier_of(store, node=2)
     fresh.activate(2, now_ms=20)
     for one in (tier, fresh):
-        assert one.lookup.known_at(195).entry.base_offset == 190
+        assert one.lookup.at_if_loaded(195).entry.base_offset == 190
         assert one.lookup.at(200) is None
         for offset in range(200):
             assert one.lookup.at(offset).entry.base_offset == offset // 10 * 10
@@ -121,12 +121,12 @@ def test_a_repeated_lookup_and_its_successors_read_no_archive(store, tier):
     filled(tier)
     fresh = tier_of(store, node=2)
     fresh.activate(2, now_ms=20)
-    assert fresh.lookup.known_at(13) is None
+    assert fresh.lookup.at_if_loaded(13) is None
     assert fresh.lookup.at(13).entry.base_offset == 10
     read = len(store.read)
-    assert fresh.lookup.known_at(25).entry.base_offset == 20
-    assert fresh.lookup.known_at(59).entry.base_offset == 50
-    assert fresh.lookup.known_at(60) is None, "offset 60 is in the next archive manifest"
+    assert fresh.lookup.at_if_loaded(25).entry.base_offset == 20
+    assert fresh.lookup.at_if_loaded(59).entry.base_offset == 50
+    assert fresh.lookup.at_if_loaded(60) is None, "offset 60 is in the next archive manifest"
     assert fresh.lookup.time_span_at(60) == (1060, 1119), (
         "known as precisely as one archive manifest, without a read"
     )
