@@ -1,7 +1,7 @@
-"""The one compiled module: `stratalog.wire.walk`, by mypyc from the Python it is, where that can be had.
+"""Compile the module `stratalog.wire.walk` with mypyc, if mypyc and a C compiler are available.
 
-In: the checkout. Out: an extension module beside `walk.py`, in the wheel or, for an editable install, in the checkout;
-nothing where mypyc or a C compiler is missing: the module then runs as it is, some thirty times slower.
+In: the checkout. Out: an extension module beside `walk.py`, in the wheel or, for an editable install, in the checkout.
+Without mypyc or a C compiler it writes nothing: the module then runs as Python, about thirty times slower.
 
     python hatch_build.py      compile in the checkout, for use without an installation
 """

@@ -43,7 +43,7 @@ class RunningBroker:
     log: Path
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises UserError unless it ends by itself, with 0, and its port refuses."""
+        """Send SIGTERM, and wait. Raises UserError unless the broker exits with 0 and its port refuses connections."""
         self.process.send_signal(signal.SIGTERM)
         try:
             status = self.process.wait(STOP_S)

@@ -27,7 +27,7 @@ def cache_directory() -> Path:
 
 @contextmanager
 def fetching(name: str) -> Iterator[Path]:
-    """The place of a fetched thing in the cache, held against other processes; make it where it is missing."""
+    """Yield the cache path of `name`, locked against other processes. The block makes what is missing there."""
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{name}.lock").open("w") as lock:
@@ -36,14 +36,15 @@ def fetching(name: str) -> Iterator[Path]:
 
 
 def jars(name: str, artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path:
-    """The directory `name` of the cache with Maven's `group:artifact:version` in it, and what they need at run time
-    unless `with_dependencies` is False; fetched where it is missing. Raises UserError saying why they cannot be had.
+    """Return the cache directory `name` with Maven's `group:artifact:version` jars; fetch them if they are missing.
+
+    With `with_dependencies` it also has their run-time dependencies. Raises UserError if the fetch fails.
     """
     with fetching(name) as directory:
         if not directory.is_dir():
             failure = fetch_jars(artifacts, directory, with_dependencies=with_dependencies)
             if failure:
-                raise UserError(f"{', '.join(artifacts)} cannot be had: {failure}")
+                raise UserError(f"{', '.join(artifacts)} could not be fetched: {failure}")
         return directory
 
 

@@ -68,7 +68,7 @@ def check_readable(path: Path) -> None:
 
 
 def blocks(path: Path, on_read: Callable[[int], None]) -> Iterator[bytes]:
-    """The file's bytes, unpacked where it is gzip, in pieces; `on_read` hears how much of the file was read for it."""
+    """Yield the file's bytes in pieces, unpacked if it is gzip. `on_read` receives the bytes read from the file."""
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)

@@ -160,7 +160,7 @@ class Node:
         return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
 
     async def stop(self) -> None:
-        """Stop accepting, let requests in hand end, close every log cleanly."""
+        """Stop accepting connections, finish running requests, close every log cleanly."""
         self._is_stopping = True
         for bound in self._bound:
             await bound.close()

@@ -1,6 +1,6 @@
 """A real Cassandra for tests, and what is in its tables.
 
-In: a directory; a server's address. Out: a server that runs; rows. What cannot be had skips the test.
+In: a directory; a server's address. Out: a server that runs; rows. A missing program skips the test.
 """
 
 from collections.abc import Iterator

@@ -162,8 +162,10 @@ def formed(broker: Broker, group: str, *clients: str) -> list[Member]:
                 other.joined()
             for other in members[1 : members.index(member) + 1]:
                 other.sync(wait=False)
-            everyone = members[: members.index(member) + 1]
-            members[0].sync({one.member_id: one.connection.client_id.encode() for one in everyone})
+            joined_members = members[: members.index(member) + 1]
+            members[0].sync(
+                {one.member_id: one.connection.client_id.encode() for one in joined_members}
+            )
             for other in members[1 : members.index(member) + 1]:
                 other.connection.receive()
     del broker.trace[mark:]

@@ -1,7 +1,7 @@
 """A real OpenSearch for a test, and an access log as rows for it.
 
 In: a directory, settings; lines. Out: a running server, as `./run --sink opensearch` starts it; record batches.
-Skips where Java or the jars cannot be had.
+Skips if Java or the jars are not available.
 """
 
 import re

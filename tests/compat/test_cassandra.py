@@ -1,6 +1,6 @@
 """Rows into a real Cassandra: types, rows written again, tables that do not fit, users, a server killed in between.
 
-Method: every row says its own offset. What is there is read by the driver, not by what wrote it.
+Method: every row contains its own offset. The driver reads the rows, not the code that wrote them.
 """
 
 import json

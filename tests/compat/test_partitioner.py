@@ -1,4 +1,4 @@
-"""Keys go where Java's producer sends them: our hash held against Kafka's own classes, and against what they wrote."""
+"""Keys go to the same partitions as with Java's producer: our hash compared with Kafka's own classes and records."""
 
 from pathlib import Path
 from random import Random

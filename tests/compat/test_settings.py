@@ -25,7 +25,7 @@ ELSEWHERE_IN_KAFKA = {
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
-    # Internal there; here they are people's.
+    # Internal in Kafka; public here.
     "remote.log.manager.task.retry.backoff.max.ms",
     "remote.log.manager.task.retry.backoff.ms",
     "remote.log.manager.task.retry.jitter",

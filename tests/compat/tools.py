@@ -1,7 +1,7 @@
-"""Other people's tools, fetched once and kept outside the repository.
+"""Third-party tools, fetched once and kept outside the repository.
 
 In: Maven coordinates, Go, npm and Debian packages. Out: Apache Kafka's jars, its command line tools as function calls;
-programs. What cannot be had skips the test with the reason, which the summary repeats; with CI=true it is a failure. It
+programs. A missing tool skips the test with the reason, which the summary repeats; with CI=true it is a failure. It
 never writes into the checkout, and imports no pytest: commands use it that run without the tests' packages.
 """
 
@@ -38,7 +38,7 @@ class CannotBeHadError(AssertionError if IN_CI else SkipTest):  # type: ignore[m
 
 def cannot_be_had(what: str, why: str) -> NoReturn:
     """Raise CannotBeHadError: skips the test that needs `what`, and with CI=true fails it."""
-    raise CannotBeHadError(f"cannot be had: {what}: {why}")
+    raise CannotBeHadError(f"not available: {what}: {why}")
 
 
 @cache
@@ -53,7 +53,7 @@ def _kafka_lib() -> tuple[Path | None, str]:
 
 
 def kafka_lib() -> Path:
-    """The directory of Apache Kafka's jars ($STRATALOG_KAFKA_LIB, else fetched once); skips where it cannot be had."""
+    """The directory of Apache Kafka's jars ($STRATALOG_KAFKA_LIB, else fetched once); skips if it is not available."""
     java()
     lib, failure = _kafka_lib()
     if lib is None:
@@ -63,7 +63,7 @@ def kafka_lib() -> Path:
 
 @cache
 def kafka_tier_lib() -> Path:
-    """The jars with Apache Kafka's own tier in a directory, `LocalTieredStorage`; skips where they cannot be had."""
+    """The jars with Apache Kafka's own tier in a directory, `LocalTieredStorage`; skips if they are not available."""
     artifacts = [
         f"org.apache.kafka:{name}:{KAFKA_VERSION}:test"
         for name in ("kafka-storage", "kafka-clients")
@@ -171,7 +171,7 @@ def _built(
 
 
 def go_program(name: str, package: str) -> Path:
-    """A program built by `go install package@version`, once; skips where it cannot be had."""
+    """A program built by `go install package@version`, once; skips if it is not available."""
     version = package.rpartition("@")[2]
     program, failure = _built(f"{name}-{version}", "go", ("install", package), ("GOBIN", ""))
     if failure:
@@ -180,7 +180,7 @@ def go_program(name: str, package: str) -> Path:
 
 
 def cargo_program(package: str, features: str) -> Path:
-    """A program built by `cargo install name@version`, once; skips where it cannot be had."""
+    """A program built by `cargo install name@version`, once; skips if it is not available."""
     words = ("install", "--quiet", "--locked", "--features", features, "--target-dir", "t", package)
     name = package.replace("@", "-")
     program, failure = _built(name, "cargo", words, ("CARGO_INSTALL_ROOT", "bin"))
@@ -225,7 +225,7 @@ _DOWNLOAD = 'apt-get download "$@" || { apt-get update && apt-get download "$@";
 
 @cache
 def debian_packages(*names: str) -> Path:
-    """Debian's packages unpacked below one directory, not installed; skips where they cannot be had."""
+    """Debian's packages unpacked below one directory, not installed; skips if they are not available."""
     return _fetched(
         f"debian-{names[0]}",
         ["sh", "-c", _DOWNLOAD, "sh", *names],
@@ -235,7 +235,7 @@ def debian_packages(*names: str) -> Path:
 
 @cache
 def npm_package(package: str) -> Path:
-    """npm's `name@version`, unpacked; what it needs is not fetched. Skips where it cannot be had."""
+    """npm's `name@version`, unpacked; what it needs is not fetched. Skips if it is not available."""
     return (
         _fetched(
             f"npm-{package}",
@@ -248,7 +248,7 @@ def npm_package(package: str) -> Path:
 
 @cache
 def npm_installed(package: str) -> Path:
-    """`node_modules` with npm's `name@version` and all that it needs. Skips where it cannot be had."""
+    """`node_modules` with npm's `name@version` and all that it needs. Skips if it is not available."""
     words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", "root"]
     return (
         _fetched(f"npm-installed-{package}", [*words, package], lambda archive, _: ["false"])

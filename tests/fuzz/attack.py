@@ -193,13 +193,13 @@ class Neighbour:
 def listen(alarms: list[str]) -> None:
     """Have every line of the broker's log that tells of a failure written down, and no other."""
 
-    def hear(_logger: Any, method: str, event: Mapping[str, Any]) -> Any:
+    def receive(_logger: Any, method: str, event: Mapping[str, Any]) -> Any:
         words = str(event.get("event"))
         if method == "error" or any(word in words for word in ALARMING):
             alarms.append(f"{words}: {dict(event)}")
         raise structlog.DropEvent
 
-    structlog.configure(processors=[hear], cache_logger_on_first_use=False)
+    structlog.configure(processors=[receive], cache_logger_on_first_use=False)
 
 
 async def _round(seed: int, number: int, count: int) -> Round:

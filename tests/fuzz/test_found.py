@@ -1,4 +1,4 @@
-"""What fuzzing found, each by itself: Kafka's code where a connection was closed with a stack trace before."""
+"""Faults that fuzzing found, one test each: Kafka's error code instead of a closed connection and a stack trace."""
 
 from uuid import UUID
 

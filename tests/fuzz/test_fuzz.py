@@ -1,6 +1,6 @@
 """A hundred thousand hostile frames: nothing fails, nothing is left, the neighbour is served.
 
-`python -m tests.fuzz --frames 10000000` is the long run; this one is the same for everybody.
+`python -m tests.fuzz --frames 10000000` is the long run; this one always uses the same seed.
 """
 
 import pytest

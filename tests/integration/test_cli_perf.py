@@ -147,7 +147,9 @@ def test_an_unknown_cpu_time_is_reported(server: Server, tmp_path: Path) -> None
     words = ("perf", "produce", "--sweep", str(tmp_path / "lines"), "-b", server.address)
     gone = strata(*words, "--broker-pid", str(2**22 + 1))
     assert gone.returncode == 2
-    assert "--broker-pid 4194305: no CPU time to be had" in gone.stderr
+    assert "--broker-pid 4194305: the CPU time is not available" in gone.stderr
     assert "accepted: http://" in strata(*words, "--metrics", "file:///x").stderr
-    assert "no CPU time to be had" in strata(*words, "--metrics", "http://127.0.0.1:1/").stderr
+    assert (
+        "the CPU time is not available" in strata(*words, "--metrics", "http://127.0.0.1:1/").stderr
+    )
     assert os.getpid() != server.pid

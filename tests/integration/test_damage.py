@@ -122,7 +122,7 @@ def test_the_torn_tail_of_a_killed_metadata_log_is_cut_and_said(server: Server) 
     assert "__cluster_metadata-0" in cut[0]
 
 
-def test_a_metadata_log_that_is_gone_is_not_begun_anew(server: Server) -> None:
+def test_a_missing_metadata_log_is_not_created_again(server: Server) -> None:
     log = server.data / METADATA
     kept = log.rename(server.place / "kept.log")
     assert "there is no .log file, but quorum-state" in refusal(server)

@@ -1,6 +1,6 @@
 """What clients can do to a broker's memory: nothing much, and the others are served meanwhile.
 
-A real process; its resident memory is held against a generous bound, never a clock.
+A real process; its resident memory stays below a generous bound; the tests read no clock.
 """
 
 import asyncio

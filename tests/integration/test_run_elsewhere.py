@@ -94,7 +94,7 @@ def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url)
 @pytest.mark.parametrize("sink", ["delta", "opensearch", "cassandra"])
 def test_a_sink_of_the_runs_own_has_the_known_counts_and_is_gone_afterwards(tmp_path, sink):
     done = job("--json", "--sink", sink, TMPDIR=str(tmp_path))
-    if "cannot be had" in done.stderr:
+    if "could not be fetched" in done.stderr:
         cannot_be_had(sink, done.stderr)
     result = answer(done)
     assert result["sink"]["name"] == sink

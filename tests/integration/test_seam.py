@@ -117,7 +117,7 @@ def by_partition(offsets: Sequence[int]) -> str:
 
 
 def planned(moving: Moving, data: st.DataObject) -> tuple[dict[str, str], list[Offset]]:
-    """A range of what is there now, as options, and what must come of it. It reaches over the seam, mostly."""
+    """Draw options for a range of the present records, mostly over the seam, and the rows that it must return."""
     oldest, known = moving.since(3000), list(moving.producer.ends)
     firsts = between(oldest, known, data)
     ends = between(firsts, known, data)

@@ -412,5 +412,5 @@ def test_remote_log_delete_on_disable(make: Make, bucket: Path) -> None:
     # It comes back with what is here, and what is here stays until it is copied.
     topic.alter(remote_storage_enable="true")
     topic.produce(*[900_000] * 2)
-    until(lambda: tiered(topic, bucket) == [3, 4, 5, 6], "copied anew")
+    until(lambda: tiered(topic, bucket) == [3, 4, 5, 6], "the segments are uploaded again")
     assert topic.ends() == (3, 8)

@@ -308,7 +308,7 @@ class LogAgainstList(RuleBasedStateMachine):
             self.list.pop()
         if self.list and self.list[-1].next_offset < end:
             if end == self.steps.log.log_start_offset:
-                # Records below a raised log start were lost: the log began anew there, and knows no producer.
+                # Records below a raised log start were lost: the log restarted there, and knows no producer.
                 self.list.clear()
             else:
                 assert self.steps.log.segments[-1].size == 0, (

@@ -207,7 +207,7 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @rule(faults=st.lists(st.sampled_from(list(Fault)), max_size=2))
     def take_the_tier_away_and_bring_it_back(self, faults):
-        """The log is what is on the disk then (KIP-950); nothing of it may go before it was copied anew."""
+        """The log is then only on the disk (KIP-950); no record may leave the disk before it is uploaded again."""
         start = self.segments[0][0] if self.segments else self.active_start
         self.log_start = max(self.log_start, start)
         self.faults += faults

@@ -82,7 +82,7 @@ class SimNetwork:
             end.abort()
 
     def go_down(self, process: Process) -> None:
-        """The machine lost power: its peers hear nothing, until it is up again and they send."""
+        """The machine lost power: its peers get no answer until the machine runs again and they send."""
         self._close_listeners(process)
         self._down.add(process.host)
         for end in self._ends_of(process):

@@ -66,7 +66,7 @@ class Cluster:
             pass
 
     async def check(self) -> None:
-        """What is there is what was answered, is hosted, led, and has a directory of its own."""
+        """Check that the topics are the acknowledged ones, and that each is hosted, led, and in its own directory."""
         client = await self.machine.connect()
         info = await client.metadata()
         there = {name for name in info.topics if not name.startswith("__")}

@@ -3,7 +3,7 @@
 Method: lives of one machine with three directories, each ended by a stop, by kill -9 or by a loss of power, drawn from
 the seed. Two writers and a reader never rest, and every partition is asked to move again and again. After each life:
 what was acknowledged is read back in order, each partition is in exactly one directory, metadata says in which, and no
-copy that a move began is left over. Chance hardly hits the moment of the commit: so one move is also cut at each of its
+incomplete copy of a move remains. Chance hardly hits the moment of the commit: so one move is also cut at each of its
 disk operations, one run for each.
 """
 

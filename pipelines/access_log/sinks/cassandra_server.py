@@ -69,10 +69,10 @@ class RunningCassandra:
 def running_cassandra(
     root: Path, settings: Mapping[str, object] | None = None, *, port: int | None = None
 ) -> Iterator[RunningCassandra]:
-    """Start one on the data under `root`, which takes a quarter of a minute; on leaving it is gone, whatever happened.
+    """Start a server on the data under `root`, which takes about 15 s; end it with the block, also after an error.
 
-    `settings`: more of cassandra.yaml's. `port`: the one to come back on. Raises UserError where it cannot be had or
-    does not start.
+    `settings`: further ones of cassandra.yaml. `port`: the port to listen on again. Raises UserError if Cassandra
+    cannot be fetched or does not start.
     """
     lib = jars(f"cassandra-{VERSION}", (ARTIFACT,))
     root.mkdir(parents=True, exist_ok=True)

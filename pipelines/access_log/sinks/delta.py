@@ -21,7 +21,7 @@ ARTIFACTS = (f"io.delta:delta-spark_4.2_2.13:{VERSION}", f"io.delta:delta-storag
 
 
 def spark_conf() -> dict[str, str]:
-    """What makes a Spark session know Delta. Raises UserError where the jars cannot be had."""
+    """Return the settings that add Delta to a Spark session. Raises UserError if the jars cannot be fetched."""
     found = sorted(jars(f"delta-{VERSION}", ARTIFACTS, with_dependencies=False).glob("*.jar"))
     return {
         "spark.jars": ",".join(map(str, found)),

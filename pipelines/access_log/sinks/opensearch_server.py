@@ -37,7 +37,7 @@ SETTINGS = {
     "transport.port": "0",
     "discovery.type": "single-node",
     "node.portsfile": "true",
-    # The disk is everybody's: how full it is is not this one's business.
+    # Other programs share the disk: OpenSearch must not stop writing because the disk is rather full.
     "cluster.routing.allocation.disk.threshold_enabled": "false",
 }
 
@@ -83,9 +83,9 @@ def counts_by(url: str, index: str, field: str) -> dict[Any, int]:
 def running_opensearch(
     root: Path, settings: Mapping[str, str] | None = None, *, port: int | None = None
 ) -> Iterator[RunningOpenSearch]:
-    """Start one on the data under `root`; on leaving it is gone, whatever happened.
+    """Start a server on the data under `root`; end it with the block, also after an error.
 
-    `port`: the one to come back on. Raises UserError where it cannot be had or does not start.
+    `port`: the port to listen on again. Raises UserError if OpenSearch cannot be fetched or does not start.
     """
     lib = jars(f"opensearch-{VERSION}", (ARTIFACT,))
     node = root / "node_1"

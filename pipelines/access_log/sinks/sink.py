@@ -35,6 +35,6 @@ class Sink:
 
 
 OpenSink = Callable[[SinkPlace], AbstractContextManager[Sink]]
-"""Opens a sink; whatever it started has ended when the block is left. Raises UserError where it cannot be had, and
-where the user's own holds rows already.
+"""Opens a sink. The processes that it started end with the block. Raises UserError if the sink is not available, or if
+the user's own sink holds rows already.
 """

@@ -29,16 +29,16 @@ from stratalog.ports import AlreadyExists, Buffer, ObjectInfo
 __all__ = ["CloudStore"]
 
 _PART_BYTES: Final = 5 * 1024 * 1024
-"""The least that S3 takes. What a copy holds together, in parts on their way and in the one being gathered, stays below
-what is kept of freed memory (`memory.py`): faulted in anew, each GB would cost another second of CPU."""
+"""The smallest part that S3 accepts. An upload holds a few parts in flight and one that it gathers. Together they stay
+below the freed memory that the process keeps (`memory.py`): page faults would cost a second of CPU per GB."""
 _PARTS_IN_FLIGHT: Final = 3
 _CHUNK_BYTES: Final = 256 * 1024
-"""Of an answer that is read as it comes: obstore puts together so much before Python hears of it."""
+"""Size of the pieces of a streamed answer: obstore gathers so many bytes before it calls Python."""
 _DELETE_BATCH: Final = 1000
 _KEYS_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {
     # A few seconds where no server answers (jitter makes it one to twenty): a user with a wrong address learns of it
-    # soon, and the archiver tries again by itself.
+    # soon, and the archiver retries anyway.
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
     "backoff": {

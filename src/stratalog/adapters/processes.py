@@ -82,7 +82,7 @@ class ProcessWorker:
         return process
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        """Have it end, by itself or not."""
+        """End the process: ask it to exit, then kill it."""
         assert process.stdin is not None
         assert process.stdout is not None
         self._all.discard(process)

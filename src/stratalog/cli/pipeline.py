@@ -75,7 +75,7 @@ class PipelineRun:
     full: bool = False
 
     def update(self, on_event: Callable[[str, str], None]) -> None:
-        """Run one update; `on_event(table, state)` hears of each table as it goes through Spark's states
+        """Run one update; `on_event(table, state)` receives each change of a table's state in Spark
         (QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ...).
 
         Raises UserError naming what Spark said and where its whole log is.
@@ -152,7 +152,7 @@ def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
     scratch = str(here / SCRATCH)
     return {
         "spark.driver.memory": memory,
-        # A task buffers what it writes up to this: what there is to read must not decide what it takes.
+        # A task buffers its output up to this size: the amount of input must not decide the memory.
         "spark.hadoop.parquet.block.size": str(16 << 20),
         "spark.driver.extraJavaOptions": (
             f"-XX:+UseParallelGC -Dderby.system.home={here} -Djava.io.tmpdir={scratch} {java_options}"

@@ -64,7 +64,7 @@ class Batches:
         self.count += 1
 
     async def flush(self) -> None:
-        """Send what is there."""
+        """Send the open batches."""
         for partition in list(self._open):
             await self._send(partition)
 

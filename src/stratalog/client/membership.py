@@ -75,7 +75,7 @@ class Joined:
 
 
 def join_group(group: str, member_id: str, subscription: bytes) -> Call[Joined]:
-    """Join, or join again; answered once everybody has."""
+    """Return the call to join, or to join again. The coordinator answers once every member has joined."""
 
     def read(body: JoinGroupResponse) -> Joined:
         code = error_of(body.error_code)

@@ -337,7 +337,7 @@ METADATA = (
 )
 
 _TOPIC_DEFAULTS = {topic.synonyms[0].name for topic in TOPIC_SETTINGS.values() if topic.synonyms}
-"""What a running broker takes anew: the finest of the settings behind a topic's (Kafka: DynamicLogConfig)."""
+"""Settings that a running broker can change: the first synonym of each topic setting (Kafka: DynamicLogConfig)."""
 
 
 def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:

@@ -343,7 +343,7 @@ TOPIC_SETTINGS = _table(
             "remote.log.copy.disable",
             Kind.BOOLEAN,
             False,
-            "Nothing new goes to the bucket; what is there stays readable.",
+            "The archiver uploads no further segments; uploaded ones stay readable.",
         ),
     ),
     (

@@ -240,7 +240,7 @@ class Group:
             self.support[name] == len(self.members) for name in protocols
         )
 
-    def everyone_joined(self) -> bool:
+    def every_member_joined(self) -> bool:
         """Return whether every member has joined, and no id is pending."""
         return len(self.members) == self.awaiting_join and not self.pending
 

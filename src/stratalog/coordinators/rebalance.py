@@ -52,7 +52,7 @@ def prepare(turn: Turn, group: Group, reason: str) -> None:
         group.initial_delay_ms = delay_ms
         group.initial_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
         turn.set_timer(TimerKind.JOIN, group, delay_ms)
-    elif group.everyone_joined():
+    elif group.every_member_joined():
         complete_join(turn, group)
     else:
         turn.set_timer(TimerKind.JOIN, group, group.rebalance_timeout_ms())
@@ -63,7 +63,7 @@ def complete_if_joined(turn: Turn, group: Group) -> None:
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
-        and group.everyone_joined()
+        and group.every_member_joined()
     ):
         complete_join(turn, group)
 

@@ -76,7 +76,7 @@ class Turn:
         self.timers.cancel(TimerKey(kind, group.group_id))
 
     def keep_alive(self, group: Group, member: Member) -> None:
-        """Start the member's session anew."""
+        """Restart the member's session."""
         self.keep_waiting(group, member.member_id, member.session_timeout_ms)
 
     def keep_waiting(self, group: Group, member_id: str, timeout_ms: int) -> None:

@@ -457,7 +457,7 @@ class PartitionLog:
         self.epochs.assign(leader_epoch, self.next_offset)
 
     def truncate_to(self, offset: int, now_ms: int) -> Program[None]:
-        """Cut off every batch that reaches `offset` or beyond; below the first local offset, begin anew at `offset`.
+        """Cut off every batch that reaches `offset` or beyond; below the first local offset, restart at `offset`.
 
         Nothing may be decided and not yet performed; `log_end_offset` may come out below `offset`: batches stay whole.
         """

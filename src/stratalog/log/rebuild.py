@@ -361,7 +361,7 @@ class Rebuild:
             self.producers.update(header, header.base_offset, self.now_ms)
 
     def _become_active(self, segment: Segment) -> Program[None]:
-        # What index files there are may be of a longer segment: they are written anew when it is closed.
+        # Existing index files may be of a longer segment: they are written again when it is closed.
         for path in (segment.index_path, segment.time_index_path):
             if path in self.sizes:
                 yield Unlink(path)
@@ -377,9 +377,9 @@ class Rebuild:
             yield SyncDirectory(self.directory)
 
     def begin_at_least(self, offset: int) -> Program[bool]:
-        """Where the log ends below `offset`, begin anew there: what was lost is in the bucket or was deleted.
+        """If the log ends below `offset`, restart it there: the missing records are in the bucket or were deleted.
 
-        False if so.
+        Return False then.
         """
         if self.segments and self.segments[-1].next_offset >= offset:
             return True

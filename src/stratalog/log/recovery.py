@@ -5,13 +5,13 @@ PartitionLog. It trusts bytes above the recovery point only where a CRC confirms
 
 After a crash it scans every segment that reaches beyond the recovery point. The first batch that is torn, damaged or
 out of order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). A gap between
-two segments ends no log: a cleaner leaves gaps. In a log that is not compacted, a gap is reported. It writes indexes
-and producer snapshots above the recovery point anew. After a clean shutdown a few small reads suffice, and nothing is
+two segments ends no log: a cleaner leaves gaps. In a log that is not compacted, a gap is reported. It rebuilds indexes
+and producer snapshots above the recovery point. After a clean shutdown a few small reads suffice, and nothing is
 written. A cleaner's replacement of segments that a crash interrupted is completed first (`swaps.py`).
 
 Below the lower one of the checkpointed recovery point and high watermark, nothing is cut: that was durable. Bytes that
 cannot be read there are damage, not a torn tail. They stay in their file, and are reported. The log is read on behind
-them, and its next offset is no lower than the checkpoints have. (Kafka cuts there too, or begins anew silently.)
+them; its next offset is no lower than the checkpoints have. (Kafka cuts there too, or silently starts an empty log.)
 """
 
 import uuid

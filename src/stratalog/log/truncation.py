@@ -19,7 +19,7 @@ def truncate_segments(
 ) -> Program[None]:
     """Remove every batch that reaches `offset` or beyond. Nothing may be decided and not yet performed.
 
-    Below the first segment everything goes and the log begins anew at `offset`. `segments` is changed in place.
+    Below the first segment all batches are removed, and the log restarts at `offset`. `segments` is changed in place.
     """
     if offset < segments[0].base_offset:
         for path in deleted_paths(segments, set()):

@@ -104,7 +104,7 @@ class Found:
 
 
 def look(store: ObjectStore, in_order: InOrder) -> Found:
-    """Read what there is: the newest manifests, the registry, the newest sound state.
+    """Read a bucket's newest manifests, its registry, and its newest undamaged state.
 
     Raises UserError where no cluster owns the bucket, Corrupt naming a damaged object that is indispensable,
     Unavailable.

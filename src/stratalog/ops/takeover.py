@@ -135,7 +135,7 @@ def prepare(path: str, disk: Disk) -> None:
             disk.unlink(entry.name)
 
 
-def take_over(  # noqa: PLR0913 - what there is, where it goes, and the outside
+def take_over(  # noqa: PLR0913 - the source, the destination, and the outside
     store: ObjectStore,
     path: str,
     disk: Disk,

@@ -1,7 +1,7 @@
 """When each broker's heartbeat came last, and how far its metadata was: a controller's memory outside the log.
 
 In: heartbeats, with the time. Out: brokers whose session has timed out, and how far the active brokers are. It is lost
-with the controller's leadership; the next controller gives each broker a whole session anew.
+with the controller's leadership; the next controller gives each broker a new full session.
 
 Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker (`broker.session.timeout.ms`).
 """
@@ -47,7 +47,7 @@ class BrokerSessions:
         self._sessions[broker.id] = _Session(broker.epoch, now_ms, metadata_offset)
 
     def end(self, broker_id: int) -> None:
-        """Forget the broker: it registered anew, was unregistered, or its session timed out."""
+        """Forget the broker: it registered again, was unregistered, or its session timed out."""
         self._sessions.pop(broker_id, None)
         self.shutdowns.pop(broker_id, None)
 

@@ -3,8 +3,9 @@
 In: requests, the image and its index, the brokers' sessions, the time. Out: decisions. Only the sessions change here,
 and they are no part of the log.
 
-What happens to a broker happens to its partitions in the same decision. A broker that is fenced, shuts down, registers
-anew or goes leaves every ISR, and others are elected; a broker that is unfenced may lead what has no leader.
+What happens to a broker happens to its partitions in the same decision. A broker that is fenced, shuts
+down, registers again or is unregistered leaves every ISR, and other replicas become leaders. An unfenced broker may
+lead partitions without a leader.
 
 Kafka: ClusterControlManager, BrokerHeartbeatManager.calculateNextBrokerState, and the `handleBroker…` methods of
 ReplicationControlManager (KIP-631, 841, 858, 966, 1066).

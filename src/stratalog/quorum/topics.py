@@ -169,9 +169,9 @@ def too_many_partitions(names: Iterable[str]) -> list[Created]:
 def delete_records(
     image: Image, wanted: Sequence[str | UUID]
 ) -> tuple[list[RemoveTopicRecord], list[Deleted]]:
-    """Records that delete what is there, and one result per topic named by name or id, in order.
+    """Return records that delete the existing topics, and one result for each topic by name or id, in order.
 
-    One that is named twice is left alone, and answered once.
+    A topic that is named twice is not deleted, and gets one result.
     """
     resolved = [_find(image, name_or_id) for name_or_id in wanted]
     counts = Counter(topic.id for topic in resolved if topic is not None)

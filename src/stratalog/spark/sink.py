@@ -49,7 +49,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A query's rows, micro-batch by micro-batch. Spark makes one anew when a query is started again."""
+    """A query's rows, micro-batch by micro-batch. Spark makes a new one when a query is restarted."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

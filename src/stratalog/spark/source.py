@@ -227,7 +227,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # Spark's name
-        """Fix the end of a run that reads what is there now."""
+        """Fix the end of a run that reads only the present records."""
         snapshot = self._snapshot()
         self._target = _positions(
             snapshot, {key: extent.end for key, extent in snapshot.extents.items()}

@@ -116,7 +116,7 @@ class TemporaryBroker:
             self._directory = None
 
     def stop(self) -> None:
-        """End it as SIGTERM does: requests in hand are answered, logs closed cleanly."""
+        """Stop the broker as SIGTERM does: answer running requests, and close logs cleanly."""
         if self._node is not None:
             self._run(self._node.stop())
             self._end()

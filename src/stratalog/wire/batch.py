@@ -59,7 +59,7 @@ _CRC: Final = Struct(">I")
 _ATTRIBUTES: Final = Struct(">h")
 _MAGIC_AT: Final = 16
 _RECORD_BYTES_MIN: Final = 7
-"""Seven fields of a byte each: of what is not compressed, a count can be held against that without opening it."""
+"""Seven fields of one byte each: bounds the record count of an uncompressed batch before its records are decoded."""
 
 
 class BatchHeader(NamedTuple):

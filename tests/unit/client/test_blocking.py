@@ -100,9 +100,7 @@ def test_a_connection_is_kept_and_closed() -> None:
         (None, "broker a:1 closed the connection"),
     ],
 )
-def test_a_connection_that_fails_is_closed_and_opened_anew(
-    error: OSError | None, says: str
-) -> None:
+def test_a_failed_connection_is_closed_and_opened_again(error: OSError | None, says: str) -> None:
     broken, whole = ScriptedStream([error]), ScriptedStream()
     client = BlockingClient(ScriptedNetwork([broken, whole]), "a:1")
     with pytest.raises(Unavailable, match=says):

@@ -250,7 +250,7 @@ def test_truncation_inside_a_batch_takes_all_of_it():
     assert steps.log.log_end_offset == 3
 
 
-def test_truncation_below_the_first_segment_begins_anew():
+def test_truncation_below_the_first_segment_restarts_the_log():
     steps = kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))
     steps.truncate(3)
     assert (steps.log.log_start_offset, steps.log.next_offset, bases(steps)) == (3, 3, [3])

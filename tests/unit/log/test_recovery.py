@@ -1,4 +1,4 @@
-"""Loading a partition: what is trusted, what is cut, what is made anew."""
+"""Loading a partition: which bytes are trusted, which are truncated, which files are rebuilt."""
 
 import uuid
 from random import Random

@@ -1,4 +1,4 @@
-"""Changing settings: operations one by one, all anew, and what is refused."""
+"""Changes of settings: single operations, complete replacement, and refusals."""
 
 import pytest
 from tests.unit.quorum.metadata_log import NoRules, started

@@ -39,7 +39,7 @@ def shared(place: Path | None = None, *, fail: bool = True) -> Shared:
 
 
 def values(found: Iterator[pa.RecordBatch]) -> list[int]:
-    """The offsets, each held against its record's own words."""
+    """Return the offsets, each checked against its record's content."""
     offsets = []
     for rows in found:
         for row in rows.to_pylist():

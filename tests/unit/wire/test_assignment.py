@@ -1,4 +1,4 @@
-"""What consumers assign each other, as other people's libraries write it."""
+"""Consumer assignments as third-party libraries encode them."""
 
 import pytest
 from kafka.protocol.old.consumer_protocol import ConsumerProtocolMemberAssignment_v0 as Foreign

@@ -1,4 +1,4 @@
-"""Batches of other people's making read here, and ours read by them."""
+"""Batches of third-party libraries read by our code, and ours read by theirs."""
 
 import re
 import socket

@@ -1,6 +1,6 @@
 """AlterConfigs (key 33), versions 0-2.
 
-All that a resource sets, anew. v1 the same. v2 flexible. Kafka prefers IncrementalAlterConfigs; older clients know
+Replaces all settings of a resource. v1 the same. v2 flexible. Kafka prefers IncrementalAlterConfigs; older clients know
 only this one.
 """
 

@@ -28,7 +28,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[JoinGroupRequest, Needs]) -> JoinGroupResponse:
-    """Join, and wait with everyone else until the group is complete."""
+    """Join, and answer once the group is complete."""
     body = call.body
     if not call.allows(Operation.READ, Resource.GROUP, body.group_id):
         return _reply(call, JoinGroupAnswer(ErrorCode.group_authorization_failed, ""))

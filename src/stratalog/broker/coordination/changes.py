@@ -46,7 +46,7 @@ def tell_changes(image: Image, delta: Delta) -> None:
 
 
 def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | None]:
-    """What is set anew, and None for what is set no more."""
+    """Return the changed settings: the new value, or None for a removed one."""
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return {name: _shown(name, new.get(name)) for name in names}
 

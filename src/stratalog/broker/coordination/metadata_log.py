@@ -232,5 +232,5 @@ def _check_topic_id() -> Program[None]:
             raise Corrupt(f"topic_id {topic_id_text(found)} is not the metadata log's")
     except Corrupt as error:
         raise Corrupt(
-            f"{PARTITION_METADATA}: {error}; remove the file: the start writes it anew"
+            f"{PARTITION_METADATA}: {error}; remove the file: the next start writes a new one"
         ) from error

@@ -341,18 +341,18 @@ class Hosting:
         self, partitions: Iterable[tuple[Topic, int]], image: Image
     ) -> "list[asyncio.Future[None]]":
         """Give partitions their topics' settings; return what must be waited for."""
-        begun_anew: set[LogDirectory] = set()
+        restarted: set[LogDirectory] = set()
         config_of = self._configs_of(image)
         for topic, index in partitions:
             hosted = self.by_id.get(TopicIdPartition(topic.id, index))
             if hosted is None:
                 continue
             if self._configure_one(hosted, config_of(topic)):
-                begun_anew.add(hosted.directory)
-        return [one.write(self.checkpoints.files(one)) for one in begun_anew]
+                restarted.add(hosted.directory)
+        return [one.write(self.checkpoints.files(one)) for one in restarted]
 
     def _configure_one(self, hosted: HostedPartition, config: LogConfig) -> bool:
-        """Whether the log begins anew, with what is on this disk: to be written down."""
+        """Configure one log; return whether its start rose to the local start, which the checkpoints must record."""
         start = hosted.log.log_start_offset
         changes_tier = config.remote_storage_enable != hosted.log.config.remote_storage_enable
         hosted.log.configure(config)

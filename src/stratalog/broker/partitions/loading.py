@@ -138,7 +138,7 @@ class Loading:
             await self._load(directory, name, topic, configs[topic.id], survey)
         self.resumed += [(key, directory.path) for key in claim.resumed]
         if self._checkpoints.loaded(directory, survey.checkpointed, self.lost):
-            # Before anything of such a name is made anew: it must not inherit.
+            # Before a topic of the same name is created: the new one must not inherit these checkpoints.
             await directory.write([*self._checkpoints.files(directory), SyncDirectory("")])
         self._asides.remove(directory, leftovers)
         _log.info(

@@ -259,9 +259,9 @@ class HostedPartition:
         raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
 
     async def look(self, program: Callable[[], Program[T]]) -> T:
-        """Run a program of the log that only reads; it is made anew where retention took a file from under it.
+        """Run a program of the log that only reads; run a new one if retention deleted a file during the read.
 
-        It runs on the event loop, as everything that looks at a log does. Raises `Rejected` as `read` does.
+        It runs on the event loop, as every read of a log's state does. Raises `Rejected` as `read` does.
         """
         for _ in range(_ATTEMPTS_MAX):
             try:

@@ -132,9 +132,9 @@ class RemoteReads:
         *,
         minimum_one: bool,
     ) -> Slices:
-        """As `Fetcher.read`; empty where the bucket or the quota takes longer than a fetch waits. Raises Rejected.
+        """Read as `Fetcher.read`; empty if the bucket or the quota takes longer than a fetch waits. Raises Rejected.
 
-        What was brought ahead is given at once, though there may be less of it: the rest is on its way meanwhile.
+        Prefetched bytes are returned at once, even if they are fewer than asked for: the rest is being fetched.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s

@@ -97,7 +97,7 @@ class StateUpload:
         # Offsets are committed into a partition too: this sees them change.
         seen = (image.offset, ends)
         bucket, claim = self._bucket, self._bucket.claim
-        if self._claims != claim.times:  # a bucket that was claimed anew has no state
+        if self._claims != claim.times:  # a bucket that was claimed again has no state
             self._claims, self._version, self._uploaded = claim.times, None, None
         if seen == self._uploaded or not (self._groups.is_loaded and claim.is_held):
             return

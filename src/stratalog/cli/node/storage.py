@@ -83,7 +83,7 @@ def check_cluster_id(text: str) -> None:
 
 
 def locked_disk(path: str) -> Any:
-    """A log directory, held against brokers. Raises UserError where one has it."""
+    """Return a log directory, locked against brokers. Raises UserError if a broker has locked it."""
     from stratalog.adapters.local_disk import LocalDisk
     from stratalog.errors import UserError
 

@@ -63,7 +63,7 @@ def _checked(cpu: Cpu, what: str) -> Cpu:
         try:
             return cpu()
         except (OSError, ValueError) as error:
-            raise UserError(f"{what}: no CPU time to be had: {error}") from None
+            raise UserError(f"{what}: the CPU time is not available: {error}") from None
 
     read()
     return read
@@ -105,7 +105,7 @@ async def sweep(
 
 
 def sizes_for(value_bytes: int) -> list[int]:
-    """Batch sizes that so much data fills without beginning again: what is there twice compresses too well."""
+    """Return the batch sizes that so much data fills without repetition: repeated data compresses too well."""
     sizes = [size for size in BATCH_BYTES if size <= value_bytes] or [BATCH_BYTES[0]]
     if sizes[-1] > value_bytes:
         note(f"warning: {value_bytes} bytes fill no batch: data that repeats compresses too well")

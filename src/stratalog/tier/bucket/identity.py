@@ -158,11 +158,11 @@ def register_topic(  # noqa: PLR0913, PLR0917
     configs: Mapping[str, str],
     now_ms: int,
 ) -> TierTopic:
-    """Have a topic in the registry as it is now; what is there. Nothing is put where nothing changed.
+    """Register a topic, and return its entry. An unchanged entry is not written.
 
-    To be called before the topic's first segment is archived (the registry is how the bucket alone is read), and when
-    its number of partitions changes (that never falls); what is set for it now the cluster's state says. What is
-    damaged there is put anew. A deleted topic is not put again. Raises Unavailable, Corrupt.
+    Call it before the first segment of the topic is archived: without the entry, the bucket alone cannot be read. Call
+    it again when the number of partitions grows. The entry has the settings of that moment; the cluster's state has the
+    current ones. A damaged entry is written again, a deleted topic is not. Raises Unavailable, Corrupt.
     """
     path = topic_path(cluster_id, topic_id)
     registered = _registered(store, path)

@@ -200,7 +200,7 @@ def _delete(trial: _Trial) -> str:
         trial.store.get(paths[0])
         raise _WrongError("a deleted object is still read")
     trial.store.put_if_absent(paths[0], b"y")
-    return f"{len(paths)} objects gone at once, and one created anew"
+    return f"{len(paths)} objects gone at once, and one created again"
 
 
 def _throughput(trial: _Trial) -> str:

@@ -40,8 +40,8 @@ class PartitionKey:
 class ClosedSegment:
     """A segment that will not change any more.
 
-    `next_offset` is its successor's base offset. `read` opens it anew and gives the `.log` file's bytes in order, in
-    pieces of any size (1-4 MiB is good: a piece is held at a time). `leader_epochs` are (epoch, first offset) pairs;
+    `next_offset` is its successor's base offset. `read` opens the `.log` file again and yields its bytes in order, in
+    pieces of any size (1-4 MiB is good: memory holds one at a time). `leader_epochs` are (epoch, first offset) pairs;
     then come the `.snapshot` and `.txnindex` files (empty: none). `aborted` are all aborted transactions with records
     here, wherever they end (below the last stable offset each has); None: not known, and where batches are
     transactional a reader of committed records refuses the object.
