@@ -48,6 +48,7 @@ class Steps:
     log_start_offset: int = 0
     checkpoints_agree: bool = False
     """Whether the checkpoint of high watermarks says the same as that of recovery points, or nothing."""
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         self.log, effects = create(
@@ -164,6 +165,7 @@ class Steps:
                 log_start_offset=self.log_start_offset,
                 high_watermark=self.recovery_point if self.checkpoints_agree else 0,
                 now_ms=self.now_ms,
+                replicated=self.replicated,
                 tails=TailBudget(tail_bytes_max=self.tail_cache_bytes),
             ),
         )

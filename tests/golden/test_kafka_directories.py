@@ -54,12 +54,20 @@ def disk_of(files: Files) -> SimDisk:
     return disk
 
 
-def load_from(disk: SimDisk, policy: str = "compact", *, clean: bool = False) -> PartitionLog:
+def load_from(
+    disk: SimDisk, policy: str = "compact", *, clean: bool = False, replicated: bool = False
+) -> PartitionLog:
     config = LogConfig(cleanup_policy=(policy,), retention_ms=-1)
-    return run(
-        disk,
-        load(TOPIC, config, clean=clean, recovery_point=0, high_watermark=19, now_ms=0),
+    program = load(
+        TOPIC,
+        config,
+        clean=clean,
+        recovery_point=0,
+        high_watermark=19,
+        now_ms=0,
+        replicated=replicated,
     )
+    return run(disk, program)
 
 
 def offsets(log: PartitionLog, disk: SimDisk) -> list[int]:
@@ -103,6 +111,14 @@ def test_gaps_in_a_log_that_is_not_compacted_are_reported_and_nothing_behind_the
     gaps = [(Path(path).name, reason) for path, reason in log.recovered.damage]
     assert [name for name, _ in gaps] == [f"{base:020}.log" for base in (0, 6)]
     assert ["offsets 4 to 5 are missing" in gaps[0][1], "10 to 11" in gaps[1][1]] == [True, True]
+
+
+@pytest.mark.parametrize(("policy", "end"), [("delete", 4), ("compact", 19)])
+def test_a_replicated_log_ends_at_its_first_hole_unless_the_cleaner_made_it(
+    archive: dict[str, Files], policy: str, end: int
+) -> None:
+    log = load_from(disk_of(archive["after"]), policy, replicated=True)
+    assert (log.log_end_offset, log.recovered.damage) == (end, ())
 
 
 def of_cleaner(archive: dict[str, Files], base: int, suffix: str) -> Files:

@@ -462,7 +462,11 @@ class PartitionLog:
         Nothing may be decided and not yet performed; `log_end_offset` may come out below `offset`: batches stay whole.
         """
         assert self.next_offset == self.log_end_offset, "every append has been performed"
+        # An epoch in which this broker led and appended nothing begins at the log's end. Other leaders lack it.
+        self.epochs.truncate_end(offset)
         if offset >= self.next_offset:
+            if self.epochs.dirty:
+                yield self._write_epochs()
             return
         self.tail.clear()
         self._places.clear()

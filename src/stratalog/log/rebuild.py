@@ -61,6 +61,7 @@ class Rebuild:
         "damage",
         "directory",
         "durable_end",
+        "ends_at_hole",
         "epochs",
         "gaps_below",
         "missing",
@@ -75,7 +76,12 @@ class Rebuild:
         "synced_to",
     )
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int) -> None:
+    def __init__(self, directory: str, config: LogConfig, now_ms: int, *, replicated: bool) -> None:
+        """`replicated`: other brokers have replicas. The log ends at its first hole then, and they fill it.
+
+        Without other replicas, what lies behind a hole is all that is left. A compacted log has gaps of its own.
+        """
+        self.ends_at_hole = replicated and "compact" not in config.cleanup_policy
         self.directory = directory
         self.config = config
         self.now_ms = now_ms
@@ -251,9 +257,8 @@ class Rebuild:
             behind = bases[at + 1] if at + 1 < len(bases) else self.resume_at
             was_durable = segment.next_offset < self.durable_end
             is_whole = at + 1 < len(bases) and segment.next_offset == behind
-            if not is_whole and (
-                was_durable or self._is_before_gap(segment, log_size, bases[at + 1 :])
-            ):
+            is_kept = was_durable or self._is_before_gap(segment, log_size, bases[at + 1 :])
+            if not is_whole and is_kept and not self.ends_at_hole:
                 yield from self._keep_damaged(segment, log_size, behind)
                 continue
             self.segments.append(segment)
@@ -272,7 +277,7 @@ class Rebuild:
                     path = segment_path(self.directory, 0, LOG)
                     reason = f"no file is there: offsets below {self.resume_at} are missing"
                     self.damage.append(Damage(path, reason))
-                yield from self._begin(self.resume_at)
+                yield from self._begin(0 if self.ends_at_hole else self.resume_at)
         if self.segments:
             self.producers_end = self.segments[-1].next_offset
 
@@ -290,6 +295,8 @@ class Rebuild:
             )
             offset, position = segment.next_offset, segment.size
             if position == log_size or offset >= self.durable_end or self.synced_to is not None:
+                return
+            if self.ends_at_hole:
                 return
             found = yield from next_sound(segment.path, position + 1, log_size, offset)
             if found is None:

@@ -63,6 +63,7 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     high_watermark: int = 0,
     tiered_end: int = 0,
     synced: bool = False,
+    replicated: bool = False,
     tails: TailBudget | None = None,
 ) -> Program[PartitionLog]:
     """Load a partition. `clean`, and the offsets up to `high_watermark`, are what the directory's checkpoints say.
@@ -71,9 +72,11 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     log goes on from there. `topic_id` is used where the directory has none; `tails` as in `create`. `synced`: every
     batch was made durable before the next one was written, so damage with anything behind it is no torn tail. Raises
     Corrupt for that, before anything is cut, and where the directory belongs to another topic, or to none.
+    `replicated`: other brokers have replicas, so a log that must be scanned ends at its first hole. A follower fetches
+    from the end of its log: it would never fill a hole, and could be elected with it.
     """
     found_id = yield from _topic_id(directory, topic_id)
-    loading = Rebuild(directory, config, now_ms)
+    loading = Rebuild(directory, config, now_ms, replicated=replicated)
     loading.take_checkpoints(recovery_point, high_watermark, clean=clean)
     yield from loading.list_files(max(log_start_offset, tiered_end))
     if synced:

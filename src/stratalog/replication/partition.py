@@ -1,13 +1,15 @@
 """One broker's view of a partition's replication: its leader, its in-sync replicas, its high watermark.
 
-In: the metadata log's decisions (leader, epoch, ISR); log end offsets, its own and those that followers' fetches
-reveal. Out: the high watermark, checks of clients' epochs, and replicas to add to or remove from the ISR. It never
-reads a log, and never changes the ISR: the controller does.
+In: the controller's decisions (leader, epoch, ISR); log end offsets, its own and those that followers' fetches
+reveal. Out: the high watermark, checks of clients' epochs, and an ISR to propose to the controller. It never reads a
+log, and never changes the ISR: the controller does.
 
 Invariants:
 
-- the high watermark is the least log end offset of the ISR. It never falls within one leader epoch, and stays as it
-  was while a new leader knows nothing of its followers;
+- the high watermark is at most the least log end offset of the ISR, and of the replicas that a proposal would add: the
+  controller may have added them already. It never falls within one leader epoch, and stays as it was while a new leader
+  knows nothing of its followers;
+- the high watermark stands still while the ISR is smaller than `min.insync.replicas` (KIP-966);
 - epochs only grow.
 
 Kafka: `Partition`, `Replica`.
@@ -19,6 +21,7 @@ from stratalog.errors import ErrorCode, Rejected
 
 UNKNOWN_OFFSET = -1
 NO_EPOCH = -1
+_NEVER = -(1 << 62)
 
 
 @dataclass(slots=True)
@@ -26,11 +29,17 @@ class FollowerState:
     """A leader's view of one follower. Times in ms."""
 
     log_end_offset: int = UNKNOWN_OFFSET
-    caught_up_ms: int = 0
+    caught_up_ms: int = _NEVER
     """When it last had all that the leader had."""
     fetched_at_end: int = UNKNOWN_OFFSET
     """The leader's log end offset at its previous fetch: reaching that means it was caught up then."""
     fetched_ms: int = 0
+    broker_epoch: int = NO_EPOCH
+    """The incarnation that fetched last: a proposal names it, and the controller refuses another one (KIP-903)."""
+    may_join: bool = False
+    """Whether the controller would let it join the ISR, as of its last fetch: it is registered and not fenced."""
+    is_near: bool = False
+    """Whether it may join and has not lagged for long. The high watermark waits for it, so that it can catch up."""
 
 
 class PartitionReplica:
@@ -44,12 +53,20 @@ class PartitionReplica:
         isr: tuple[int, ...],
         leader_epoch: int = NO_EPOCH,
         high_watermark: int = 0,
+        min_isr: int = 1,
     ) -> None:
-        """`high_watermark` is the one last written down; `leader_epoch` the last one known, led by any broker."""
+        """`high_watermark` is the one last written down; `leader_epoch` the last one known, led by any broker.
+
+        `min_isr` is the topic's `min.insync.replicas`.
+        """
         self.node_id = node_id
         self.leader_epoch = leader_epoch
+        self.partition_epoch = NO_EPOCH
         self.replicas = replicas
         self.isr = isr
+        self.proposed: tuple[int, ...] | None = None
+        """The ISR that the controller was asked for, until it is known what the controller decided."""
+        self.min_isr = min_isr
         self.high_watermark = high_watermark
         self.leads = False
         self.log_end_offset = UNKNOWN_OFFSET
@@ -63,19 +80,24 @@ class PartitionReplica:
         *,
         isr: tuple[int, ...] | None = None,
         replicas: tuple[int, ...] | None = None,
+        partition_epoch: int = NO_EPOCH,
         now_ms: int = 0,
     ) -> None:
         """Lead from `leader_epoch`, whose first record will be at `log_end_offset`.
 
         Followers of the ISR get the time of a lag before they count as behind. May be called again in one epoch, when
-        only the ISR or the replicas have changed.
+        only the ISR or the replicas have changed; a call of an older partition epoch changes nothing.
         """
         same_epoch = self.leads and leader_epoch == self.leader_epoch
         assert same_epoch or leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
+        if same_epoch and partition_epoch < self.partition_epoch:
+            return
+        self.partition_epoch = partition_epoch
+        self.proposed = None
         self.replicas = replicas or self.replicas
         self.isr = isr or self.isr
         assert self.node_id in self.isr, f"{self.node_id} leads outside of {self.isr}"
-        others = [node_id for node_id in self.replicas if node_id != self.node_id]
+        others = sorted({*self.replicas, *self.isr} - {self.node_id})
         if same_epoch:
             previous = self.followers
             self.followers = {one: previous.get(one, FollowerState()) for one in others}
@@ -85,7 +107,10 @@ class PartitionReplica:
             self.epoch_start_offset = log_end_offset
             # A crash may have taken the end of a log whose high watermark was written down.
             self.high_watermark = min(self.high_watermark, log_end_offset)
-            self.followers = {one: FollowerState(caught_up_ms=now_ms) for one in others}
+            self.followers = {
+                one: FollowerState(caught_up_ms=now_ms if one in self.isr else _NEVER)
+                for one in others
+            }
         self.on_append(log_end_offset)
 
     def become_follower(self, leader_epoch: int) -> None:
@@ -94,6 +119,7 @@ class PartitionReplica:
         self.leader_epoch = leader_epoch
         self.leads = False
         self.followers = {}
+        self.proposed = None
 
     def on_append(self, log_end_offset: int) -> bool:
         """Note that the log has grown to `log_end_offset`; return whether the high watermark moved."""
@@ -101,10 +127,21 @@ class PartitionReplica:
         self.log_end_offset = log_end_offset
         return self._advance()
 
-    def on_follower_fetch(self, node_id: int, offset: int, now_ms: int) -> bool:
+    def on_follower_fetch(
+        self,
+        node_id: int,
+        offset: int,
+        now_ms: int,
+        *,
+        lag_ms_max: int,
+        broker_epoch: int,
+        may_join: bool,
+    ) -> bool:
         """Note that follower `node_id` has everything below `offset`; return whether the high watermark moved.
 
-        Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)` where it is no replica of ours, as Kafka answers it.
+        `may_join`: the broker is registered with this `broker_epoch` and not fenced. `lag_ms_max` is
+        `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)` where it is no replica of ours, as
+        Kafka answers it.
         """
         assert self.leads, "followers fetch from leaders"
         follower = self.followers.get(node_id)
@@ -118,6 +155,9 @@ class PartitionReplica:
         follower.fetched_at_end = self.log_end_offset
         follower.fetched_ms = now_ms
         follower.log_end_offset = offset
+        follower.broker_epoch = broker_epoch
+        follower.may_join = may_join
+        follower.is_near = may_join and now_ms - follower.caught_up_ms <= lag_ms_max
         return self._advance()
 
     def on_leader_high_watermark(self, high_watermark: int, log_end_offset: int) -> bool:
@@ -159,31 +199,99 @@ class PartitionReplica:
         if not self.leads:
             raise Rejected(ErrorCode.not_leader_or_follower, f"{self.node_id} does not lead")
 
-    def fallen_behind(self, now_ms: int, lag_ms_max: int) -> tuple[int, ...]:
-        """Return members of the ISR that lag for more than `replica.lag.time.max.ms`: propose their removal."""
-        return tuple(
-            node_id
-            for node_id in self.isr
-            if node_id in self.followers
-            and self.followers[node_id].log_end_offset != self.log_end_offset
-            and now_ms - self.followers[node_id].caught_up_ms > lag_ms_max
+    @property
+    def is_below_min_isr(self) -> bool:
+        """Return whether the ISR is smaller than `min.insync.replicas`, or than all replicas where those are fewer."""
+        return len(self.isr) < min(self.min_isr, len(self.replicas))
+
+    def check_min_isr(self, *, is_appended: bool) -> None:
+        """Refuse acks=all where the ISR is too small.
+
+        Raises `Rejected`: NOT_ENOUGH_REPLICAS before the append, NOT_ENOUGH_REPLICAS_AFTER_APPEND after it.
+        """
+        if not self.is_below_min_isr:
+            return
+        code = ErrorCode.not_enough_replicas
+        if is_appended:
+            code = ErrorCode.not_enough_replicas_after_append
+        raise Rejected(
+            code, f"the ISR {self.isr} is smaller than min.insync.replicas, {self.min_isr}"
         )
 
-    def may_join_isr(self, node_id: int) -> bool:
-        """Whether a replica outside the ISR has all that is committed and something of this epoch (KIP-966 aside)."""
+    # The ISR: this leader proposes, the controller decides (KIP-497)
+
+    def propose_isr(self, now_ms: int, lag_ms_max: int) -> tuple[int, ...] | None:
+        """Return the ISR to ask the controller for, or None: it is right as it is, or a proposal is pending.
+
+        Followers leave that were not caught up for `lag_ms_max` (`replica.lag.time.max.ms`). Followers join that have
+        all that is committed, and all below the start of this leader epoch.
+        """
+        assert self.leads, "only a leader proposes"
+        for follower in self.followers.values():
+            if now_ms - follower.caught_up_ms > lag_ms_max:
+                follower.is_near = False
+        self._advance()
+        if self.proposed is not None:
+            return None
+        wanted = [
+            one
+            for one in self.isr
+            if one == self.node_id or not self._lags(one, now_ms, lag_ms_max)
+        ]
+        wanted += [one for one in self.followers if self._joins(one)]
+        if tuple(wanted) == self.isr:
+            return None
+        self.proposed = tuple(wanted)
+        return self.proposed
+
+    def _lags(self, node_id: int, now_ms: int, lag_ms_max: int) -> bool:
         follower = self.followers.get(node_id)
+        return follower is None or (
+            follower.log_end_offset != self.log_end_offset
+            and now_ms - follower.caught_up_ms > lag_ms_max
+        )
+
+    def _joins(self, node_id: int) -> bool:
+        follower = self.followers[node_id]
         return (
-            follower is not None
+            follower.may_join
             and node_id not in self.isr
             and follower.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
         )
 
+    def on_isr_decided(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
+        """Take the ISR that the controller decided in this leader epoch; return whether the high watermark moved.
+
+        An older partition epoch changes nothing: the metadata log may be ahead of an answer, or behind it.
+        """
+        assert self.leads, "a follower takes the ISR from metadata alone"
+        if partition_epoch <= self.partition_epoch:
+            return False
+        self.isr = isr
+        self.partition_epoch = partition_epoch
+        self.proposed = None
+        return self._advance()
+
+    def on_isr_refused(self) -> bool:
+        """Give up the proposal, which the controller certainly did not accept; return as `on_isr_decided`.
+
+        Where the controller may have accepted it, the proposal stays until metadata shows the decision.
+        """
+        self.proposed = None
+        return self._advance()
+
     def _advance(self) -> bool:
         least = self.log_end_offset
-        for node_id in self.isr:
-            if node_id != self.node_id:
-                follower = self.followers.get(node_id)
-                least = min(least, UNKNOWN_OFFSET if follower is None else follower.log_end_offset)
+        if self.followers:
+            if self.is_below_min_isr:
+                return False
+            for node_id, follower in self.followers.items():
+                if (
+                    node_id in self.isr
+                    or follower.is_near
+                    or (self.proposed is not None and node_id in self.proposed)
+                ):
+                    least = min(least, follower.log_end_offset)
         if least <= self.high_watermark:
             return False
         self.high_watermark = least

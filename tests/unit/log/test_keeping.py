@@ -269,6 +269,18 @@ def test_what_was_truncated_does_not_come_back_with_the_power():
         assert steps.load().log_end_offset == 2 + seed % 3, seed
 
 
+def test_truncation_at_the_end_takes_an_epoch_in_which_nothing_was_appended():
+    """Kafka truncates the epochs always: another leader does not know that epoch, and would answer with it for ever."""
+    steps = Steps(LogConfig())
+    steps.append(batch(3), leader_epoch=1)
+    steps.log.assign_epoch(2)
+    steps.truncate(3)
+    assert steps.log.epochs.entries() == [(1, 0)]
+    steps.truncate(5)
+    assert steps.log.epochs.entries() == [(1, 0)]
+    assert steps.load().epochs.entries() == [(1, 0)]
+
+
 def test_truncation_waits_for_what_was_decided():
     steps = Steps(LogConfig())
     steps.decide(batch(1))

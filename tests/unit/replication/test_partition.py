@@ -14,6 +14,12 @@ def leader(isr=(1, 2, 3), replicas=(1, 2, 3), log_end_offset=0, epoch=4, now_ms=
     return replica
 
 
+def fetch(replica, node_id, offset, now_ms=0, *, lag_ms_max=1_000, may_join=True):
+    return replica.on_follower_fetch(
+        node_id, offset, now_ms, lag_ms_max=lag_ms_max, broker_epoch=7, may_join=may_join
+    )
+
+
 def test_alone_everything_is_committed_at_once():
     replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,))
     replica.become_leader(1, 10)
@@ -26,17 +32,17 @@ def test_alone_everything_is_committed_at_once():
 def test_the_slowest_of_the_isr_decides():
     replica = leader(isr=(1, 2))
     assert not replica.on_append(10)
-    assert replica.on_follower_fetch(2, 6, 0)
-    assert not replica.on_follower_fetch(3, 1, 0)
+    assert fetch(replica, 2, 6)
+    assert not fetch(replica, 3, 1)
     assert replica.high_watermark == 6
-    assert replica.on_follower_fetch(2, 10, 0)
+    assert fetch(replica, 2, 10)
     assert replica.high_watermark == 10
 
 
 def test_a_smaller_isr_commits_what_the_lost_one_held_up():
     replica = leader()
     replica.on_append(10)
-    replica.on_follower_fetch(2, 10, 0)
+    fetch(replica, 2, 10)
     assert replica.high_watermark == 0
     replica.become_leader(4, 10, isr=(1, 2))
     assert replica.high_watermark == 10
@@ -45,7 +51,7 @@ def test_a_smaller_isr_commits_what_the_lost_one_held_up():
 def test_a_replica_that_joins_the_isr_does_not_pull_the_high_watermark_back():
     replica = leader(isr=(1,))
     replica.on_append(10)
-    replica.on_follower_fetch(3, 4, 0)
+    fetch(replica, 3, 4)
     replica.become_leader(4, 10, isr=(1, 3))
     assert replica.high_watermark == 10
 
@@ -118,7 +124,7 @@ def test_undecided_transactions_hold_back_the_last_stable_offset():
 
 def test_a_stranger_may_not_fetch_as_a_follower():
     with pytest.raises(Rejected) as refused:
-        leader().on_follower_fetch(9, 0, 0)
+        fetch(leader(), 9, 0)
     assert refused.value.code is ErrorCode.unknown_topic_or_partition
 
 
@@ -127,31 +133,101 @@ def test_one_that_keeps_up_under_load_is_not_behind():
     replica = leader(isr=(1, 2), now_ms=0)
     for now_ms in range(0, 5_000, 100):
         replica.on_append(now_ms + 100)
-        replica.on_follower_fetch(2, now_ms, now_ms)
-    assert replica.fallen_behind(5_000, 1_000) == ()
+        fetch(replica, 2, now_ms, now_ms)
+    assert replica.propose_isr(5_000, 1_000) is None
     replica.on_append(99_999)
-    assert replica.fallen_behind(7_000, 1_000) == (2,)
+    assert replica.propose_isr(7_000, 1_000) == (1,)
 
 
-def test_one_that_stops_is_behind_after_the_lag_and_may_return():
+def test_one_that_stops_leaves_the_isr_after_the_lag_and_joins_again():
     replica = leader(isr=(1, 2, 3))
     replica.on_append(10)
-    replica.on_follower_fetch(2, 10, 900)
-    assert replica.fallen_behind(1_000, 1_000) == ()
-    assert replica.fallen_behind(1_001, 1_000) == (3,)
-    replica.become_leader(4, 10, isr=(1, 2))
+    fetch(replica, 2, 10, 900)
+    assert replica.propose_isr(1_000, 1_000) is None
+    assert replica.propose_isr(1_001, 1_000) == (1, 2)
+    assert replica.high_watermark == 0, "the controller has not decided"
+    assert replica.on_isr_decided((1, 2), 5)
     assert replica.high_watermark == 10
-    replica.on_follower_fetch(3, 9, 2_000)
-    assert not replica.may_join_isr(3)
-    replica.on_follower_fetch(3, 10, 2_000)
-    assert replica.may_join_isr(3)
-    assert not replica.may_join_isr(2)
+    fetch(replica, 3, 9, 2_000)
+    assert replica.propose_isr(2_000, 10_000) is None
+    fetch(replica, 3, 10, 2_000)
+    assert replica.propose_isr(2_000, 10_000) == (1, 2, 3)
+
+
+def test_the_high_watermark_waits_for_a_replica_that_the_controller_may_have_added():
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0)
+    assert replica.propose_isr(0, 1_000) == (1, 2)
+    replica.on_append(10)
+    assert replica.high_watermark == 0
+    assert replica.propose_isr(5_000, 1_000) is None, "one proposal at a time"
+    assert replica.high_watermark == 0, "it lags, but the controller may have added it"
+    assert replica.on_isr_refused()
+    assert replica.high_watermark == 10
+
+
+def test_the_high_watermark_waits_for_a_replica_that_is_about_to_join():
+    """Else a follower of a busy leader never has all that is committed (Kafka: shouldWaitForReplicaToJoinIsr)."""
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0, now_ms=0)
+    replica.on_append(10)
+    assert replica.high_watermark == 0
+    fetch(replica, 2, 8, now_ms=500)
+    assert replica.high_watermark == 8
+    assert replica.propose_isr(501, 1_000) == (1, 2)
+
+
+def test_the_high_watermark_does_not_wait_for_a_fenced_replica():
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0, may_join=False)
+    replica.on_append(10)
+    assert replica.high_watermark == 10
+
+
+def test_a_replica_that_stops_before_it_joins_is_waited_for_only_for_the_lag():
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0, now_ms=0)
+    replica.on_append(10)
+    assert replica.propose_isr(1_001, 1_000) is None
+    assert replica.high_watermark == 10
+
+
+def test_an_older_decision_about_the_isr_changes_nothing():
+    replica = leader(isr=(1, 2, 3))
+    replica.become_leader(4, 0, isr=(1, 2), partition_epoch=8)
+    assert not replica.on_isr_decided((1, 2, 3), 8)
+    replica.become_leader(4, 0, isr=(1, 2, 3), partition_epoch=7)
+    assert replica.isr == (1, 2)
+
+
+def test_below_min_isr_nothing_is_committed_and_acks_all_is_refused():
+    replica = PartitionReplica(node_id=1, replicas=(1, 2, 3), isr=(1,), min_isr=2)
+    replica.become_leader(4, 10)
+    assert replica.high_watermark == 0
+    for is_appended, code in (
+        (False, ErrorCode.not_enough_replicas),
+        (True, ErrorCode.not_enough_replicas_after_append),
+    ):
+        with pytest.raises(Rejected) as refused:
+            replica.check_min_isr(is_appended=is_appended)
+        assert refused.value.code is code
+    fetch(replica, 3, 10)
+    assert replica.on_isr_decided((1, 3), 9)
+    assert replica.high_watermark == 10
+    replica.check_min_isr(is_appended=False)
+
+
+def test_one_replica_is_enough_where_there_is_only_one():
+    replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,), min_isr=2)
+    replica.become_leader(4, 10)
+    replica.check_min_isr(is_appended=False)
+    assert replica.high_watermark == 10
 
 
 def test_an_idle_partition_is_not_behind():
     replica = leader(isr=(1, 2), log_end_offset=5)
-    replica.on_follower_fetch(2, 5, 0)
-    assert replica.fallen_behind(1_000_000, 1_000) == ()
+    fetch(replica, 2, 5)
+    assert replica.propose_isr(1_000_000, 1_000) is None
 
 
 @given(
@@ -173,7 +249,7 @@ def test_against_the_definition(script):
             replica.on_append(end)
         elif verb == "fetch":
             fetched[what] = min(offset, end)
-            replica.on_follower_fetch(what, fetched[what], 0)
+            fetch(replica, what, fetched[what], may_join=False)
         else:
             isr = what
             replica.become_leader(4, end, isr=isr)

@@ -171,6 +171,7 @@ class Loading:
             log_start_offset=max(_log_start(directory, survey, key), tiered_start),
             high_watermark=survey.high_watermarks.get(key, 0),
             tiered_end=tiered_end,
+            replicated=len(topic.partitions[key.partition].replicas) > 1,
             tails=self._tails,
         )
         try:

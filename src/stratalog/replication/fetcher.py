@@ -1,0 +1,221 @@
+"""Follow partitions whose leaders are on one broker: make the next fetch, and turn its answer into steps.
+
+In: partitions to follow, answers and failures of the connection, the steady time. Out: Fetch requests (one at a time),
+and for each partition one step (`following.py`). It never sends, never waits, and never changes a log.
+
+The fetches share one fetch session (KIP-227): a fetch names only partitions that are new or moved since the last one.
+A partition whose step is not carried out yet takes no part in a fetch, so an answer always finds the log as it was
+asked for. A partition that fails waits alone; the others go on.
+
+Invariant: `_session` is what the leader remembers of the session, once the fetch in flight has arrived.
+
+Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from stratalog.errors import ErrorCode
+from stratalog.replication.fetch_sessions import NEW_SESSION, NO_SESSION
+from stratalog.replication.following import Halt, Log, Step, Wait, step
+from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+
+__all__ = ["FetchLimits", "Fetcher"]
+
+_EPOCH_MAX: Final = 2**31 - 1
+_SESSION_ERRORS: Final = (
+    ErrorCode.fetch_session_id_not_found,
+    ErrorCode.invalid_fetch_session_epoch,
+    ErrorCode.fetch_session_topic_id_error,
+)
+
+
+class FetchLimits(NamedTuple):
+    """Kafka's `replica.fetch.*` settings; bytes and milliseconds."""
+
+    max_bytes: int = 1 << 20
+    """Of one partition."""
+    response_max_bytes: int = 10 << 20
+    min_bytes: int = 1
+    wait_max_ms: int = 500
+    backoff_ms: int = 1000
+
+
+class FollowerLog(Log, Protocol):
+    """A follower's log, and its high watermark."""
+
+    high_watermark: int
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A followed partition. `ready_ms`: when it may be fetched; never, while a step is carried out."""
+
+    log: FollowerLog
+    leader_epoch: int
+    ready_ms: float = -inf
+
+
+class Fetcher:
+    """The fetches of broker `node_id` from one other broker."""
+
+    def __init__(self, node_id: int, broker_epoch: int, limits: FetchLimits) -> None:
+        """`broker_epoch` is this incarnation's registration (KIP-903)."""
+        self._replica = ReplicaState(replica_id=node_id, replica_epoch=broker_epoch)
+        self._limits = limits
+        self._followed: dict[TopicIdPartition, _Followed] = {}
+        self._session: dict[TopicIdPartition, FetchPartition] = {}
+        self._session_id = NO_SESSION
+        self._session_epoch = NEW_SESSION
+        self._in_flight = False
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, key: TopicIdPartition, log: FollowerLog, leader_epoch: int) -> None:
+        """Fetch the partition from now on, in `leader_epoch`. The log must have performed every append."""
+        self._followed[key] = _Followed(log, leader_epoch)
+
+    def unfollow(self, key: TopicIdPartition) -> None:
+        """Fetch the partition no more: it has another leader, or is gone. An answer under way is ignored."""
+        self._followed.pop(key, None)
+
+    def resume(self, key: TopicIdPartition, leader_epoch: int, at_ms: float = -inf) -> None:
+        """Fetch the partition again, once its step is carried out; `at_ms`: not earlier than that.
+
+        A step of another leader epoch changes nothing: the partition was given up or followed anew meanwhile.
+        """
+        followed = self._followed.get(key)
+        if followed is not None and followed.leader_epoch == leader_epoch:
+            followed.ready_ms = at_ms
+
+    @property
+    def due_ms(self) -> float:
+        """When the next fetch can be made; `inf` while one is in flight, or nothing can be fetched."""
+        if self._in_flight:
+            return inf
+        return min((one.ready_ms for one in self._followed.values()), default=inf)
+
+    def request(self, now_ms: float) -> FetchRequest | None:
+        """Return the next fetch to send, or None while no partition is ready or another fetch is in flight."""
+        if self._in_flight:
+            return None
+        wanted = {
+            key: self._asked(key, one)
+            for key, one in self._followed.items()
+            if one.ready_ms <= now_ms
+        }
+        if not wanted:
+            return None
+        forgotten: list[TopicIdPartition] = []
+        named = wanted
+        if self._session_epoch != NEW_SESSION:
+            forgotten = [key for key in self._session if key not in wanted]
+            named = {key: one for key, one in wanted.items() if one != self._session.get(key)}
+        self._session = wanted
+        self._in_flight = True
+        limits = self._limits
+        return FetchRequest(
+            replica_state=self._replica,
+            max_wait_ms=limits.wait_max_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=_by_topic(named),
+            forgotten_topics_data=_forgotten(forgotten),
+        )
+
+    def _asked(self, key: TopicIdPartition, followed: _Followed) -> FetchPartition:
+        log = followed.log
+        return FetchPartition(
+            partition=key.partition,
+            current_leader_epoch=followed.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=log.epochs.latest,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=self._limits.max_bytes,
+            high_watermark=log.high_watermark,
+        )
+
+    def on_response(
+        self, response: FetchResponse, now_ms: float
+    ) -> list[tuple[TopicIdPartition, int, Step]]:
+        """Return (partition, leader epoch, step) for each partition that is answered.
+
+        The caller carries each step out and calls `resume`; not for Wait and Halt, which are noted here.
+        """
+        assert self._in_flight, "one answer for each fetch"
+        if response.error_code in _SESSION_ERRORS:
+            self._in_flight = False
+            self._begin_session()
+            return []
+        if response.error_code != ErrorCode.none:
+            self.on_failure(now_ms)
+            return []
+        self._in_flight = False
+        self._session_id = response.session_id
+        self._session_epoch = (
+            NEW_SESSION if response.session_id == NO_SESSION else _next_epoch(self._session_epoch)
+        )
+        steps: list[tuple[TopicIdPartition, int, Step]] = []
+        for topic in response.responses:
+            for answer in topic.partitions:
+                key = TopicIdPartition(topic.topic_id, answer.partition_index)
+                asked = self._session.get(key)
+                followed = self._followed.get(key)
+                if (
+                    asked is None
+                    or followed is None
+                    or asked.current_leader_epoch != followed.leader_epoch
+                    or asked.fetch_offset != followed.log.log_end_offset
+                ):
+                    continue  # it was given up, or followed anew, while the fetch was under way
+                taken = step(followed.log, answer)
+                followed.ready_ms = inf
+                if isinstance(taken, Wait):
+                    followed.ready_ms = now_ms + self._limits.backoff_ms
+                if not isinstance(taken, Wait | Halt):
+                    steps.append((key, followed.leader_epoch, taken))
+        return steps
+
+    def on_failure(self, now_ms: float) -> None:
+        """Note that the fetch in flight failed with its connection: every partition waits, in a new session."""
+        self._in_flight = False
+        self._begin_session()
+        again_ms = now_ms + self._limits.backoff_ms
+        for followed in self._followed.values():
+            followed.ready_ms = max(followed.ready_ms, again_ms)
+
+    def _begin_session(self) -> None:
+        """Name every partition in the next fetch; the id says which session it replaces."""
+        self._session_epoch = NEW_SESSION
+        self._session = {}
+
+
+def _next_epoch(epoch: int) -> int:
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
+
+
+def _by_topic(named: dict[TopicIdPartition, FetchPartition]) -> list[FetchTopic]:
+    topics: dict[UUID, list[FetchPartition]] = {}
+    for key, one in named.items():
+        topics.setdefault(key.topic_id, []).append(one)
+    return [FetchTopic(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()]
+
+
+def _forgotten(keys: list[TopicIdPartition]) -> list[ForgottenTopic]:
+    topics: dict[UUID, list[int]] = {}
+    for key in keys:
+        topics.setdefault(key.topic_id, []).append(key.partition)
+    return [ForgottenTopic(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()]

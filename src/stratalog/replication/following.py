@@ -1,0 +1,143 @@
+"""What a follower does with each answer of its leader: append, truncate, begin anew, wait.
+
+In: the follower's log, the fetch of one partition that it sent, the leader's answer. Out: one step for the shell to
+carry out. It never changes the log, never sends, and never decides which broker leads.
+
+A fetch names the epoch of the last record that the follower has. Where the leader's log differs, its answer names the
+largest epoch up to that one that it knows, and where that epoch ends (KIP-595's form of KIP-101 and KIP-279). The
+follower truncates to the end that both logs share, and fetches again. Each round but the last ends in an older epoch.
+
+Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`; for the leader's side `Partition.readRecords`.
+"""
+
+from typing import Final, NamedTuple, Protocol
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.epochs import NO_EPOCH, LeaderEpochs
+from stratalog.ports import Buffer
+from stratalog.wire.messages.fetch import (
+    NO_EPOCH_END_OFFSET,
+    EpochEndOffset,
+    PartitionData,
+)
+
+__all__ = [
+    "Append",
+    "AskOffsets",
+    "BeginAnew",
+    "FetchFromTier",
+    "Halt",
+    "Log",
+    "Step",
+    "Truncate",
+    "Wait",
+    "diverging_epoch",
+    "reposition",
+    "step",
+]
+
+
+class Log(Protocol):
+    """What the rules see of a log. Every append has been performed."""
+
+    log_start_offset: int
+    log_end_offset: int
+    epochs: LeaderEpochs
+
+
+class Append(NamedTuple):
+    """Append `records` (perhaps none), then take the leader's high watermark and log start."""
+
+    records: Buffer
+    high_watermark: int
+    log_start_offset: int
+
+
+class Truncate(NamedTuple):
+    """Cut off every batch that reaches `offset` or beyond."""
+
+    offset: int
+
+
+class BeginAnew(NamedTuple):
+    """Drop the whole log and begin at `offset`: the leader has nothing below it."""
+
+    offset: int
+
+
+class AskOffsets(NamedTuple):
+    """Ask the leader for its log start and its log end (ListOffsets), then call `reposition`."""
+
+
+class FetchFromTier(NamedTuple):
+    """Build epochs, producers and log start from the bucket: the leader's local log begins above the fetch offset."""
+
+
+class Wait(NamedTuple):
+    """Try again after `replica.fetch.backoff.ms`. The leader, or this broker, has not seen the newest metadata."""
+
+    error: ErrorCode
+
+
+class Halt(NamedTuple):
+    """Fetch no more in this leader epoch: the leader has a newer one, which metadata will bring."""
+
+    error: ErrorCode
+
+
+Step = Append | Truncate | BeginAnew | AskOffsets | FetchFromTier | Wait | Halt
+_NOTHING: Final = b""
+
+
+def step(log: Log, answer: PartitionData) -> Step:
+    """Return what to do with the leader's `answer` to a fetch from the log's end."""
+    error = ErrorCode(answer.error_code)
+    if error is ErrorCode.none:
+        if answer.diverging_epoch != NO_EPOCH_END_OFFSET:
+            return Truncate(_common_end(log, answer.diverging_epoch))
+        records = answer.records
+        assert records is None or isinstance(records, memoryview), "a read answer has one piece"
+        return Append(records or _NOTHING, answer.high_watermark, answer.log_start_offset)
+    if error is ErrorCode.offset_out_of_range:
+        return AskOffsets()
+    if error is ErrorCode.offset_moved_to_tiered_storage:
+        return FetchFromTier()
+    if error is ErrorCode.fenced_leader_epoch:
+        return Halt(error)
+    return Wait(error)
+
+
+def reposition(log: Log, leader_start: int, leader_end: int) -> Truncate | BeginAnew | None:
+    """Return what brings the log back into the leader's range after OFFSET_OUT_OF_RANGE; None where it is within it."""
+    if leader_end < log.log_end_offset:
+        return Truncate(leader_end)
+    if leader_start > log.log_end_offset:
+        return BeginAnew(leader_start)
+    return None
+
+
+def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> EpochEndOffset | None:
+    """Return, on the leader, where a follower's log leaves this one; None where it does not.
+
+    The follower has all below `fetch_offset`, the last of it from `last_fetched_epoch`; -1 asks for no check. Raises
+    `Rejected(OFFSET_OUT_OF_RANGE)` where this log knows no epoch so old, or none at all.
+    """
+    if last_fetched_epoch == NO_EPOCH:
+        return None
+    epoch, end = log.epochs.end_of(last_fetched_epoch, log.log_end_offset)
+    if epoch == NO_EPOCH:
+        raise Rejected(
+            ErrorCode.offset_out_of_range,
+            f"the last fetched epoch {last_fetched_epoch} is newer than {log.epochs.latest}",
+        )
+    if epoch < last_fetched_epoch or end < fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end)
+    return None
+
+
+def _common_end(log: Log, diverging: EpochEndOffset) -> int:
+    """Return an offset up to which both logs may agree, below which they do; at most this log's end."""
+    epoch, end = log.epochs.end_of(diverging.epoch, log.log_end_offset)
+    if epoch == NO_EPOCH:
+        return min(diverging.end_offset, log.log_end_offset)
+    return min(end, diverging.end_offset, log.log_end_offset)
