@@ -32,13 +32,13 @@ from stratalog.log.reading import (
     ReadPlan,
     Slices,
     advance,
-    offset_for_timestamp,
     read_batches,
 )
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
+from stratalog.log.timestamps import offset_for_timestamp
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
 from stratalog.log.values import Appended, Contents, repeat
 from stratalog.wire.batch import (

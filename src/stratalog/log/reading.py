@@ -1,7 +1,7 @@
-"""Find batches and timestamps in segments on disk.
+"""Find batches in segments on disk, by offset.
 
-In: segments, offsets, timestamps. Out: programs that yield `Read` and return views of whole batches. It opens records
-only to find a timestamp, and never checks CRCs: clients, recovery and the archiver do.
+In: segments, offsets. Out: programs that yield `Read` and return views of whole batches. It opens no record, and never
+checks CRCs: clients, recovery and the archiver do.
 
 A batch's offset and length, and the indexes, have no checksum. A reader takes from them only what their neighbours
 confirm. An index entry counts where the log confirms it. Offsets are Corrupt that go back, reach beyond the segment,
@@ -15,8 +15,7 @@ from typing import Final
 
 from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read, Result
-from stratalog.log.index import OFFSET_ENTRY, TIME_ENTRY, search_file
-from stratalog.log.scanning import visit
+from stratalog.log.index import OFFSET_ENTRY, search_file
 from stratalog.log.segment import Segment
 from stratalog.wire.batch import (
     BASE_OFFSET,
@@ -24,10 +23,8 @@ from stratalog.wire.batch import (
     LAST_OFFSET_DELTA,
     SIZE,
     BatchHeader,
-    crc_holds,
     parse_header,
 )
-from stratalog.wire.records import read_records
 
 __all__ = [
     "NotLocal",
@@ -36,14 +33,14 @@ __all__ = [
     "Slices",
     "advance",
     "batch_at",
-    "confirm_time",
-    "offset_for_timestamp",
+    "cut_off",
+    "following",
+    "header_at",
+    "locate",
     "read_batches",
     "segment_at",
 ]
 
-_OPENED_BYTES_MAX: Final = 32 << 20
-_SCAN_BYTES: Final = 256 * 1024
 _HEADERS_BYTES: Final = 8 * 1024
 """What one look for a batch reads at a time: index entries lie about half as far apart."""
 _ENTRIES_TRIED: Final = 2
@@ -133,7 +130,8 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _following(segments: list[Segment], segment: Segment) -> Segment | None:
+def following(segments: list[Segment], segment: Segment) -> Segment | None:
+    """Return the segment after this one, or None."""
     at = bisect_right(segments, segment.base_offset, key=_base_offset)
     return segments[at] if at < len(segments) else None
 
@@ -158,7 +156,7 @@ def read_batches(
         if position is not None:
             walk.expected = offset
         else:
-            position, walk.expected, found = yield from _locate(segment, offset, max_bytes)
+            position, walk.expected, found = yield from locate(segment, offset, max_bytes)
             if found is not None:
                 position += walk.feed(found, position)
         while not walk.done and position < segment.readable:
@@ -166,7 +164,7 @@ def read_batches(
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             if len(data) < size:
-                raise _cut_off(segment, position + len(data))
+                raise cut_off(segment, position + len(data))
             position += walk.feed(data, position)
         if walk.in_doubt and walk.view is not None:
             behind = yield Read(segment.path, position, _OFFSET_BYTES)
@@ -177,7 +175,7 @@ def read_batches(
             return Slices([walk.view], walk.first_offset, walk.next_offset)
         if walk.done:
             break
-        segment = _following(segments, segment)
+        segment = following(segments, segment)
     return Slices([], offset, offset)
 
 
@@ -190,48 +188,25 @@ def batch_at(
     """
     segment = segment_at(segments, offset)
     while segment is not None and segment.base_offset < end_offset:
-        position, _, _ = yield from _locate(segment, offset)
+        position, _, _ = yield from locate(segment, offset)
         while position + HEADER_SIZE <= segment.readable:
             size = min(_HEADERS_BYTES, segment.readable - position)
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             at = 0
             while at + HEADER_SIZE <= len(data):
-                header = _header(segment.path, data, at, position)
+                header = header_at(segment.path, data, at, position)
                 if header.next_offset > offset:
                     return segment, position + at, header
                 at += header.size
             if at == 0:
-                raise _cut_off(segment, position + len(data))
+                raise cut_off(segment, position + len(data))
             position += at
-        segment = _following(segments, segment)
+        segment = following(segments, segment)
     return None
 
 
-def confirm_time(segment: Segment) -> Program[None]:
-    """Hold a closed segment's largest timestamp, which an index file says, against its batches.
-
-    The file has no checksum, and retention deletes by that time. Where the batch that it names does not have it, every
-    header that can be read is looked at.
-    """
-    try:
-        found = yield from batch_at([segment], segment.max_timestamp_offset, segment.next_offset)
-    except Corrupt:
-        found = None
-    if found is None or found[2].max_timestamp != segment.max_timestamp:
-        segment.max_timestamp = -1
-
-        def take(header: BatchHeader, _view: memoryview) -> bool:
-            if header.max_timestamp > segment.max_timestamp:
-                segment.max_timestamp = header.max_timestamp
-                segment.max_timestamp_offset = header.last_offset
-            return True
-
-        yield from visit(segment.path, 0, segment.size, take)
-    segment.is_time_confirmed = True
-
-
-def _locate(
+def locate(
     segment: Segment, offset: int, wanted: int = HEADER_SIZE
 ) -> Generator[Read, Result, tuple[int, int, bytes | bytearray | None]]:
     """Find where a search for the batch that holds `offset` begins.
@@ -254,7 +229,7 @@ def _locate(
             data = yield Read(segment.path, position, size)
             assert isinstance(data, bytes | bytearray)
             if len(data) < size:
-                raise _cut_off(segment, position + len(data))
+                raise cut_off(segment, position + len(data))
             try:
                 header = parse_header(data)
             except Corrupt:
@@ -332,7 +307,7 @@ class _Walk:
         while at + HEADER_SIZE <= end:
             self.in_doubt = False
             try:
-                header = _header(self.segment.path, data, at, position)
+                header = header_at(self.segment.path, data, at, position)
                 first, behind = header[BASE_OFFSET], at + header[SIZE]
                 next_offset = first + header[LAST_OFFSET_DELTA] + 1
                 if first != self.expected or not first < next_offset <= self.segment.next_offset:
@@ -361,7 +336,7 @@ class _Walk:
             self.done = True
             self.view = memoryview(data)[start:at]
         elif at_end and not self.done and at < end:
-            raise _cut_off(self.segment, self.segment.readable)
+            raise cut_off(self.segment, self.segment.readable)
         return at
 
     def _check_gap(self, position: int, header: BatchHeader, behind: bytes | bytearray) -> None:
@@ -392,93 +367,14 @@ def _damaged(path: str, position: int, reason: str) -> Corrupt:
     return Corrupt(f"{path}: byte {position}: {reason}", (path, position))
 
 
-def _cut_off(segment: Segment, position: int) -> Corrupt:
+def cut_off(segment: Segment, position: int) -> Corrupt:
     """Return the error for a file that ends at `position`, and should go on."""
     return _damaged(segment.path, position, "the file ends inside a batch")
 
 
-def _header(path: str, data: bytes | bytearray, at: int, position: int) -> BatchHeader:
+def header_at(path: str, data: bytes | bytearray, at: int, position: int) -> BatchHeader:
     """Return the batch header at index `at` of bytes that lie at `position` of a file. Raises Corrupt."""
     try:
         return parse_header(data, at)
     except Corrupt as error:
         raise _damaged(path, position + at, str(error)) from error
-
-
-def offset_for_timestamp(
-    segments: list[Segment], timestamp: int, start_offset: int, end_offset: int
-) -> Program[tuple[int, int, int] | None]:
-    """The first record at or after `timestamp` within [start_offset, end_offset), as (offset, timestamp, leader epoch).
-
-    "First" is by offset. Kafka: `UnifiedLog.fetchOffsetByTimestamp`.
-    """
-    segment = segment_at(segments, start_offset)
-    while segment is not None and segment.base_offset < end_offset:
-        if segment.max_timestamp >= timestamp:
-            relative = yield from _time_floor(segment, timestamp)
-            from_offset = max(segment.base_offset + relative, start_offset)
-            position, _, _ = yield from _locate(segment, from_offset)
-            found = yield from _search_records(
-                segment, position, timestamp, start_offset, end_offset
-            )
-            if found is not None:
-                return found
-        segment = _following(segments, segment)
-    return None
-
-
-def _time_floor(segment: Segment, timestamp: int) -> Program[int]:
-    if segment.time_index is not None:
-        return segment.time_index.floor(timestamp)
-    found = yield from search_file(
-        segment.time_index_path, segment.time_index_size, TIME_ENTRY, timestamp - 1
-    )
-    return 0 if found is None else found[1]
-
-
-def _search_records(
-    segment: Segment, position: int, timestamp: int, start_offset: int, end_offset: int
-) -> Program[tuple[int, int, int] | None]:
-    wanted = _SCAN_BYTES
-    while position < segment.readable:
-        size = min(wanted, segment.readable - position)
-        data = yield Read(segment.path, position, size)
-        assert isinstance(data, bytes | bytearray)
-        at = 0
-        wanted = _SCAN_BYTES
-        while at + HEADER_SIZE <= len(data):
-            header = _header(segment.path, data, at, position)
-            if header.base_offset >= end_offset:
-                return None
-            if at + header.size > len(data):
-                wanted = max(header.size, _SCAN_BYTES)
-                break
-            if header.max_timestamp >= timestamp and header.next_offset > start_offset:
-                batch = memoryview(data)[at : at + header.size]
-                found = _search_batch(batch, header, timestamp, start_offset, end_offset)
-                if found is not None:
-                    return *found, header.leader_epoch
-            at += header.size
-        if at == 0 and size == segment.readable - position:
-            raise _cut_off(segment, position + len(data))
-        position += at
-    return None
-
-
-def _search_batch(
-    batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int, end_offset: int
-) -> tuple[int, int] | None:
-    """The record looked for, as (offset, timestamp).
-
-    Where a producer wrote what cannot be opened, or what would fill the memory, the batch's beginning: nothing at or
-    after `timestamp` lies before it. Raises Corrupt where the bytes are not what the producer wrote.
-    """
-    try:
-        for record in read_records(batch, max_bytes=_OPENED_BYTES_MAX):
-            if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
-                return record.offset, min(record.timestamp, header.max_timestamp)
-    except Corrupt:
-        if not crc_holds(batch, 0, header):
-            raise
-        return max(header.base_offset, start_offset), header.max_timestamp
-    return None

@@ -28,9 +28,10 @@ from stratalog.broker.partitions.checkpointing import Checkpoints
 from stratalog.broker.partitions.creating import Creating, all_of
 from stratalog.broker.partitions.loading import Loaded, Loading
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.partitions.settings import configured_topics, log_configs
 from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
+from stratalog.config import BrokerConfig, LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import Effect
 from stratalog.log.partition_log import PartitionLog
@@ -40,7 +41,6 @@ from stratalog.metadata.image import (
     EMPTY,
     Image,
     Partition,
-    ResourceType,
     Topic,
 )
 from stratalog.ports import Clock, Entropy
@@ -173,7 +173,7 @@ class Hosting:
             hosted.was_tiered = found.was_tiered
 
         loading = Loading(self.asides, self.checkpoints, self._clock, self._tails, add)
-        configs = self._configs_of(image)
+        configs = log_configs(image, self._node_id, self._config)
         await loading.run(self.directories, image, self._node_id, removed_topics, configs)
         self.damaged, self.resumed = loading.damaged, loading.resumed
         creating = Creating(self.asides, self._tails, configs, loading.lost)
@@ -196,8 +196,12 @@ class Hosting:
         """
         self._image = image
         changed = roles(delta, image, self._node_id)
-        creating = Creating(self.asides, self._tails, self._configs_of(image))
-        steps = self._carry_out(creating, image, changed, self._configured(image, delta))
+        creating = Creating(
+            self.asides, self._tails, log_configs(image, self._node_id, self._config)
+        )
+        steps = self._carry_out(
+            creating, image, changed, configured_topics(image, delta, self._node_id)
+        )
         if not self._changing and next(steps, None) is None:
             return creating.done()
         self._changing.append(changed)
@@ -326,23 +330,12 @@ class Hosting:
 
     # Settings
 
-    def _configured(self, image: Image, delta: Delta) -> list[Topic]:
-        """The topics that were there before and that have other settings now."""
-        found: set[UUID] = set()
-        for kind, name in delta.changed_configs:
-            if kind == ResourceType.BROKER and name in ("", str(self._node_id)):
-                found.update(image.topics_by_id)
-            topic = image.topic(name) if kind == ResourceType.TOPIC else None
-            if topic is not None:
-                found.add(topic.id)
-        return [image.topics_by_id[topic_id] for topic_id in found - delta.created_topics]
-
     def _configure(
         self, partitions: Iterable[tuple[Topic, int]], image: Image
     ) -> "list[asyncio.Future[None]]":
         """Give partitions their topics' settings; return what must be waited for."""
         restarted: set[LogDirectory] = set()
-        config_of = self._configs_of(image)
+        config_of = log_configs(image, self._node_id, self._config)
         for topic, index in partitions:
             hosted = self.by_id.get(TopicIdPartition(topic.id, index))
             if hosted is None:
@@ -359,20 +352,6 @@ class Hosting:
         for react in self.on_tier_changed if changes_tier and hosted.replica.leads else ():
             react(hosted)
         return hosted.log.log_start_offset > start
-
-    def _configs_of(self, image: Image) -> Callable[[Topic], LogConfig]:
-        """Return what gives a topic's settings; topics with the same ones share them."""
-        broker = DynamicConfigs.of(image.configs, self._node_id).over(self._config)
-        made: dict[frozenset[tuple[str, str]], LogConfig] = {}
-
-        def config_of(topic: Topic) -> LogConfig:
-            own = image.topic_configs(topic.name)
-            key = frozenset(own.items())
-            if key not in made:
-                made[key] = log_config(broker, own)
-            return made[key]
-
-        return config_of
 
     # Roles
 

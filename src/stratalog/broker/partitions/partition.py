@@ -24,8 +24,9 @@ from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.reading import ReadPlan, Slices, confirm_time, segment_at
+from stratalog.log.reading import ReadPlan, Slices, segment_at
 from stratalog.log.retention import unconfirmed
+from stratalog.log.timestamps import confirm_time
 from stratalog.log.values import Appended
 from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica

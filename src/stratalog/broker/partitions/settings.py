@@ -1,0 +1,38 @@
+"""The settings of partitions' logs: from the metadata image, and which topics have changed ones.
+
+In: an image and its delta, the broker's settings. Out: log settings by topic. It changes no log: `hosting.py` does.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.image import Image, ResourceType, Topic
+
+
+def configured_topics(image: Image, delta: Delta, node_id: int) -> list[Topic]:
+    """Return the topics that existed before and that have other settings now."""
+    found: set[UUID] = set()
+    for kind, name in delta.changed_configs:
+        if kind == ResourceType.BROKER and name in ("", str(node_id)):
+            found.update(image.topics_by_id)
+        topic = image.topic(name) if kind == ResourceType.TOPIC else None
+        if topic is not None:
+            found.add(topic.id)
+    return [image.topics_by_id[topic_id] for topic_id in found - delta.created_topics]
+
+
+def log_configs(image: Image, node_id: int, config: BrokerConfig) -> Callable[[Topic], LogConfig]:
+    """Return a function from a topic to its settings; topics with the same ones share them."""
+    broker = DynamicConfigs.of(image.configs, node_id).over(config)
+    made: dict[frozenset[tuple[str, str]], LogConfig] = {}
+
+    def config_of(topic: Topic) -> LogConfig:
+        own = image.topic_configs(topic.name)
+        key = frozenset(own.items())
+        if key not in made:
+            made[key] = log_config(broker, own)
+        return made[key]
+
+    return config_of

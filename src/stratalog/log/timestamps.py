@@ -1,0 +1,123 @@
+"""Find offsets by timestamp in segments on disk, and confirm a segment's largest timestamp.
+
+In: segments, timestamps. Out: programs that yield `Read` and return offsets. It opens records only in the one batch
+that may hold the timestamp.
+"""
+
+from typing import Final
+
+from stratalog.errors import Corrupt
+from stratalog.log.effects import Program, Read
+from stratalog.log.index import TIME_ENTRY, search_file
+from stratalog.log.reading import batch_at, cut_off, following, header_at, locate, segment_at
+from stratalog.log.scanning import visit
+from stratalog.log.segment import Segment
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds
+from stratalog.wire.records import read_records
+
+__all__ = ["confirm_time", "offset_for_timestamp"]
+
+_OPENED_BYTES_MAX: Final = 32 << 20
+_SCAN_BYTES: Final = 256 * 1024
+
+
+def confirm_time(segment: Segment) -> Program[None]:
+    """Hold a closed segment's largest timestamp, which an index file says, against its batches.
+
+    The file has no checksum, and retention deletes by that time. Where the batch that it names does not have it, every
+    header that can be read is looked at.
+    """
+    try:
+        found = yield from batch_at([segment], segment.max_timestamp_offset, segment.next_offset)
+    except Corrupt:
+        found = None
+    if found is None or found[2].max_timestamp != segment.max_timestamp:
+        segment.max_timestamp = -1
+
+        def take(header: BatchHeader, _view: memoryview) -> bool:
+            if header.max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = header.max_timestamp
+                segment.max_timestamp_offset = header.last_offset
+            return True
+
+        yield from visit(segment.path, 0, segment.size, take)
+    segment.is_time_confirmed = True
+
+
+def offset_for_timestamp(
+    segments: list[Segment], timestamp: int, start_offset: int, end_offset: int
+) -> Program[tuple[int, int, int] | None]:
+    """The first record at or after `timestamp` within [start_offset, end_offset), as (offset, timestamp, leader epoch).
+
+    "First" is by offset. Kafka: `UnifiedLog.fetchOffsetByTimestamp`.
+    """
+    segment = segment_at(segments, start_offset)
+    while segment is not None and segment.base_offset < end_offset:
+        if segment.max_timestamp >= timestamp:
+            relative = yield from _time_floor(segment, timestamp)
+            from_offset = max(segment.base_offset + relative, start_offset)
+            position, _, _ = yield from locate(segment, from_offset)
+            found = yield from _search_records(
+                segment, position, timestamp, start_offset, end_offset
+            )
+            if found is not None:
+                return found
+        segment = following(segments, segment)
+    return None
+
+
+def _time_floor(segment: Segment, timestamp: int) -> Program[int]:
+    if segment.time_index is not None:
+        return segment.time_index.floor(timestamp)
+    found = yield from search_file(
+        segment.time_index_path, segment.time_index_size, TIME_ENTRY, timestamp - 1
+    )
+    return 0 if found is None else found[1]
+
+
+def _search_records(
+    segment: Segment, position: int, timestamp: int, start_offset: int, end_offset: int
+) -> Program[tuple[int, int, int] | None]:
+    wanted = _SCAN_BYTES
+    while position < segment.readable:
+        size = min(wanted, segment.readable - position)
+        data = yield Read(segment.path, position, size)
+        assert isinstance(data, bytes | bytearray)
+        at = 0
+        wanted = _SCAN_BYTES
+        while at + HEADER_SIZE <= len(data):
+            header = header_at(segment.path, data, at, position)
+            if header.base_offset >= end_offset:
+                return None
+            if at + header.size > len(data):
+                wanted = max(header.size, _SCAN_BYTES)
+                break
+            if header.max_timestamp >= timestamp and header.next_offset > start_offset:
+                batch = memoryview(data)[at : at + header.size]
+                found = _search_batch(batch, header, timestamp, start_offset, end_offset)
+                if found is not None:
+                    return *found, header.leader_epoch
+            at += header.size
+        if at == 0 and size == segment.readable - position:
+            raise cut_off(segment, position + len(data))
+        position += at
+    return None
+
+
+def _search_batch(
+    batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int, end_offset: int
+) -> tuple[int, int] | None:
+    """The record looked for, as (offset, timestamp).
+
+    Where a producer wrote what cannot be opened, or what would fill the memory, the batch's beginning: nothing at or
+    after `timestamp` lies before it. Raises Corrupt where the bytes are not what the producer wrote.
+    """
+    try:
+        for record in read_records(batch, max_bytes=_OPENED_BYTES_MAX):
+            if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
+                return record.offset, min(record.timestamp, header.max_timestamp)
+    except Corrupt:
+        if not crc_holds(batch, 0, header):
+            raise
+        return max(header.base_offset, start_offset), header.max_timestamp
+    return None
