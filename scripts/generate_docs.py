@@ -238,6 +238,7 @@ def protocol() -> str:
                 api.name,
                 advertised,
                 served,
+                ", ".join(sorted(kind.value for kind in api.listeners)),
                 ", ".join(f"{one.operation.name} {one.resource.name}" for one in api.rights),
                 f"`broker/apis/{Path(module.__file__ or '').name}`",
             )
@@ -249,10 +250,11 @@ def protocol() -> str:
 
 {NOTICE}
 The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
-the order of the requests of a connection. "rights" are what the broker asks its authorizer for, as Apache Kafka
+the order of the requests of a connection. A listener of a kind serves the APIs of its kind alone; all listeners are
+brokers' today. "rights" are what the broker asks its authorizer for, as Apache Kafka
 does. Stratalog has no authorizer yet: each client may do everything.
 
-{table(("key", "API", "advertised", "served", "rights", "handler"), rows)}
+{table(("key", "API", "advertised", "served", "listeners", "rights", "handler"), rows)}
 ## What the versions changed
 
 {chr(10).join(notes)}"""

@@ -157,6 +157,8 @@ class Message:
     side: str
     versions: Span
     flexible: Span
+    listeners: tuple[str, ...]
+    """Kinds of listeners that serve the request; none for a response."""
     structs: list[StructType]
 
     @property
@@ -255,8 +257,9 @@ def _message(schema: dict[str, Any], shared: set[str]) -> Message:
     add(schema["name"], schema["fields"]).versions = versions
     _spread_versions(list(structs.values()))
     side = schema["type"] if schema["type"] in ("request", "response") else RECORD
-    key = schema.get("apiKey", -1)
-    return Message(schema["name"], key, side, versions, flexible, list(structs.values()))
+    key, listeners = schema.get("apiKey", -1), tuple(schema.get("listeners", ()))
+    classes = list(structs.values())
+    return Message(schema["name"], key, side, versions, flexible, listeners, classes)
 
 
 def _spread_versions(structs: list[StructType]) -> None:

@@ -31,6 +31,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import open_cluster_metadata
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
+from stratalog.broker.network.session import ListenerContext
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Assign, Moves
 from stratalog.broker.partitions.partition import HostedPartition
@@ -43,9 +44,10 @@ from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
-from stratalog.ports import Disk, Outside, SocketBuffers
+from stratalog.ports import Disk, Outside, Security, SocketBuffers
 from stratalog.ports import Listener as Bound
 from stratalog.replication.roles import Transition
+from stratalog.wire.apis import ListenerKind
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.validation import INTERPRETED
 
@@ -331,11 +333,14 @@ class Node:
         ports: dict[str, Listener] = {}
         dispatcher = Dispatcher(broker, self._connections.turns)
         for listener in self.config.listeners:
+            security = Security(self.config.security_protocol(listener.name))
+            context = ListenerContext(listener.name, ListenerKind.BROKER, security)
             try:
                 bound = await self.outside.network.listen(
                     listener.host,
                     listener.port,
-                    self._connections.accepting(dispatcher.serve, listener.name),
+                    self._connections.accepting(dispatcher.serve, context),
+                    context.security,
                     SocketBuffers(
                         self.config.int("socket.send.buffer.bytes"),
                         self.config.int("socket.receive.buffer.bytes"),

@@ -205,6 +205,17 @@ class SocketBuffers(NamedTuple):
 SYSTEM_BUFFERS: Final = SocketBuffers()
 
 
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How the connections of a listener are secured. `protocol` is the name of Kafka's security protocol."""
+
+    protocol: str
+
+
+PLAINTEXT: Final = Security("PLAINTEXT")
+"""Neither TLS nor SASL."""
+
+
 class Network(Protocol):
     """Stream connections. Raises OSError where the address is taken or refuses."""
 
@@ -213,8 +224,10 @@ class Network(Protocol):
         host: str,
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
+        security: Security,
         buffers: SocketBuffers = ...,
-    ) -> Awaitable[Listener]: ...
+    ) -> Awaitable[Listener]:
+        """Bind and accept. Raises UserError for a security protocol that it cannot provide."""
 
     def connect(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.system import SystemWorkers
-from stratalog.ports import SocketBuffers
+from stratalog.ports import PLAINTEXT, SocketBuffers
 
 TIMEOUT_S = 10
 
@@ -49,7 +49,7 @@ def test_a_listeners_connections_have_its_buffer_sizes(
                 options = (socket.SO_SNDBUF, socket.SO_RCVBUF)
                 accepted.set_result([made.getsockopt(socket.SOL_SOCKET, one) for one in options])
 
-        listener = await TcpNetwork().listen("127.0.0.1", 0, Accepting, buffers)
+        listener = await TcpNetwork().listen("127.0.0.1", 0, Accepting, PLAINTEXT, buffers)
         async with asyncio.timeout(TIMEOUT_S):
             transport, _ = await TcpNetwork().connect("127.0.0.1", listener.port, asyncio.Protocol)
             found = await accepted

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.sim.process import Process, current
 
-from stratalog.ports import SYSTEM_BUFFERS, Buffer, SocketBuffers
+from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Buffer, Security, SocketBuffers
 
 LOCAL = "127.0.0.1"
 STORY = "story"
@@ -109,8 +109,10 @@ class SimNetwork:
         host: str,
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
+        security: Security,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> SimListener:
+        assert security == PLAINTEXT, "nothing else can be simulated"
         if port == 0:
             port = self._next_port
             self._next_port += 1

@@ -1,17 +1,23 @@
 """Each connection has a session of its own; what its principal may do is the authorizer's answer."""
 
 import asyncio
+from dataclasses import replace
 
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
 from tests.sim.world import World
 
+from stratalog.broker.apis import APIS
 from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
 from stratalog.broker.network.session import ANONYMOUS, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.ports import PLAINTEXT
+from stratalog.wire.apis import ListenerKind
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.create_topics import CreateTopicsRequest
+from stratalog.wire.messages.fetch import FetchRequest
 from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 
@@ -31,10 +37,10 @@ def test_a_session_is_made_at_accept_and_learns_the_clients_software() -> None:
         named = ApiVersionsRequest(client_software_name="lib", client_software_version="1.2")
         assert (await one.ask(3, named)).error_code == ErrorCode.none
         (session,) = sessions(machine, "raw")
-        assert session.listener == machine.node.config.listeners[0].name
+        assert session.listener.name == machine.node.config.listeners[0].name
         assert session.host
         assert str(session.principal) == "User:ANONYMOUS"
-        assert session.security_protocol == "PLAINTEXT"
+        assert session.listener.security == PLAINTEXT
         assert session.authenticated_until_ms is None
         assert session.software == "lib 1.2"
         bad = ApiVersionsRequest(client_software_name="-", client_software_version="1.2")
@@ -80,6 +86,26 @@ def test_clients_see_what_the_authorizer_allows() -> None:
         assert found == {"t": 1 << Operation.READ | 1 << Operation.DESCRIBE, "u": NOT_ASKED}
         assert answer.cluster_authorized_operations == 0
         raw.close()
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_listener_serves_the_apis_of_its_kind_alone() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        await machine.start()
+        raw = await Raw.connect(machine.world.network)
+        everything = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}
+        assert everything == set(APIS), "each API that is served belongs to brokers' listeners"
+        (session,) = sessions(machine, "raw")
+        session.listener = replace(session.listener, kind=ListenerKind.CONTROLLER)
+        shown = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}
+        assert shown == {key for key in APIS if ListenerKind.CONTROLLER in APIS[key].listeners}
+        assert {FetchRequest.KEY, CreateTopicsRequest.KEY} <= shown
+        assert MetadataRequest.KEY not in shown
+        raw.tell(9, MetadataRequest(topics=None))
+        await raw.closed
         await machine.stop()
 
     run(story())

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratalog.ports import SYSTEM_BUFFERS, SocketBuffers
+from stratalog.errors import UserError
+from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers
 
 _BACKLOG = 1024
 
@@ -44,8 +45,14 @@ class TcpNetwork:
         host: str,
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
+        security: Security,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> TcpListener:
+        if security != PLAINTEXT:
+            raise UserError(
+                f"{host}:{port} cannot listen with the security protocol {security.protocol}; "
+                f"accepted: {PLAINTEXT.protocol}"
+            )
         server = await asyncio.get_running_loop().create_server(
             protocol, host or None, port, backlog=_BACKLOG, start_serving=False
         )

@@ -215,13 +215,15 @@ class BrokerConfig:
         listeners = (parse_listener(text) for text in self.list(setting))
         return tuple(listener for listener in listeners if listener.name not in controllers)
 
+    def security_protocol(self, listener: builtins.str) -> builtins.str:
+        """Return the security protocol of a listener; a name that is not mapped is a protocol's."""
+        items = items_of(self.str("listener.security.protocol.map"))
+        return dict(item.split(":", 1) for item in items).get(listener, listener)
+
     def check(self) -> None:
         """Raises UserError where settings that are each right contradict one another."""
-        protocols = dict(
-            item.split(":", 1) for item in items_of(self.str("listener.security.protocol.map"))
-        )
         for listener in self.listeners:
-            protocol = protocols.get(listener.name, listener.name)
+            protocol = self.security_protocol(listener.name)
             if protocol != "PLAINTEXT":
                 raise UserError(
                     f"listeners: {listener} needs the security protocol {protocol}; accepted: "

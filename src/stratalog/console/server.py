@@ -26,7 +26,7 @@ from stratalog.console.exposition import CONTENT_TYPE
 from stratalog.console.health import health
 from stratalog.console.pause import Pause
 from stratalog.console.watched import Watched
-from stratalog.ports import Listener, Network
+from stratalog.ports import PLAINTEXT, Listener, Network
 
 _CONNECTIONS_MAX: Final = 32
 _SILENT_S: Final = 10.0
@@ -70,7 +70,7 @@ class Console:
             timeout_keep_alive=75,
         )
         config.load()
-        self._bound = await network.listen(host, port, self._accepting(config))
+        self._bound = await network.listen(host, port, self._accepting(config), PLAINTEXT)
         self._probe = asyncio.get_running_loop().create_task(self._watch_loop())
         return self._bound.port
 

@@ -15,7 +15,7 @@ from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpListener, TcpNetwork
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.system import SystemClock, SystemWorkers, outside
-from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, SocketBuffers
+from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, Security, SocketBuffers
 
 
 class Switch:
@@ -111,6 +111,7 @@ class CutNetwork(TcpNetwork):
         host: str,
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
+        security: Security,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> TcpListener:
         def accept() -> asyncio.BaseProtocol:
@@ -125,7 +126,7 @@ class CutNetwork(TcpNetwork):
             made.connection_made = connection_made  # type: ignore[method-assign]
             return made
 
-        listener = await super().listen(host, port, accept, buffers)
+        listener = await super().listen(host, port, accept, security, buffers)
         self._listeners.append(listener)
         return listener
 

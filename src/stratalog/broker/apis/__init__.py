@@ -19,8 +19,11 @@ from stratalog.wire.apis import APIS as NAMES
 def _api(
     name: str, key: int, advertised: tuple[int, int], *rights: str, served_from: int = -1
 ) -> Api:
-    load = partial(_handler, NAMES[key].name)
-    return Api(name, key, advertised, load, tuple(map(_right, rights)), served_from)
+    known = NAMES[key]
+    load = partial(_handler, known.name)
+    return Api(
+        name, key, advertised, load, known.listeners, tuple(map(_right, rights)), served_from
+    )
 
 
 def _right(text: str) -> Right:

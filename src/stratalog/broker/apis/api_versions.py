@@ -45,7 +45,7 @@ def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
         call.session.software = software
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=advertised(call.needs.apis),
+        api_keys=advertised(call.needs.apis, call.session.listener.kind),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in _SUPPORTED.items()

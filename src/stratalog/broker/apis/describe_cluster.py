@@ -46,7 +46,7 @@ def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse
         controller_id=cluster.controller_id(),
         brokers=[
             DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
-            for node, host, port, rack in cluster.live_brokers(call.session.listener)
+            for node, host, port, rack in cluster.live_brokers(call.session.listener.name)
         ],
         cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations

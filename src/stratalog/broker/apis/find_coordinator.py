@@ -89,7 +89,7 @@ async def _coordinator(
         raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
     index = partition_for(key, len(offsets.partitions))
     leader = call.needs.cluster.standing(offsets.id, index, offsets.partitions[index]).leader
-    for node, host, port, _rack in call.needs.cluster.live_brokers(call.session.listener):
+    for node, host, port, _rack in call.needs.cluster.live_brokers(call.session.listener.name):
         if node == leader:
             return _Found(node, host, port)
     message = f"{OFFSETS_TOPIC}-{index} has no leader that is active"

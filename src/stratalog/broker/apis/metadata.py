@@ -141,7 +141,7 @@ def _answer(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in cluster.live_brokers(call.session.listener)
+            for node, host, port, rack in cluster.live_brokers(call.session.listener.name)
         ],
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id(),

@@ -17,7 +17,7 @@ import structlog
 
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Serve, Shared
-from stratalog.broker.network.session import Session
+from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
@@ -82,7 +82,7 @@ class Connections:
             map(parse_address_limit, items_of(config.str("max.connections.per.ip.overrides")))
         )
 
-    def accepting(self, serve: Serve, listener: str) -> Callable[[], Connection]:
+    def accepting(self, serve: Serve, listener: ListenerContext) -> Callable[[], Connection]:
         """Makes the protocol of each connection that comes to a listener."""
 
         def accept() -> Connection:
@@ -98,7 +98,7 @@ class Connections:
 
     def _opened(self, connection: Connection) -> bool:
         session = connection.session
-        listener = session.listener
+        listener = session.listener.name
         refused_by = self._refused_by(listener, session.host)
         self._count(refused_by is None)
         if refused_by is not None:
@@ -134,7 +134,7 @@ class Connections:
             return  # it was refused
         session = connection.session
         self._all.remove(connection)
-        self._by_listener[session.listener] -= 1
+        self._by_listener[session.listener.name] -= 1
         self._by_host[session.host] -= 1
         if not self._by_host[session.host]:
             del self._by_host[session.host]

@@ -33,6 +33,7 @@ from stratalog.broker.network.turns import Pace, Turns
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
+from stratalog.wire.apis import ListenerKind
 from stratalog.wire.budget import DecodeBudget, OverBudget
 from stratalog.wire.envelope import (
     Received,
@@ -119,6 +120,7 @@ class Api(Struct, frozen=True, dict=True):
     key: int
     advertised: tuple[int, int]
     load: Callable[[], Handler]
+    listeners: frozenset[ListenerKind]
     rights: tuple[Right, ...]
     """The rights that Kafka's authorizer checks, for each resource that a request names; some requests need fewer."""
     served_from: int = -1
@@ -154,7 +156,10 @@ class Dispatcher:
         self._turns = turns
         self._apis = broker.apis
         self._needs: dict[int, Any] = {}
-        self._served = {api.key: api.served for api in broker.apis.values()}
+        self._served = {
+            kind: {api.key: api.served for api in broker.apis.values() if kind in api.listeners}
+            for kind in ListenerKind
+        }
         self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
@@ -169,11 +174,11 @@ class Dispatcher:
         try:
             if len(frame) > _AT_ONCE_BYTES and not is_produce(frame):
                 return Later(self._serve_large(session, frame, began_ns), as_it_is)
-            request = decode_request(frame, self._served, budget)
+            request = decode_request(frame, self._served[session.listener.kind], budget)
         except OverBudget:
             return Later(self._serve_large(session, frame, began_ns), as_it_is)
         except Rejected as error:
-            return self._refuse(error)
+            return self._refuse(session, error)
         call, result = self._handle(session, request)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns)
@@ -186,11 +191,11 @@ class Dispatcher:
         """Serve as `serve` does, a request that a thread decodes."""
         large, memory = self._broker.large, self._broker.client_memory
         budget = DecodeBudget(self._decoded_bytes_max)
-        decode = partial(decode_request, frame, self._served, budget)
+        decode = partial(decode_request, frame, self._served[session.listener.kind], budget)
         try:
             request = await large.decode(decode, budget, memory)
         except Rejected as error:
-            return self._refuse(error)
+            return self._refuse(session, error)
         try:
             _, result = self._handle(session, request)
             to_come = isinstance(result, (asyncio.Future, CoroutineType))
@@ -199,11 +204,11 @@ class Dispatcher:
         finally:
             memory.give_back(budget.charged)
 
-    def _refuse(self, error: Rejected) -> Answer:
+    def _refuse(self, session: Session, error: Rejected) -> Answer:
         """Answer a frame that is no valid request. Raises the error if the connection must be closed."""
         self._metrics.refused(error.code)
         if isinstance(error, UnsupportedVersion) and _asks_for_versions(error):
-            return self._unsupported_api_versions(error.request_header)
+            return self._unsupported_api_versions(session, error.request_header)
         raise error
 
     def _handle(self, session: Session, request: Received) -> tuple[Call[Any, Any], Any]:
@@ -243,19 +248,21 @@ class Dispatcher:
         self._metrics.counted(request.header.api_key, errors, self._elapsed_ns() - began_ns)
         return answer
 
-    def _unsupported_api_versions(self, header: RequestHeader) -> Answer:
+    def _unsupported_api_versions(self, session: Session, header: RequestHeader) -> Answer:
         """Return the answer to a newer ApiVersions request: version 0, with the served versions (KIP-511)."""
         body = ApiVersionsResponse(
-            error_code=ErrorCode.unsupported_version, api_keys=advertised(self._apis)
+            error_code=ErrorCode.unsupported_version,
+            api_keys=advertised(self._apis, session.listener.kind),
         )
         return encode_response(API_VERSIONS, 0, header.correlation_id, body)
 
 
-def advertised(apis: dict[int, Api]) -> list[ApiVersion]:
-    """Return the ApiVersion entries of every served API."""
+def advertised(apis: dict[int, Api], kind: ListenerKind) -> list[ApiVersion]:
+    """Return the ApiVersion entries of every API that a kind of listener serves."""
     return [
         ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in sorted(apis.values(), key=lambda api: api.key)
+        if kind in api.listeners
     ]
 
 

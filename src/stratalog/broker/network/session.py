@@ -9,7 +9,10 @@ Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["ANONYMOUS", "PLAINTEXT", "Principal", "Session"]
+from stratalog.ports import PLAINTEXT, Security
+from stratalog.wire.apis import ListenerKind
+
+__all__ = ["ANONYMOUS", "ListenerContext", "Principal", "Session"]
 
 
 class Principal(NamedTuple):
@@ -24,19 +27,26 @@ class Principal(NamedTuple):
 
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 """The principal of a client that does not authenticate (Kafka: `KafkaPrincipal.ANONYMOUS`)."""
-PLAINTEXT: Final = "PLAINTEXT"
-"""The security protocol of a listener without TLS and SASL."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerContext:
+    """The listener that accepted a connection."""
+
+    name: str
+    """Clients receive brokers' addresses as this listener's clients reach them."""
+    kind: ListenerKind = ListenerKind.BROKER
+    """It serves the APIs of its kind."""
+    security: Security = PLAINTEXT
 
 
 @dataclass(slots=True)
 class Session:
     """One connection's client, from accept to close."""
 
-    listener: str
-    """The listener's name: brokers' addresses are given as this listener's clients reach them."""
+    listener: ListenerContext
     host: str = ""
     """The client's address, without its port."""
-    security_protocol: str = PLAINTEXT
     principal: Principal = ANONYMOUS
     authenticated_until_ms: int | None = None
     """Steady time at which the client must authenticate again (KIP-368); None: never."""

@@ -10,7 +10,7 @@ from stratalog.broker.network.authorizer import (
     Right,
     authorized_operations,
 )
-from stratalog.broker.network.session import Session
+from stratalog.broker.network.session import ListenerContext, Session
 
 FREE = {"ApiVersions"}
 """Kafka answers it to each client."""
@@ -37,7 +37,7 @@ class AllowReads:
 
 
 def test_the_operations_are_those_that_the_authorizer_allows() -> None:
-    session = Session("PLAINTEXT")
+    session = Session(ListenerContext("PLAINTEXT"))
     assert authorized_operations(AllowReads(), session, Resource.TOPIC, "t") == 1 << 3
     assert authorized_operations(AllowReads(), session, Resource.TOPIC, "other") == 0
     assert authorized_operations(None, session, Resource.TOPIC, "t") == 0b110111111000

@@ -16,9 +16,9 @@ import uvloop
 from stratalog.adapters.network import TcpNetwork
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Later, Shared
-from stratalog.broker.network.session import Session
+from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
-from stratalog.ports import Buffer
+from stratalog.ports import PLAINTEXT, Buffer
 from stratalog.wire.frames import SCRATCH_BYTES
 
 FLOODERS = 16
@@ -115,11 +115,17 @@ async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncItera
 
     def accept() -> Connection:
         made.append(
-            Counted(served.serve, shared, Session("T"), opened=lambda _: True, closed=ended.append)
+            Counted(
+                served.serve,
+                shared,
+                Session(ListenerContext("T")),
+                opened=lambda _: True,
+                closed=ended.append,
+            )
         )
         return made[-1]
 
-    listener = await TcpNetwork().listen("127.0.0.1", 0, accept)
+    listener = await TcpNetwork().listen("127.0.0.1", 0, accept, PLAINTEXT)
     try:
         with ExitStack() as stack:
             yield Serving(stack, listener.port, served, made)

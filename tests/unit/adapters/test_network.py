@@ -1,0 +1,15 @@
+"""A listener that cannot be secured as configured does not listen."""
+
+import asyncio
+
+import pytest
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.errors import UserError
+from stratalog.ports import Security
+
+
+def test_a_listener_never_listens_in_plain_text_where_another_protocol_is_asked_for() -> None:
+    listening = TcpNetwork().listen("127.0.0.1", 0, asyncio.Protocol, Security("SASL_SSL"))
+    with pytest.raises(UserError, match="SASL_SSL; accepted: PLAINTEXT"):
+        asyncio.run(listening)
