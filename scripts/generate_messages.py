@@ -1,8 +1,8 @@
 """Write the modules of `stratalog.wire` that follow from the JSON schemas inside Apache Kafka's jars.
 
 In: a directory with `kafka-*.jar`. Out: for each API a module of classes (`messages/`), and one of functions that read
-and write them (`codecs/`); for each family of records in Kafka's own logs one module of both (`internal/*_records.py`).
-It never copies the schemas' prose.
+and write them (`codecs/`); the same for the records in Kafka's own logs, with one module of classes for each log
+(`internal/*_records.py`), one of functions for each record (`internal/codecs/`). It never copies the schemas' prose.
 
     python -m scripts.generate_messages KAFKA/libs [--check]
 
@@ -47,11 +47,15 @@ def main() -> int:
         name = module_name(pair)
         texts[f"messages/{name}.py"] = classes_module(pair)
         texts[f"codecs/{name}.py"] = codec_module(pair)
-    for family, group in records(schemas).items():
-        texts[f"internal/{family}_records.py"] = records_module(FAMILIES[family][0], group)
+    families = records(schemas)
+    texts["internal/codecs/__init__.py"] = names_module(families)
+    for family, group in families.items():
+        texts[f"internal/{family}_records.py"] = record_classes_module(FAMILIES[family][0], group)
+        for record in group:
+            texts[f"internal/codecs/{snake(record.name)}.py"] = record_codec_module(record, family)
     present = {
-        f"{path.parent.name}/{path.name}"
-        for glob in ("[mc]*s/[a-z]*.py", "internal/*_records.py")
+        str(path.relative_to(TARGET))
+        for glob in ("[mc]*s/[a-z]*.py", "internal/*_records.py", "internal/codecs/*.py")
         for path in TARGET.glob(glob)
     }
     stale = sorted(present - texts.keys())
@@ -62,6 +66,7 @@ def main() -> int:
         if not path.exists() or path.read_text() != text:
             stale.append(name)
             if not arguments.check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text)
     print(f"changed: {', '.join(stale) or 'nothing'}")
     return 1 if stale and arguments.check else 0
@@ -92,11 +97,18 @@ def api_name(pair: list[Message]) -> str:
 
 def classes_module(pair: list[Message]) -> str:
     """Return the text of the module with one API's classes."""
-    body = classes(pair)
+    title = f"{api_name(pair)} (key {pair[0].key}): its classes."
+    return formatted(f'"""{title}\n\n{GENERATED}\n"""\n\n{classes(pair)}')
+
+
+def classes(group: list[Message]) -> str:
+    """Return the classes of messages or records, and what they import."""
+    body = "\n\n".join(class_text(struct, one) for one in group for struct in one.structs)
     lines = ["from __future__ import annotations", ""]
     if "Sequence[" in body:
         lines.append("from collections.abc import Sequence")
-    lines.append("from typing import ClassVar")
+    if "ClassVar[" in body:
+        lines.append("from typing import ClassVar")
     if "UUID" in body:
         lines.append("from uuid import UUID")
     lines += ["", "from msgspec import Struct", ""]
@@ -104,17 +116,9 @@ def classes_module(pair: list[Message]) -> str:
         lines.append("from stratalog.ports import Buffer")
     if "ZERO_ID" in body:
         lines.append("from stratalog.wire.ids import ZERO_ID")
-    lines.append("from stratalog.wire.messages import Request")
-    key = pair[0].key
-    imports = "\n".join(lines)
-    return formatted(
-        f'"""{api_name(pair)} (key {key}): its classes.\n\n{GENERATED}\n"""\n\n{imports}\n\n\n{body}'
-    )
-
-
-def classes(group: list[Message]) -> str:
-    """Return the classes of messages or records."""
-    return "\n\n".join(class_text(struct, one) for one in group for struct in one.structs)
+    if "(Request[" in body:
+        lines.append("from stratalog.wire.messages import Request")
+    return "\n".join([*lines, "", "", body])
 
 
 def codec_module(pair: list[Message]) -> str:
@@ -125,43 +129,61 @@ def codec_module(pair: list[Message]) -> str:
         for verb, write in (("read", read_message), ("write", write_message)):
             tables.append(f"{verb}_{message.side}={table(functions, message, write)},")
     tables += [f"{one.side}_has_records=True," for one in pair if holds_records(one.top)]
-    body = "\n\n".join(["\n".join(layout_lines(functions.layouts)), *functions.text])
     functions.use("Codec", "stratalog.wire.codecs")
-    for message in pair:
-        for struct in message.structs:
-            for name in (struct.name, default_object(struct)):
-                if re.search(rf"\b{name}\b", body):
-                    functions.use(name, f"stratalog.wire.messages.{module_name(pair)}")
+    body = whole_body(functions, pair, f"stratalog.wire.messages.{module_name(pair)}")
     return formatted(
         f'"""{api_name(pair)} (key {pair[0].key}): its readers and writers.\n\n{GENERATED}\n"""\n\n'
         f"{imports(functions, body)}\n\n{body}\n\nCODEC = Codec({' '.join(tables)})\n"
     )
 
 
-def records_module(log: str, group: list[Message]) -> str:
-    """Return the text of the module with the records of one family."""
-    functions = Functions()
-    rows = []
-    for record in group:
-        read, write = (table(functions, record, verb) for verb in (read_record, write_record))
-        newest = record.versions.last
-        rows.append(f"RecordCodec({record.top.name}, {record.key}, {newest}, {read}, {write}),")
-    layouts = "\n".join(layout_lines(functions.layouts))
-    body = "\n\n".join([classes(group), layouts, *functions.text])
-    functions.use("RecordCodec", "stratalog.wire.internal")
-    return formatted(
-        f'''"""Records of {log}: classes, readers and writers.
+def whole_body(functions: Functions, group: list[Message], module: str) -> str:
+    """Return the layouts and functions; the classes that they name are imported from `module`."""
+    body = "\n\n".join(["\n".join(layout_lines(functions.layouts)), *functions.text])
+    for message in group:
+        for struct in message.structs:
+            for name in (struct.name, default_object(struct)):
+                if re.search(rf"\b{name}\b", body):
+                    functions.use(name, module)
+    return body
 
-In: one record's key or value, or an object of its class. Out: the other. They never know a batch.
+
+def record_classes_module(log: str, group: list[Message]) -> str:
+    """Return the text of the module with the classes of one log's records."""
+    return formatted(f'"""Records of {log}: their classes.\n\n{GENERATED}\n"""\n\n{classes(group)}')
+
+
+def record_codec_module(record: Message, family: str) -> str:
+    """Return the text of the module that reads and writes one record."""
+    functions = Functions()
+    read, write = (table(functions, record, verb) for verb in (read_record, write_record))
+    functions.use("RecordCodec", "stratalog.wire.internal")
+    body = whole_body(functions, [record], f"stratalog.wire.internal.{family}_records")
+    last = record.versions.last
+    return formatted(
+        f'"""{record.name}: its readers and writers.\n\n{GENERATED}\n"""\n\n{imports(functions, body)}\n\n'
+        f"{body}\n\nCODEC = RecordCodec({record.top.name}, {record.key}, {last}, {read}, {write})\n"
+    )
+
+
+def names_module(families: dict[str, list[Message]]) -> str:
+    """Return the text of the module that finds the others: it imports none of them."""
+    every = [record for group in families.values() for record in group]
+    metadata = {
+        record.key: record.name
+        for family in ("metadata", "security", "marker")
+        for record in families[family]
+    }
+    modules = "".join(f'"{record.name}": "{snake(record.name)}",' for record in every)
+    numbers = "".join(f'{key}: "{metadata[key]}",' for key in sorted(metadata))
+    return formatted(
+        f'''"""Readers and writers of Kafka's internal records: one module each, imported with the first such record.
 
 {GENERATED}
 """
 
-{imports(functions, body)}
-
-{body}
-
-RECORDS = ({"".join(rows)})
+MODULES = {{{modules}}}
+METADATA = {{{numbers}}}
 '''
     )
 
@@ -189,8 +211,6 @@ def imports(functions: Functions, body: str) -> str:
     if "UUID" in body:
         lines.append("from uuid import UUID")
     lines.append("")
-    if "(Struct" in body:
-        lines += ["from msgspec import Struct", ""]
     named = {module: set(names) for module, names in functions.imports.items()}
     if "Buffer" in body:
         named.setdefault("stratalog.ports", set()).add("Buffer")

@@ -19,16 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import Corrupt
-from stratalog.wire.internal import (
-    RecordCodec,
-    control_records,
-    marker_records,
-    metadata_records,
-    offsets_records,
-    read_record,
-    security_records,
-    transactions_records,
-)
+from stratalog.wire.internal import RecordCodec, read_record, record_codec
+from stratalog.wire.internal.codecs import METADATA as METADATA_NAMES
+from stratalog.wire.internal.codecs import MODULES
 from stratalog.wire.internal.control import decode_control
 from stratalog.wire.internal.metadata import decode, decode_versioned, encode
 from stratalog.wire.internal.offsets import (
@@ -38,17 +31,8 @@ from stratalog.wire.internal.offsets import (
     decode_value,
 )
 
-METADATA = (
-    *metadata_records.RECORDS,
-    *security_records.RECORDS,
-    *marker_records.RECORDS,
-)
-RECORDS = (
-    *METADATA,
-    *control_records.RECORDS,
-    *offsets_records.RECORDS,
-    *transactions_records.RECORDS,
-)
+METADATA = [*map(record_codec, METADATA_NAMES.values())]
+RECORDS = [*map(record_codec, MODULES)]
 CASES = [
     pytest.param(codec, version, id=f"{codec.type.__name__}-{version}")
     for codec in RECORDS
@@ -144,7 +128,7 @@ def records(codec: RecordCodec, version: int) -> st.SearchStrategy:
 
 @cache
 def records_of(kind: type[Any], version: int) -> st.SearchStrategy:
-    codec = next(one for one in RECORDS if one.type is kind)
+    codec = record_codec(kind.__name__)
     return values(kind, lambda record: written(codec, version, record))
 
 

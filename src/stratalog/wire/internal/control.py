@@ -10,9 +10,8 @@ from struct import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
-from stratalog.wire.internal import read_record
+from stratalog.wire.internal import read_record, record_codec
 from stratalog.wire.internal.control_records import (
-    RECORDS,
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
@@ -36,7 +35,6 @@ _TYPES: dict[int, type[ControlRecord]] = {
     6: VotersRecord,
 }
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
-_CODECS = {codec.type: codec for codec in RECORDS}
 _KEY = Struct(">hh")
 _VERSION = Struct(">h")
 
@@ -44,7 +42,7 @@ _VERSION = Struct(">h")
 def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
     """Return key and value, at the version in `record.version`."""
     out = bytearray()
-    _CODECS[type(record)].write[record.version](out, record)
+    record_codec(type(record).__name__).write[record.version](out, record)
     return _KEY.pack(0, _NUMBERS[type(record)]), bytes(out)
 
 
@@ -58,6 +56,8 @@ def decode_control(key: Buffer | None, value: Buffer | None) -> ControlRecord | 
     kind = _TYPES.get(_KEY.unpack_from(key)[1])
     if kind is None:
         return None
-    record, _end = read_record(_CODECS[kind], value, 0, _VERSION.unpack_from(value)[0])
+    record, _end = read_record(
+        record_codec(kind.__name__), value, 0, _VERSION.unpack_from(value)[0]
+    )
     assert isinstance(record, kind)
     return record

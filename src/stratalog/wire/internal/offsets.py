@@ -13,9 +13,8 @@ from typing import Any
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
-from stratalog.wire.internal import RecordCodec, read_record
+from stratalog.wire.internal import read_record, record_codec
 from stratalog.wire.internal.offsets_records import (
-    RECORDS,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
@@ -39,22 +38,21 @@ Key = OffsetCommitKey | GroupMetadataKey
 Value = OffsetCommitValue | GroupMetadataValue
 
 _INT16 = Struct(">h")
-_CODECS = {codec.type: codec for codec in RECORDS}
 _KEYS = {
     # 0 is the oldest kind of commit (Kafka: LegacyOffsetCommitKey), with the same fields.
-    0: _CODECS[OffsetCommitKey],
-    1: _CODECS[OffsetCommitKey],
-    2: _CODECS[GroupMetadataKey],
+    0: "OffsetCommitKey",
+    1: "OffsetCommitKey",
+    2: "GroupMetadataKey",
 }
 _VALUE_OF = {
-    OffsetCommitKey: _CODECS[OffsetCommitValue],
-    GroupMetadataKey: _CODECS[GroupMetadataValue],
+    OffsetCommitKey: "OffsetCommitValue",
+    GroupMetadataKey: "GroupMetadataValue",
 }
 
 
 def encode_key(record: Key) -> bytes:
     """Return the record's key, its number first."""
-    codec = _CODECS[type(record)]
+    codec = record_codec(type(record).__name__)
     out = bytearray(_INT16.pack(codec.number))
     codec.write[0](out, record)
     return bytes(out)
@@ -65,7 +63,7 @@ def encode_value(record: Value, version: int | None = None) -> bytes:
     if version is None:
         version = _version(record)
     out = bytearray(_INT16.pack(version))
-    _CODECS[type(record)].write[version](out, record)
+    record_codec(type(record).__name__).write[version](out, record)
     return bytes(out)
 
 
@@ -74,10 +72,10 @@ def decode_key(data: Buffer) -> Key | None:
 
     Raises Corrupt for unreadable bytes.
     """
-    codec = _KEYS.get(_prefix(data))
-    if codec is None:
+    kind = _KEYS.get(_prefix(data))
+    if kind is None:
         return None
-    key: Key = _decode(data, codec, 0)
+    key: Key = _decode(data, kind, 0)
     return key
 
 
@@ -100,7 +98,8 @@ def _prefix(data: Buffer) -> int:
     return number
 
 
-def _decode(data: Buffer, codec: RecordCodec, version: int) -> Any:
+def _decode(data: Buffer, kind: str, version: int) -> Any:
+    codec = record_codec(kind)
     record, end = read_record(codec, data, _INT16.size, version)
     if end != len(data):
         raise Corrupt(f"{codec.type.__name__}: {len(data) - end} bytes too many")
