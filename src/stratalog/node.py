@@ -136,7 +136,7 @@ class Node:
         metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)
-        assign = cluster.controller.assign_directories
+        assign = cluster.registration.assign_directories
         moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
         self._stopping.append(moves.close)
         memory = self._connections.memory
@@ -310,7 +310,7 @@ class Node:
         hosting.on_transition.append(partial(self._coordinate, broker.coordinators))
         hosting.on_placed.append(
             lambda placed: self._background.spawn(
-                self._assign(broker.controller.assign_directories, placed)
+                self._assign(broker.registration.assign_directories, placed)
             )
         )
 

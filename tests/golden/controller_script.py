@@ -9,6 +9,13 @@ register 1 [clean] [dirs=2]   a new incarnation, after 60 s; `clean`: with the b
 beat 1 [fence] [shutdown] [behind] [failed=0] [cordoned=0]   a heartbeat; directories by their places
 time 9001                 milliseconds pass, and the controller looks for expired sessions
 unregister 1              the broker
+isr t-0 1,2 [by=1] [leader=0] [partition=0] [member=5] [recovering]   the leader asks for this ISR; `by`, and the
+                          epochs of leader, partition and first member, where they are not those of now
+elect preferred t-0 t-1   or `unclean`; without partitions: all
+reassign t-0 1,4 [keep]   new replicas; `keep`: the replication factor must not change
+cancel t-0                the reassignment in progress
+list [t-0]                what is being reassigned
+assign 1 t-0 0            broker 1 has the partition in its directory 0
 """
 
 from uuid import UUID
@@ -16,13 +23,17 @@ from uuid import UUID
 from tests.unit.quorum.metadata_log import MetadataLog
 
 from stratalog.errors import Rejected
-from stratalog.metadata.image import NO_LEADER, Endpoint
+from stratalog.metadata.image import NO_LEADER, Endpoint, Partition
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration
 from stratalog.quorum.controller import NewTopic
+from stratalog.quorum.isr import IsrChange
+from stratalog.quorum.reassignment import Reassignment
 from stratalog.quorum.single import Voter
 from stratalog.statemachine import Decision
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord
 
+ABSENT = Partition((), (), 1)
 HOST = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
 
 
@@ -103,6 +114,65 @@ class Story:
     def _unregister(self, id_):
         self.log.run(self.log.controller.unregister_broker(int(id_)))
 
+    def _isr(self, name, members, *words):
+        given = dict(word.split("=") for word in words if "=" in word)
+        key, partition = self._find(name)
+        image = self.log.image
+        leader = int(given.get("by", partition.leader))
+        epochs = [
+            (one, image.brokers[one].epoch if one in image.brokers else 0)
+            for one in numbers(members)
+        ]
+        if "member" in given:
+            epochs[0] = (epochs[0][0], int(given["member"]))
+        asked = IsrChange(
+            key,
+            int(given.get("leader", partition.leader_epoch)),
+            int(given.get("partition", partition.partition_epoch)),
+            tuple(epochs),
+            int("recovering" in words),
+        )
+        decision = self.log.controller.alter_isrs(leader, image.brokers[leader].epoch, [asked])
+        (answer,) = self.log.run(decision)
+        return [] if answer.error == 0 else [answer.error.name]
+
+    def _elect(self, kind, *names):
+        number = {"preferred": 0, "unclean": 1}.get(kind, 9)
+        asked = [topic_partition(name) for name in names] or None
+        results = self.log.run(self.log.controller.elect_leaders(number, asked))
+        return [line(one.partition, one.error) for one in results if asked is None or one.error]
+
+    def _reassign(self, name, replicas, *words):
+        asked = [Reassignment(topic_partition(name), numbers(replicas))]
+        return self._reassigned(asked, keep="keep" in words)
+
+    def _cancel(self, name):
+        return self._reassigned([Reassignment(topic_partition(name), None)], keep=True)
+
+    def _reassigned(self, asked, *, keep):
+        decision = self.log.controller.alter_reassignments(asked, may_change_factor=not keep)
+        return [one.error.name for one in self.log.run(decision) if one.error]
+
+    def _list(self, *names):
+        asked = [topic_partition(name) for name in names] or None
+        found = self.log.run(self.log.controller.reassignments(asked))
+        return [line(one, "in progress") for one, _ in found] or ["nothing"]
+
+    def _assign(self, id_, name, place):
+        broker = self.log.image.brokers[int(id_)]
+        key, _ = self._find(name)
+        assigned = {key: UUID(int=1000 * broker.id + int(place))}
+        decision = self.log.controller.assign_directories(broker.id, broker.epoch, assigned)
+        (code,) = self.log.run(decision).values()
+        return [] if code == 0 else [code.name]
+
+    def _find(self, name):
+        topic, index = topic_partition(name)
+        topic_id = self.log.image.topic_ids_by_name.get(topic, UUID(int=999))
+        return TopicIdPartition(topic_id, index), self.log.image.partition(
+            topic_id, index
+        ) or ABSENT
+
     def _changes(self, before):
         image = self.log.image
         for id_ in sorted({*before.brokers, *image.brokers}):
@@ -113,6 +183,15 @@ class Story:
             for index, partition in topic.partitions.items():
                 if partition != before.partition(topic.id, index):
                     yield f"{topic.name}-{index} {partition_line(partition)}"
+
+
+def topic_partition(name):
+    topic, _, index = name.rpartition("-")
+    return TopicPartition(topic, int(index))
+
+
+def line(partition, what):
+    return f"{partition.topic}-{partition.partition} {getattr(what, 'name', what)}"
 
 
 def numbers(text):

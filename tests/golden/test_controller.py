@@ -16,4 +16,4 @@ def test_story(path):
 
 
 def test_there_are_stories():
-    assert len(STORIES) >= 7
+    assert len(STORIES) >= 12

@@ -278,7 +278,8 @@ def _directories(cluster: Cluster, broker: Broker, asked: BrokerHeartbeat) -> li
         ]
         records += cluster.electorate(leaving=broker.id).update(gone)
         left = tuple(one for one in broker.directories if one not in failed)
-        records.append(_change(broker, log_dirs=left))
+        if left:  # an empty list means that nothing changed; a broker without directories stops
+            records.append(_change(broker, log_dirs=left))
     cordoned = asked.cordoned
     if cordoned is not None and (
         broker.cordoned_directories is None or set(broker.cordoned_directories) != set(cordoned)

@@ -11,24 +11,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from stratalog.errors import Corrupt
+from stratalog.errors import Corrupt, ErrorCode
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
-    DIRECTORY_UNASSIGNED,
     EMPTY,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
     Image,
+    Partition,
 )
 from stratalog.ports import Entropy
 from stratalog.quorum import brokers
 from stratalog.quorum.broker_sessions import BrokerSessions
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
+from stratalog.quorum.directories import assign_directories
 from stratalog.quorum.electorate import Cluster
 from stratalog.quorum.features import SUPPORTED_FEATURES, FeatureUpdate, feature_records
+from stratalog.quorum.isr import IsrAnswer, IsrChange, alter_isrs
+from stratalog.quorum.leaders import Elected, elect_leaders
 from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.quorum.partitions import Extended, MorePartitions, extend_records
+from stratalog.quorum.reassignment import (
+    Reassigned,
+    Reassignment,
+    alter_reassignments,
+    reassignments,
+)
 from stratalog.quorum.single import KRAFT_VERSION
 from stratalog.quorum.topics import (
     Created,
@@ -41,10 +50,9 @@ from stratalog.quorum.topics import (
     delete_records,
 )
 from stratalog.statemachine import Decision
-from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import (
     FeatureLevelRecord,
-    PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
 )
@@ -149,27 +157,37 @@ class Controller:
         """Remove a broker from the cluster; raises Rejected as `brokers.unregister`."""
         return brokers.unregister(self._cluster(), self._sessions, broker_id)
 
+    # Partitions
+
+    def alter_isrs(
+        self, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+    ) -> Decision[Any, list[IsrAnswer]]:
+        """Change ISRs as their leader asks; each partition has its own answer. Raises Rejected(STALE_BROKER_EPOCH)."""
+        return alter_isrs(self._cluster(), broker_id, broker_epoch, asked)
+
+    def elect_leaders(
+        self, kind: int, asked: Sequence[TopicPartition] | None
+    ) -> Decision[Any, list[Elected]]:
+        """Elect leaders of these partitions or of all; raises Rejected as `leaders.elect_leaders`."""
+        return elect_leaders(self._cluster(), kind, asked)
+
+    def alter_reassignments(
+        self, asked: Sequence[Reassignment], *, may_change_factor: bool
+    ) -> Decision[Any, list[Reassigned]]:
+        """Begin, replace or cancel reassignments; each partition has its own result."""
+        return alter_reassignments(self._cluster(), asked, may_change_factor=may_change_factor)
+
+    def reassignments(
+        self, asked: Sequence[TopicPartition] | None
+    ) -> Decision[Any, list[tuple[TopicPartition, Partition]]]:
+        """Return the partitions that are being reassigned, of these or of all."""
+        return Decision([], reassignments(self._cluster(), asked))
+
     def assign_directories(
-        self, broker_id: int, assigned: Mapping[TopicIdPartition, UUID]
-    ) -> Decision[Any, set[TopicIdPartition]]:
-        """Note in which of its directories the broker has each partition (KIP-858). Answer: those that are its own."""
-        records = []
-        held = set()
-        for key, directory in assigned.items():
-            partition = self.image.partition(*key)
-            if partition is None or broker_id not in partition.replicas:
-                continue
-            held.add(key)
-            before = partition.directories or (DIRECTORY_UNASSIGNED,) * len(partition.replicas)
-            at = partition.replicas.index(broker_id)
-            after = (*before[:at], directory, *before[at + 1 :])
-            if after != partition.directories:
-                records.append(
-                    PartitionChangeRecord(
-                        partition_id=key.partition, topic_id=key.topic_id, directories=after
-                    )
-                )
-        return Decision(records, held)
+        self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> Decision[Any, dict[TopicIdPartition, ErrorCode]]:
+        """Note in which directory a broker has each partition; raises Rejected(STALE_BROKER_EPOCH)."""
+        return assign_directories(self._cluster(), broker_id, broker_epoch, assigned)
 
     def _cluster(self) -> Cluster:
         return Cluster(self.image, self._index, self._rules.elections)

@@ -22,6 +22,7 @@ from stratalog.metadata.image import DIRECTORY_MIGRATING, NO_LEADER, Partition
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
 
+RECOVERED: Final = 0
 RECOVERING: Final = 1
 """The leader was elected uncleanly and has not reported yet that it recovered (KIP-704)."""
 

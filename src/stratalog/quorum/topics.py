@@ -284,7 +284,19 @@ def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
 
 
 def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
-    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) where a client's choice cannot be one of `factor` replicas."""
+    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) where a new partition of `factor` replicas cannot begin there."""
+    check_assignment(image, replicas)
+    reason = None
+    if len(replicas) != factor:
+        reason = f"replicas {list(replicas)}: all partitions of a topic have as many, here {factor}"
+    elif not any(image.brokers[broker].is_active for broker in replicas):
+        reason = f"replicas {list(replicas)}: all of these brokers are fenced or shutting down"
+    if reason is not None:
+        raise Rejected(ErrorCode.invalid_replica_assignment, reason)
+
+
+def check_assignment(image: Image, replicas: Replicas) -> None:
+    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) for replicas that no partition can have."""
     if len(replicas) > _REPLICAS_MAX:
         raise Rejected(
             ErrorCode.invalid_replica_assignment,
@@ -296,10 +308,6 @@ def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
         reason = f"replicas {list(replicas)}: at least one, and none twice"
     elif unknown:
         reason = f"replicas {list(replicas)}: broker {unknown[0]} is not registered"
-    elif len(replicas) != factor:
-        reason = f"replicas {list(replicas)}: all partitions of a topic have as many, here {factor}"
-    elif not any(image.brokers[broker].is_active for broker in replicas):
-        reason = f"replicas {list(replicas)}: all of these brokers are fenced or shutting down"
     if reason is not None:
         raise Rejected(ErrorCode.invalid_replica_assignment, reason)
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.config import ClusterRules
+from stratalog.errors import ErrorCode
 from stratalog.ports import Entropy
 from stratalog.quorum.controller import (
     Alteration,
@@ -93,9 +94,13 @@ class ControllerChannel:
         )
 
     async def assign_directories(
-        self, assigned: Mapping[TopicIdPartition, UUID]
+        self, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
     ) -> set[TopicIdPartition]:
-        """Note in which directories partitions are; return those of them that are still this broker's."""
-        return await self._active.submit(
-            lambda one: one.assign_directories(self._node_id, assigned)
+        """Note in which directories partitions are; return those of them that are still this broker's.
+
+        Raises Rejected.
+        """
+        codes = await self._active.submit(
+            lambda one: one.assign_directories(self._node_id, broker_epoch, assigned)
         )
+        return {key for key, code in codes.items() if code is ErrorCode.none}

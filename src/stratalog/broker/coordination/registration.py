@@ -5,7 +5,7 @@ In: where the broker can be reached. Out: its registration. It never hosts a par
 Kafka: BrokerLifecycleManager, without the heartbeats after the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from stratalog.config import BrokerConfig
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Entropy
 from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration
+from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Registration"]
 
@@ -56,3 +57,9 @@ class Registration:
         offset = self._image.image.offset
         await self._controller.heartbeat(BrokerHeartbeat(node_id, self.broker_epoch, offset))
         self.is_complete = True
+
+    async def assign_directories(
+        self, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> set[TopicIdPartition]:
+        """Note in which directories partitions are; return those of them that are still this broker's."""
+        return await self._controller.assign_directories(self.broker_epoch, assigned)

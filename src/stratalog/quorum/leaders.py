@@ -1,0 +1,92 @@
+"""Elect leaders as an administrator asks (ElectLeaders): refuse, or return records.
+
+In: partitions and the kind of election. Out: records and one result per partition. It never elects by itself.
+
+Codes are those of ReplicationControlManager.electLeader (KIP-460).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import NO_LEADER, Partition
+from stratalog.quorum.elections import Election, Target
+from stratalog.quorum.electorate import Cluster
+from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
+from stratalog.statemachine import Decision
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.internal.metadata_records import PartitionChangeRecord
+
+
+class ElectionType(IntEnum):
+    """The kinds of election, by the wire's numbers (Kafka: ElectionType)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The answer for one partition."""
+
+    partition: TopicPartition
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+def elect_leaders(
+    cluster: Cluster, kind: int, asked: Sequence[TopicPartition] | None
+) -> Decision[PartitionChangeRecord, list[Elected]]:
+    """Elect leaders of these partitions, or of all (None: those that need no election are left out).
+
+    Raises Rejected: INVALID_REQUEST for another kind, POLICY_VIOLATION for more elections than fit one decision.
+    """
+    if kind not in set(ElectionType):
+        raise Rejected(ErrorCode.invalid_request, f"there is no election type {kind}")
+    electorate = cluster.electorate()
+    election = Election.PREFERRED if kind == ElectionType.PREFERRED else Election.UNCLEAN
+    records: list[PartitionChangeRecord] = []
+    results = []
+    done = set()
+    for one in _every(cluster) if asked is None else asked:
+        topic = cluster.image.topic(one.topic)
+        before = None if topic is None else topic.partitions.get(one.partition)
+        if topic is None or before is None:
+            message = f"there is no partition {one.topic}-{one.partition}"
+            results.append(Elected(one, ErrorCode.unknown_topic_or_partition, message))
+            continue
+        if one in done or _is_led(before, kind):
+            if asked is not None:
+                results.append(Elected(one, ErrorCode.election_not_needed))
+            continue
+        done.add(one)
+        key = TopicIdPartition(topic.id, one.partition)
+        record = electorate.change_of(key, before, Target(election=election))
+        if record is None:
+            error = (
+                ErrorCode.preferred_leader_not_available
+                if kind == ElectionType.PREFERRED
+                else ErrorCode.eligible_leaders_not_available
+            )
+            results.append(Elected(one, error))
+            continue
+        records.append(record)
+        results.append(Elected(one))
+    if len(records) > PARTITIONS_PER_REQUEST_MAX:
+        raise Rejected(
+            ErrorCode.policy_violation, f"more than {PARTITIONS_PER_REQUEST_MAX} elections at once"
+        )
+    return Decision(records, results)
+
+
+def _is_led(partition: Partition, kind: int) -> bool:
+    if kind == ElectionType.PREFERRED:
+        return partition.leader == partition.replicas[0]
+    return partition.leader != NO_LEADER
+
+
+def _every(cluster: Cluster) -> Iterable[TopicPartition]:
+    for topic in cluster.image.topics_by_id.values():
+        for index in topic.partitions:
+            yield TopicPartition(topic.name, index)
