@@ -123,13 +123,13 @@ tests:
         alertname: StratalogNotReady
         exp_alerts:
           - exp_labels: {instance: i}
-            exp_annotations: {summary: "i is not ready, or not for everything: /readyz says why"}
+            exp_annotations: {summary: "i is not ready, or only partly: /readyz has the reason"}
       - eval_time: 90m
         alertname: StratalogTierBehind
         exp_alerts:
           - exp_labels: {topic: growing}
             exp_annotations:
-              summary: "90 closed segments of growing wait for the bucket, and it becomes more"
+              summary: "90 closed segments of growing wait for the bucket, and their number grows"
       - eval_time: 60m
         alertname: StratalogLogDirectoryFailed
         exp_alerts: []
