@@ -211,13 +211,12 @@ def cli() -> str:
     return f"""# The `strata` command
 
 {NOTICE}
-Exit codes: 0; 1 where something that was looked at is not sound; 2 where a person must act, said in one line on
-standard error; 130 where Ctrl-C ended a command before its work was done. Output that is read no further (`| head`) is
-no failure.
+Exit codes: 0 for success; 1 if a check found damage; 2 for an error that needs an action, explained in one line on
+standard error; 130 if Ctrl-C ended a command before its work was done. A pipe that closes early (`| head`) is no error.
 
-`strata --install-completion` teaches the shell it is called from (bash, zsh, fish) to complete commands, options, and
-the names of topics and groups, which it asks the cluster for: the one of `-b` where that was typed before, for two
-seconds at most. `--show-completion` prints the script instead.
+`strata --install-completion` adds completion to the calling shell (bash, zsh, fish): of commands, options, and names of
+topics and groups. The names come from the cluster of `-b`, if `-b` was typed before, within two seconds.
+`--show-completion` prints the script instead.
 
 {chr(10).join(pages)}"""
 

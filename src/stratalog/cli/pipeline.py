@@ -343,12 +343,12 @@ def run_command(
         Path | None,
         typer.Option(
             metavar="DIRECTORY",
-            help="Where tables, checkpoints and catalog lie; by default .state/ and the pipeline's name.",
+            help="Directory of tables, checkpoints and catalog; by default .state/ and the pipeline's name.",
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="Beats the specification's."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="Overrides the specification's setting."),
     ] = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Heap of Spark's driver.")] = "1g",

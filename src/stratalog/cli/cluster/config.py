@@ -41,7 +41,7 @@ Sets = Annotated[
 ]
 Unsets = Annotated[
     list[str] | None,
-    typer.Option("--unset", "-u", metavar="NAME", help="Back to the default; may be repeated."),
+    typer.Option("--unset", "-u", metavar="NAME", help="Reset to the default; may be repeated."),
 ]
 
 
@@ -60,12 +60,12 @@ def describe(
     topic: Topic = None,
     broker: Broker = None,
     all_settings: Annotated[
-        bool, typer.Option("--all", "-a", help="Those at their defaults too.")
+        bool, typer.Option("--all", "-a", help="Also show settings at their defaults.")
     ] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show settings, their values and where those come from.
+    """Show settings, their values and the sources of the values.
 
     Example: strata config describe --topic orders --all
     """
@@ -103,7 +103,7 @@ def alter(
     unset: Unsets = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change settings of a topic or broker; those not named stay as they are.
+    """Change settings of a topic or broker; the other settings stay as they are.
 
     Example: strata config alter --broker "" -s log.retention.ms=86400000
     """

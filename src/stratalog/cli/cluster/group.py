@@ -56,8 +56,7 @@ def describe(
 ) -> None:
     """Show a group's state, and for each partition its offset, log end, lag and member.
 
-    Lag is in records, and in seconds since the first record that the group has not read was written, by its own
-    timestamp.
+    Lag is in records, and in seconds: the age of the first unread record, by its timestamp.
 
     Example: strata group describe billing --json
     """
@@ -241,7 +240,7 @@ async def within(client: "Client", wanted: "Offsets") -> "Offsets":
 
 @group_app.command()
 def delete(name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP) -> None:
-    """Delete a group that has no members, its offsets with it.
+    """Delete a group without members, and its offsets.
 
     Example: strata group delete billing
     """

@@ -34,7 +34,7 @@ def dump(
     records: Annotated[bool, typer.Option("--records", help="Print the records too.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a segment's batches and check each one's CRC. Exit 1 where bytes are not what was written.
+    """Print a segment's batches and check each one's CRC. Exit 1 if a batch is damaged.
 
     Example: strata log dump data/orders-0/00000000000000000000.log --records
     """
@@ -63,14 +63,16 @@ def dump(
 def dirs(
     topic: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Show where its partitions are.", autocompletion=topics),
+        typer.Option(
+            metavar="TOPIC", help="Show the directories of its partitions.", autocompletion=topics
+        ),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show the log directories of the brokers: room, partitions, bytes; or where a topic's partitions are.
+    """Show the brokers' log directories: free space, partitions, bytes; or the directories of a topic's partitions.
 
-    A partition that moves is there twice; `behind` is by how many offsets the new copy is.
+    A moving partition has two rows; `behind` is the lag of the new copy in offsets.
 
     Example: strata log dirs --topic orders
     """
@@ -127,9 +129,9 @@ def verify(
     place: Annotated[Path, typer.Argument(metavar="FILE.log|DIRECTORY")],
     json: Json = False,
 ) -> None:
-    """Check every batch of every segment below a directory: whole, CRC right, offsets ascending. Exit 1 if not.
+    """Check every batch of every segment below a directory: complete, CRC valid, offsets ascending. Exit 1 if not.
 
-    Beside a running broker the last segment of a partition may end in a batch that is being written.
+    While a broker runs, the last segment of a partition may end in an incomplete batch.
 
     Example: strata log verify data/orders-0
     """

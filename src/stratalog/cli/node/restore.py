@@ -51,8 +51,8 @@ def restore(
 ) -> None:
     """Show what a bucket can restore; with --takeover, make a node from it.
 
-    Records that were only on a disk are lost. Topics keep their ids, settings and offsets, and groups the offsets in
-    the cluster's newest state there. docs/recovery.md has the bounds.
+    Records that were only on a disk are lost. Topics keep their ids, settings and offsets; groups get the offsets in
+    the bucket's newest state. docs/recovery.md says how old that state can be.
 
     Example: strata restore s3://bucket/prefix --takeover --data /data/log
     """

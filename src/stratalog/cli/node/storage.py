@@ -28,7 +28,7 @@ def format_storage(
         bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")
     ] = False,
 ) -> None:
-    """Give empty log directories a cluster id. A broker does so by itself on its first start.
+    """Give empty log directories a cluster id. A broker does this on its first start too.
 
     Example: strata storage format server.properties
     """
@@ -158,14 +158,14 @@ def repair_storage(
     override: Overrides = None,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Cut what is damaged; a copy of each file is kept."),
+        typer.Option("--accept-loss", help="Remove the damaged parts; keep a copy of each file."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check the metadata log and the offsets of groups, and cut what is damaged. The broker must be stopped.
+    """Check the metadata log and the offsets of groups, and remove damaged parts. The broker must be stopped.
 
-    Without --accept-loss it only prints what would go: exit 1 where anything would. Topics whose records go from the
-    metadata log are unknown afterwards; their directories stay where they are.
+    Without --accept-loss it only prints the records that would be lost: exit 1 if there are any. A topic whose records
+    are removed from the metadata log no longer exists; its directories stay where they are.
 
     Example: strata storage repair server.properties --accept-loss
     """

@@ -84,11 +84,11 @@ def consume(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    r"""Print records until interrupted, or as many as asked for.
+    r"""Print records until interrupted, or up to a number of records.
 
     With --group it takes part in the group's rebalances (classic protocol, range assignor), beside consumers of any
-    kind. What was printed is committed, at the latest a round later: after a crash some may come again. With
-    --partition as well it joins nothing, and a group with members refuses its commits.
+    kind. It commits the printed records after each round of reads, so after a crash some may be printed again. With
+    --partition it does not join, and a group with members refuses its commits.
 
     Example: strata consume t --from beginning --format '%p %o %k: %s\n'
     """

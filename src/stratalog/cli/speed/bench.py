@@ -77,10 +77,10 @@ def machine(
 ) -> None:
     """Measure loopback, page cache, disk, memory, CRC32C and Python on this box, and a broker beside them.
 
-    The broker is one of this version, started in DIR for the purpose, and a client of this version loads it from the
-    same machine: 1 KiB records, acks=1, first in batches of 1 MB, then one record per request and one request at a
-    time. A share of 50 % of loopback means: half of what one connection could carry. It takes 15 to 20 s and less
-    than 1 GiB, and leaves nothing. MB are 10^6 bytes.
+    The command starts a broker of this version in DIR, and loads it with a client on the same machine: 1 KiB records,
+    acks=1, first in batches of 1 MB, then one record per request and one request at a time. A share of 50 % of loopback
+    means half of the rate that one connection can carry. It takes 15 to 20 s and less than 1 GiB of disk, and removes
+    its files. MB are 10^6 bytes.
 
     Example: strata bench machine --directory /mnt/disk1
     """

@@ -80,11 +80,13 @@ def produce(
     record_size: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="BYTES", help=f"Of random letters; {DEFAULT_RECORD_BYTES} by default."
+            min=1,
+            metavar="BYTES",
+            help=f"Bytes of random letters; {DEFAULT_RECORD_BYTES} by default.",
         ),
     ] = None,
     payload_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Send the file's records, again and again.")
+        Path | None, typer.Option(metavar="FILE", help="Send the file's records repeatedly.")
     ] = None,
     payload_delimiter: Annotated[
         str,
@@ -102,13 +104,13 @@ def produce(
 ) -> None:
     """Send records as fast as possible, or at a given rate.
 
-    Lines are kafka-producer-perf-test's: MB are 2**20 bytes of values, latency is from a record's being put into a
-    batch until its acknowledgement. Settings and their defaults are the Kafka producer's, but that batch.size counts
-    before compression and nothing is idempotent. The client is one Python process: watch its CPU before you call the
-    broker slow, and give it larger batches.
+    Prints the lines of kafka-producer-perf-test: MB are 2**20 bytes of values; latency runs from the append to a batch
+    until the acknowledgement. Settings have the names and defaults of Kafka's producer, with two differences:
+    batch.size counts bytes before compression, and the producer is not idempotent. The client is one Python process:
+    check its CPU before you call the broker slow, and use larger batches.
 
-    --sweep makes a topic for each codec and batch size, fills it for some seconds and deletes it; CPU is per 10^9
-    bytes of values.
+    --sweep creates a topic for each codec and batch size, fills it for some seconds and deletes it. CPU seconds are per
+    10^9 bytes of values.
 
     Example: strata perf produce t --num-records 1000000 -X acks=1
     """
@@ -302,9 +304,9 @@ def consume(
 ) -> None:
     """Read records as fast as possible.
 
-    All partitions are read, each leader with one Fetch under way while the last one's batches are checked (CRC) and
-    counted. Records are counted by their batches' headers and not opened: a consumer that decodes them in Python needs
-    a microsecond or two more for each. MB are 2**20 bytes of batches as they are sent, compressed or not.
+    Reads all partitions. Each leader gets the next Fetch while the command checks (CRC) and counts the batches of the
+    last one. It counts records by the batches' headers, without decoding: a consumer that decodes records in Python
+    needs one or two microseconds more for each. MB are 2**20 bytes of batches as they are sent, compressed or not.
 
     Example: strata perf consume t --messages 1000000
     """

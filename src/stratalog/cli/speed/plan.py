@@ -21,8 +21,8 @@ OwnTopics = Annotated[
     typer.Option(
         "--topic",
         metavar="NAME=VALUE,…",
-        help="A topic of its own, as often as there are topics: name, ingress, retention, partitions, rf, groups, "
-        "segment, hotset, tiered=no. What it leaves out is as the options say.",
+        help="A separate topic; may be repeated: name, ingress, retention, partitions, rf, groups, segment, hotset, "
+        "tiered=no. The other options give the values that are left out.",
     ),
 ]
 VolumeOverhead = Annotated[
@@ -30,7 +30,7 @@ VolumeOverhead = Annotated[
     typer.Option(
         "--volume-overhead",
         metavar="X",
-        help="Raw bytes for each byte on volumes that protect themselves.",
+        help="Raw bytes for each stored byte on volumes with their own redundancy.",
     ),
 ]
 Downtime = Annotated[
@@ -38,16 +38,20 @@ Downtime = Annotated[
     typer.Option(
         "--downtime",
         metavar="TIME",
-        help="How long a broker is away before it returns with its volume.",
+        help="Time until a failed broker returns with its volume.",
     ),
 ]
 Ingress = Annotated[
     str | None,
-    typer.Option("--ingress", metavar="RATE", help="From producers, after compression: 100MB/s."),
+    typer.Option(
+        "--ingress", metavar="RATE", help="Rate of producers, after compression: 100MB/s."
+    ),
 ]
 LocalPrice = Annotated[
     float,
-    typer.Option("--local-price", metavar="PRICE", help="A GB and month on brokers' drives."),
+    typer.Option(
+        "--local-price", metavar="PRICE", help="Price per GB and month on brokers' drives."
+    ),
 ]
 RemotePrice = Annotated[
     float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
@@ -76,7 +80,7 @@ def plan(
     topic: OwnTopics = None,
     brokers: Annotated[int, typer.Option("--brokers", min=1, metavar="N")] = 3,
     throttle: Annotated[
-        str, typer.Option("--throttle", metavar="RATE", help="Of a rebalance, for a broker.")
+        str, typer.Option("--throttle", metavar="RATE", help="Rate of a rebalance, per broker.")
     ] = "10MB/s",
     local_price: LocalPrice = 0.08,
     remote_price: RemotePrice = 0.023,

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 def check(
     url: Url,
     size: Annotated[
-        str, typer.Option("--size", metavar="BYTES", help="Size of the object that is timed.")
+        str,
+        typer.Option(
+            "--size", metavar="BYTES", help="Size of the object for the speed measurement."
+        ),
     ] = "64MiB",
     json: Json = False,
 ) -> None:
     """Check that an object store meets the log's requirements. Exit 1 if not.
 
-    Twenty writers race for one object, and what is written is read, listed and deleted at once. It uses a prefix of
-    its own, and removes its objects.
+    Twenty writers race for one object. Other objects are written and at once read, listed and deleted. The check uses a
+    separate prefix, and removes its objects.
 
     Example: strata tier check s3://bucket/prefix
     """

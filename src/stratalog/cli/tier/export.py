@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Write a topic's history to DIRECTORY/TOPIC-PARTITION/, a file for each segment.
 
-    As JSON, records below the log's start are left out; segment files are as they were archived.
+    JSON leaves out records below the log's start; segment files have all archived records.
 
     Example: strata tier export file:///srv/bucket orders out --format json
     """

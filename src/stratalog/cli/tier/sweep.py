@@ -31,9 +31,9 @@ def sweep(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove orphans: objects that nothing refers to, and that are old enough.
+    """Remove orphans: objects that no manifest names, and that are older than the grace period.
 
-    In S3 uploads that were never finished go too; a warning says where no lifecycle rule of the bucket does that.
+    In S3 it also removes unfinished uploads, and warns if the bucket has no lifecycle rule for them.
 
     Example: strata tier sweep s3://bucket/prefix --dry-run
     """
