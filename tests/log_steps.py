@@ -86,11 +86,11 @@ class Steps:
             self.perform_effect()
 
     def decide(self, data: bytearray, *, leader_epoch: int = 0) -> Appended:
-        """Decide an append, as the leader."""
+        """Decide an append of one batch, as the leader."""
         view = memoryview(data)
-        headers = check_produced(view, max_batch_bytes=1 << 30)
+        (header,) = check_produced(view, max_batch_bytes=1 << 30)
         appended = self.log.append_as_leader(
-            view, headers, leader_epoch=leader_epoch, now_ms=self.now_ms, wall_ms=self.now_ms
+            view, header, leader_epoch=leader_epoch, now_ms=self.now_ms, wall_ms=self.now_ms
         )
         log = self.log
         self.decided(appended.effects, lambda: log.performed(appended))

@@ -55,9 +55,10 @@ def written(tmp_path_factory):
         if producer_id >= 0:
             sequences[producer_id] += count
         view = memoryview(data)
+        (header,) = check_produced(view, max_batch_bytes=1 << 20)
         appended = log.append_as_leader(
             view,
-            check_produced(view, max_batch_bytes=1 << 20),
+            header,
             leader_epoch=at // 25,
             now_ms=NOW_MS + at,
             wall_ms=NOW_MS + at,

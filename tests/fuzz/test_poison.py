@@ -75,7 +75,7 @@ async def stored(machine, batch):
     done = asyncio.get_running_loop().create_future()
     view = memoryview(bytearray(batch))
     hosted = machine.broker.hosting.get("events", 0)
-    hosted.append(view, [parse_header(view)], TIMESTAMP, done.set_result)
+    hosted.append(view, parse_header(view), TIMESTAMP, done.set_result)
     await done
 
 

@@ -156,7 +156,7 @@ def test_an_append_that_the_drive_has_not_performed_is_answered(
         data = batch([b"v" * 20_000], START_MS)
         machine.take_ms(1000)
         view = memoryview(data)
-        hosted.append(view, [parse_header(view)], START_MS, found.append)
+        hosted.append(view, parse_header(view), START_MS, found.append)
         machine.take_ms(0)
         assert not found
         await take(machine, client, "t")

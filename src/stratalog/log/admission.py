@@ -15,33 +15,21 @@ from stratalog.wire.batch import (
     BatchHeader,
     crc_holds,
     scan,
-    set_log_append_time,
 )
 
-__all__ = ["check_fetched", "check_timestamps", "is_full", "stamp"]
+__all__ = ["check_fetched", "check_timestamps", "is_full"]
 
 
-def check_timestamps(headers: list[BatchHeader], config: LogConfig, now_ms: int) -> None:
+def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     """Raise Rejected(INVALID_TIMESTAMP) where a batch lies outside `message.timestamp.{before,after}.max.ms`."""
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    for header in headers:
-        first, largest = header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]
-        if largest > latest or (first >= 0 and (first < earliest or first > latest)):
-            raise Rejected(
-                ErrorCode.invalid_timestamp,
-                f"timestamps {first} to {largest} outside {earliest} to {latest}",
-            )
-
-
-def stamp(view: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
-    """Stamp every batch with the broker's time, in place; return the new headers."""
-    stamped = []
-    at = 0
-    for header in headers:
-        stamped.append(set_log_append_time(view, at, header, now_ms))
-        at += header.size
-    return stamped
+    first, largest = header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]
+    if largest > latest or (first >= 0 and (first < earliest or first > latest)):
+        raise Rejected(
+            ErrorCode.invalid_timestamp,
+            f"timestamps {first} to {largest} outside {earliest} to {latest}",
+        )
 
 
 def check_fetched(view: memoryview, next_offset: int, directory: str) -> list[BatchHeader]:

@@ -23,7 +23,7 @@ from typing import Final
 
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.admission import check_fetched, check_timestamps, is_full, stamp
+from stratalog.log.admission import check_fetched, check_timestamps, is_full
 from stratalog.log.checkpoints import LEADER_EPOCHS
 from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
 from stratalog.log.reading import (
@@ -51,6 +51,7 @@ from stratalog.wire.batch import (
     BatchHeader,
     assign,
     scan,
+    set_log_append_time,
 )
 
 __all__ = ["PartitionLog"]
@@ -109,16 +110,16 @@ class PartitionLog:
     def append_as_leader(
         self,
         view: memoryview,
-        headers: list[BatchHeader],
+        header: BatchHeader,
         *,
         leader_epoch: int,
         now_ms: int,
         wall_ms: int,
         origin: str = "client",
     ) -> Appended:
-        """Assign offsets to checked batches, in place in the writable `view`; return them with the effects to perform.
+        """Assign offsets to a checked batch, in place in the writable `view`; return them with the effects to perform.
 
-        Only batches of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
+        Only a batch of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
         RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check`.
         """
         config = self.config
@@ -130,21 +131,17 @@ class PartitionLog:
             )
         append_time = wall_ms if config.message_timestamp_type == _LOG_APPEND_TIME else -1
         if append_time < 0:
-            check_timestamps(headers, config, wall_ms)
+            check_timestamps(header, config, wall_ms)
         base = self.next_offset
-        if origin == "client":
-            repeated = self.producers.check_all(headers, base, now_ms)
+        if origin == "client" and header[PRODUCER_ID] >= 0:
+            repeated = self.producers.check(header)
             if repeated is not None:
                 return repeat(repeated, self.log_start_offset, self.segments[-1], view)
         if append_time >= 0:
-            headers = stamp(view, headers, wall_ms)
-        at = 0
-        offset = base
-        for header in headers:
-            assign(view, at, offset, leader_epoch)
-            at += header[SIZE]
-            offset += header[LAST_OFFSET_DELTA] + 1
-        return self._append(view, headers, (base, offset - 1), leader_epoch, append_time, now_ms)
+            header = set_log_append_time(view, 0, header, wall_ms)
+        assign(view, 0, base, leader_epoch)
+        offsets = base, base + header[LAST_OFFSET_DELTA]
+        return self._append(view, [header], offsets, leader_epoch, append_time, now_ms)
 
     def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
         """Append batches that already have offsets and epochs, from a leader or a restore.

@@ -13,7 +13,7 @@ Otherwise a producer that loads old records would be forgotten at once, and its 
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -21,11 +21,14 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.batch import (
+    ATTRIBUTES,
     BASE_SEQUENCE,
+    CONTROL,
     LAST_OFFSET_DELTA,
     MAX_TIMESTAMP,
     PRODUCER_EPOCH,
     PRODUCER_ID,
+    TRANSACTIONAL,
     BatchHeader,
 )
 
@@ -54,14 +57,6 @@ class ProducerState:
         self.transaction_start = -1
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
 
-    def copy(self) -> "ProducerState":
-        """A state that changes apart from this one."""
-        other = ProducerState(self.epoch, self.touched_ms)
-        other.coordinator_epoch = self.coordinator_epoch
-        other.transaction_start = self.transaction_start
-        other.batches.extend(self.batches)
-        return other
-
 
 class ProducerStates:
     """Every producer of one partition, by producer id."""
@@ -85,7 +80,7 @@ class ProducerStates:
         return self._states.items()
 
     def check(self, header: BatchHeader) -> WrittenBatch | None:
-        """Return None if a client may append this batch now, else the batch that it repeats.
+        """Return None if a client may append this batch of a producer now, else the batch that it repeats.
 
         Raises Rejected: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
@@ -99,14 +94,14 @@ class ProducerStates:
             if batches:
                 newest = batches[-1]
                 if first != (newest[1] + 1) % _SEQUENCES:
-                    last = header.last_sequence
+                    last = (first + header[LAST_OFFSET_DELTA]) % _SEQUENCES
                     for batch in batches:
                         if batch[0] == first and batch[1] == last:
                             return batch
                     raise _out_of_order(header, newest[1])
             elif first != 0:
                 raise _out_of_order(header, -1)
-            if state.transaction_start >= 0 and not header.is_transactional:
+            if state.transaction_start >= 0 and not header[ATTRIBUTES] & TRANSACTIONAL:
                 raise Rejected(
                     ErrorCode.invalid_txn_state,
                     f"producer {header[PRODUCER_ID]} writes outside the transaction it has open",
@@ -121,27 +116,6 @@ class ProducerStates:
             raise _out_of_order(header, -1)
         return None
 
-    def check_all(
-        self, headers: Sequence[BatchHeader], base_offset: int, now_ms: int
-    ) -> WrittenBatch | None:
-        """`check` for batches appended together: each against what the ones before it would have left."""
-        if len(headers) == 1:
-            return self.check(headers[0]) if headers[0][PRODUCER_ID] >= 0 else None
-        if all(header.producer_id < 0 for header in headers):
-            return None
-        before = self._remember(headers)
-        try:
-            for header in headers:
-                if header.producer_id >= 0:
-                    repeated = self.check(header)
-                    if repeated is not None:
-                        return repeated
-                    self.update(header, base_offset, now_ms)
-                base_offset += header.last_offset_delta + 1
-        finally:
-            self._restore(before)
-        return None
-
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Record an accepted batch of a producer (id at least 0) at its offsets."""
         producer_id = header[PRODUCER_ID]
@@ -152,7 +126,8 @@ class ProducerStates:
             state.epoch = header[PRODUCER_EPOCH]
             state.batches.clear()
         state.touched_ms = now_ms
-        if header.is_control:
+        attributes = header[ATTRIBUTES]
+        if attributes & CONTROL:
             # The end of its transaction; the marker carries no sequence.
             state.transaction_start = -1
             self._open.discard(producer_id)
@@ -167,26 +142,9 @@ class ProducerStates:
                 header[MAX_TIMESTAMP],
             )
         )
-        if header.is_transactional and state.transaction_start < 0:
+        if attributes & TRANSACTIONAL and state.transaction_start < 0:
             state.transaction_start = base_offset
             self._open.add(producer_id)
-
-    def _remember(self, headers: Iterable[BatchHeader]) -> dict[int, ProducerState | None]:
-        ids = {header.producer_id for header in headers if header.producer_id >= 0}
-        found = {producer_id: self._states.get(producer_id) for producer_id in ids}
-        return {
-            producer_id: state.copy() if state else None for producer_id, state in found.items()
-        }
-
-    def _restore(self, before: dict[int, ProducerState | None]) -> None:
-        for producer_id, state in before.items():
-            self._open.discard(producer_id)
-            if state is None:
-                self._states.pop(producer_id, None)
-                continue
-            self._states[producer_id] = state
-            if state.transaction_start >= 0:
-                self._open.add(producer_id)
 
     def first_unstable_offset(self) -> int | None:
         """Return the first offset of the oldest open transaction, or None."""

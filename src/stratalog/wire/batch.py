@@ -20,6 +20,7 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
 
 __all__ = [
+    "ATTRIBUTES",
     "BASE_OFFSET",
     "BASE_SEQUENCE",
     "BASE_TIMESTAMP",
@@ -116,6 +117,7 @@ class BatchHeader(NamedTuple):
 BASE_OFFSET: Final = 0
 SIZE: Final = 1
 LEADER_EPOCH: Final = 2
+ATTRIBUTES: Final = 5
 LAST_OFFSET_DELTA: Final = 6
 BASE_TIMESTAMP: Final = 7
 MAX_TIMESTAMP: Final = 8

@@ -8,7 +8,7 @@ from stratalog.config import LogConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Append, Sync, SyncDirectory, run
 from stratalog.log.reading import ReadPlan
-from stratalog.wire.batch import check_produced, crc_holds, parse_header
+from stratalog.wire.batch import crc_holds, parse_header
 from stratalog.wire.records import read_records
 
 SIZE = len(batch(1))
@@ -50,19 +50,10 @@ def test_an_append_gives_offsets_and_epoch_in_place_and_counts_only_once_perform
     assert log.log_end_offset == 5
 
 
-def test_offsets_of_several_batches_in_one_append_follow_each_other():
-    steps = Steps(LogConfig())
-    steps.append(batch(1))
-    appended = steps.append(batch(2) + batch(3))
-    assert (appended.base_offset, appended.last_offset) == (1, 5)
-    assert steps.read(3).first_offset == 3
-    records = [r for view in steps.read(1).buffers for r in read_records(view)]
-    assert [record.offset for record in records] == [1, 2, 3, 4, 5]
-
-
-def test_log_append_time_stamps_every_batch_and_holds_its_crc():
+@pytest.mark.parametrize("timestamp", [1, 10**15])
+def test_log_append_time_stamps_a_batch_and_holds_its_crc(timestamp):
     steps = Steps(LogConfig(message_timestamp_type="LogAppendTime"), now_ms=5000)
-    appended = steps.append(batch(2, timestamp=1) + batch(1, timestamp=10**15))
+    appended = steps.append(batch(2, timestamp=timestamp))
     assert appended.log_append_time_ms == 5000
     data = steps.read_all()
     assert crc_holds(data, 0, parse_header(data))
@@ -85,10 +76,10 @@ def test_timestamps_outside_the_topics_bounds_are_refused(timestamp, accepted):
     assert steps.log.next_offset == int(accepted)
 
 
-def test_more_than_a_segment_at_once_is_refused():
-    steps = Steps(LogConfig(segment_bytes=2 * SIZE))
-    steps.append(batch(1) + batch(1))
-    assert refusal(steps.append, batch(1) * 3) is ErrorCode.record_list_too_large
+def test_a_batch_larger_than_a_segment_is_refused():
+    steps = Steps(LogConfig(segment_bytes=SIZE))
+    steps.append(batch(1))
+    assert refusal(steps.append, batch(1, size=21)) is ErrorCode.record_list_too_large
 
 
 def test_a_repeat_is_answered_with_the_first_offsets_before_and_after_it_is_performed():
@@ -107,9 +98,7 @@ def test_a_refused_append_changes_nothing():
     steps = Steps(LogConfig())
     steps.append(batch(2, producer_id=9, producer_epoch=0, base_sequence=0))
     before = steps.read_all()
-    data = batch(1, producer_id=9, producer_epoch=0, base_sequence=2) + batch(
-        1, producer_id=9, producer_epoch=0, base_sequence=7
-    )
+    data = batch(1, producer_id=9, producer_epoch=0, base_sequence=7)
     assert refusal(steps.append, data) is ErrorCode.out_of_order_sequence_number
     assert (steps.log.next_offset, steps.read_all()) == (2, before)
     assert not steps.append(batch(1, producer_id=9, producer_epoch=0, base_sequence=2)).duplicate
@@ -120,13 +109,26 @@ def test_a_coordinator_may_write_what_a_client_may_not():
     data = batch(1, control=True)
     appended = steps.log.append_as_leader(
         memoryview(data),
-        [parse_header(data)],
+        parse_header(data),
         leader_epoch=0,
         now_ms=NOW,
         wall_ms=NOW,
         origin="coordinator",
     )
     assert appended.base_offset == 0
+
+
+def test_a_follower_appends_several_batches_at_once():
+    leader, follower = Steps(LogConfig()), Steps(LogConfig())
+    for count in (1, 2, 3):
+        leader.append(batch(count))
+    appended = follower.log.append_as_follower(memoryview(bytearray(leader.read_all())), NOW)
+    follower.decided(appended.effects, lambda: follower.log.performed(appended))
+    follower.perform_all()
+    assert (appended.base_offset, appended.last_offset) == (0, 5)
+    assert follower.read(3).first_offset == 3
+    records = [r for view in follower.read(1).buffers for r in read_records(view)]
+    assert [record.offset for record in records] == [1, 2, 3, 4, 5]
 
 
 def test_a_follower_keeps_offsets_epochs_and_gaps():
@@ -398,15 +400,3 @@ def test_a_timestamp_is_found_at_its_first_record_even_where_it_is_an_index_entr
         1022: 12 if closed else None,
     }
     assert run(steps.disk, steps.log.offset_for_timestamp(1012, end_offset=8)) is None
-
-
-def test_check_produced_feeds_append_as_it_is():
-    steps = Steps(LogConfig())
-    view = memoryview(batch(2) + batch(1))
-    headers = check_produced(view, max_batch_bytes=1000)
-    assert (
-        steps.log.append_as_leader(
-            view, headers, leader_epoch=0, now_ms=NOW, wall_ms=NOW
-        ).last_offset
-        == 2
-    )

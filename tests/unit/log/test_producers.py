@@ -78,17 +78,6 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old():
     assert refusal(states, header(0, 5, epoch=1)) is ErrorCode.out_of_order_sequence_number
 
 
-def test_batches_of_one_append_are_checked_one_after_the_other_and_leave_no_trace():
-    states = written(header(0, 2))
-    assert states.check_all([header(2), header(3, 2), header(5)], 1002, 70) is None
-    with pytest.raises(Rejected):
-        states.check_all([header(2), header(4)], 1002, 70)
-    assert states.get(7).batches[-1] == (0, 1, 1000, 1001, 101)
-    with pytest.raises(Rejected):
-        states.check_all([header(9, producer_id=8), header(11, producer_id=8)], 1002, 70)
-    assert states.get(8) is None
-
-
 def test_transactions_are_open_until_their_marker():
     states = written(header(0, transactional=True), header(0, producer_id=8))
     states.update(header(1, transactional=True), 1005, now_ms=60)

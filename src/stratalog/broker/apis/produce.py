@@ -321,7 +321,7 @@ def _append(
     opened = needs.recompression.check(hosted, records, headers[0], now_ms)
     if opened is not None:
         part.appended = hosted.append(
-            records, [opened], now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
+            records, opened, now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
         )
         return
     # Where it will lie is decided in its turn, so is what a producer may write.
@@ -341,7 +341,7 @@ def _append_opened(
         asyncio.get_running_loop().call_soon(part, error)
 
     now_ms, timeout_ms = call.needs.clock.now_ms(), _commit_timeout_ms(call.body)
-    part.appended = hosted.append(view, [header], now_ms, later, commit_timeout_ms=timeout_ms)
+    part.appended = hosted.append(view, header, now_ms, later, commit_timeout_ms=timeout_ms)
 
 
 def _commit_timeout_ms(request: ProduceRequest) -> int | None:

@@ -135,7 +135,7 @@ class Runtime(Generic[R]):
             batch = memoryview(self._machine.encode(records, wall_ms))
             appended = self.partition.append(
                 batch,
-                [parse_header(batch)],
+                parse_header(batch),
                 wall_ms,
                 self._committed,
                 origin="coordinator",

@@ -111,7 +111,7 @@ class HostedPartition:
     def append(  # noqa: PLR0913 - how far it goes before the call
         self,
         view: memoryview,
-        headers: list[BatchHeader],
+        header: BatchHeader,
         wall_ms: int,
         then: Done,
         *,
@@ -119,12 +119,12 @@ class HostedPartition:
         flush: bool = False,
         commit_timeout_ms: float | None = math.inf,
     ) -> Appended:
-        """Append checked batches as the leader; `then` is called with None once they are committed, or with a failure.
+        """Append a checked batch as the leader; `then` is called with None once it is committed, or with a failure.
 
         `commit_timeout_ms` counts from the local append on: then `then` gets REQUEST_TIMED_OUT. With None the local
         append is enough.
         Offsets are decided before this returns, so calls from one producer keep their order. `then` may be called
-        before it returns where `origin` is "client", else never. `flush` makes the batches durable first. Raises
+        before it returns where `origin` is "client", else never. `flush` makes the batch durable first. Raises
         `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
         """
         if self.deleted or self.directory.failure is not None:
@@ -135,7 +135,7 @@ class HostedPartition:
         segments = len(log.segments)
         appended = log.append_as_leader(
             view,
-            headers,
+            header,
             leader_epoch=self.replica.leader_epoch,
             now_ms=self._clock.steady_ms(),
             wall_ms=wall_ms,
@@ -173,7 +173,7 @@ class HostedPartition:
             else:
                 answer.set_exception(error)
 
-        appended = self.append(view, [header], wall_ms, then, origin="coordinator", flush=flush)
+        appended = self.append(view, header, wall_ms, then, origin="coordinator", flush=flush)
         return answer
 
     def _performed(self, error: Failure) -> None:
