@@ -234,6 +234,27 @@ def groups_are_written_down(broker: Broker) -> None:
 
 
 @story
+def a_fetch_of_a_log_that_diverged(broker: Broker) -> None:
+    if broker.version(1) < 12:
+        return
+    ask = broker.connect()
+    topic_id = topic(ask, "diverged")
+    produce(ask, "diverged", batch(b"one"), topic_id=topic_id)
+    for offset, epoch in ((1, 0), (5, 0), (0, 1000), (0, -1)):
+        wanted = {"partition": 0, "current_leader_epoch": -1, "last_fetched_epoch": epoch}
+        wanted |= {"fetch_offset": offset, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+        name = broker.name("diverged")
+        topics = [{"topic": name, "topic_id": topic_id, "partitions": [wanted]}]
+        limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        ask.send("Fetch", replica_id=-1, rack_id="", topics=topics, **limits)
+        (found,) = ask.receive(traced=False).responses[0].partitions
+        diverging = found.diverging_epoch
+        broker.add(
+            "Fetch", [offset, epoch, found.error_code, diverging.epoch, diverging.end_offset]
+        )
+
+
+@story
 def refusals_have_their_texts(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "timed", message__timestamp__after__max__ms="1000")

@@ -83,6 +83,7 @@ def fetch_body(
     max_wait_ms: int = 500,
     isolation_level: int = 0,
     leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
 ) -> FetchRequest:
     """A Fetch of (topic name, or id from version 13 on; partition; offset)."""
     return FetchRequest(
@@ -100,6 +101,7 @@ def fetch_body(
                         partition=partition,
                         current_leader_epoch=leader_epoch,
                         fetch_offset=offset,
+                        last_fetched_epoch=last_fetched_epoch,
                         partition_max_bytes=partition_max_bytes,
                     )
                 ],

@@ -143,6 +143,40 @@ def test_the_fields_around_the_records(version: int) -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("version", [12, NEWEST])
+def test_a_log_that_diverged_learns_where_at_once(version: int) -> None:
+    """KIP-595: a fetch names the epoch of its last record, and the answer the end that both logs share."""
+
+    async def tell(machine: Machine, client: Any, raw: Raw) -> None:
+        first = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
+        await machine.stop()
+        client = await machine.restart()
+        await client.produce("t", 0, build_batch([Record(0, START_MS, None, SMALL)]))
+        raw = await Raw.connect(machine.world.network)
+        topic = await topic_of(client, version)
+        now = (await client.metadata(["t"])).topics["t"].partitions[0].leader_epoch
+
+        async def ask(offset: int, epoch: int) -> Any:
+            limits = {"last_fetched_epoch": epoch, "max_wait_ms": 60_000}
+            (found,) = await fetched(raw, version, [(topic, 0, offset)], **limits)
+            return found
+
+        def diverging(found: Any) -> tuple[int, int, int]:
+            assert not found.records
+            return found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset
+
+        assert diverging(await ask(3, first)) == (0, first, 2), "that epoch ended at 2"
+        assert diverging(await ask(9, now)) == (0, now, 3), "its log is longer than the leader's"
+        assert diverging(await ask(3, first + (now - first) // 2)) == (0, first, 2)
+        assert (await ask(3, now + 1)).error_code == ErrorCode.offset_out_of_range
+        for offset, epoch in ((2, first), (2, now), (0, -1)):
+            agreed = await ask(offset, epoch)
+            assert (agreed.error_code, agreed.diverging_epoch.epoch) == (0, -1)
+            assert agreed.records
+
+    story(tell)
+
+
 def epoch_body(version: int, current: int, epoch: int, *, topic: str = "t") -> Any:
     partition = OffsetForLeaderPartition(
         partition=0, current_leader_epoch=current, leader_epoch=epoch

@@ -25,15 +25,19 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import Slices
 from stratalog.ports import Buffer, Clock
 from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, FetchSessions, PartitionKey
+from stratalog.replication.following import diverging_epoch
 from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
 from stratalog.wire.messages.fetch import (
+    NO_EPOCH_END_OFFSET,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     PartitionData,
 )
 
-_Read = Slices | Rejected
+_Read = Slices | Rejected | EpochEndOffset
+"""The records of a partition, a refusal, or where the log of a client that fetches has left this one."""
 _Filled = tuple[HostedPartition, int, int]
 """A partition that had records for a fetch: their bytes and their number."""
 _READ_COMMITTED: Final = 1
@@ -145,7 +149,7 @@ class _Collection:
 
     @property
     def enough(self) -> bool:
-        """Whether to answer now: enough bytes, an error, or a client that does not wait."""
+        """Whether to answer now: enough bytes, an error, a diverging epoch, or a client that does not wait."""
         return (
             self._size >= self._min_bytes
             or self._failed
@@ -179,13 +183,16 @@ class _Collection:
         self, topic: UUID | str, index: int, partition: FetchPartition
     ) -> HostedPartition | None:
         hosted = None
-        brought: _Read | Awaitable[Slices]
+        brought: _Read | Awaitable[Slices] | None = None
         try:
             if self._call.authorizer is not None:
                 self._authorize(topic)
             hosted = self._find(topic, index)
             hosted.replica.check_leader(partition.current_leader_epoch)
-            brought = self._read(hosted, partition)
+            if partition.last_fetched_epoch >= 0:
+                brought = _diverging(hosted, partition)
+            if brought is None:
+                brought = self._read(hosted, partition)
         except Rejected as error:
             self._failed = True
             # The traceback would keep the error and the whole request alive until the garbage collector runs.
@@ -193,6 +200,8 @@ class _Collection:
         if isinstance(brought, Slices):
             if brought is not EMPTY:
                 self._size += brought.size
+        elif isinstance(brought, EpochEndOffset):
+            self._failed = True
         elif not isinstance(brought, Rejected):
             # All reads start at once: each may wait for another drive, or for the bucket.
             room = self._room(partition)
@@ -314,6 +323,8 @@ class _Collection:
         if isinstance(brought, Rejected):
             return self._refused(asked[0][1], brought)
         assert hosted is not None, "a partition that was read is hosted"
+        if isinstance(brought, EpochEndOffset):
+            return self._answer(hosted, (), brought)
         if brought.buffers:
             filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
         return self._answer(hosted, brought.buffers)
@@ -393,13 +404,19 @@ class _Collection:
         left = self._max_bytes - self._size - self._promised
         return max(min(partition.partition_max_bytes, left), 0)
 
-    def _answer(self, hosted: HostedPartition, records: Sequence[Buffer]) -> PartitionData:
+    def _answer(
+        self,
+        hosted: HostedPartition,
+        records: Sequence[Buffer],
+        diverging: EpochEndOffset = NO_EPOCH_END_OFFSET,
+    ) -> PartitionData:
         return PartitionData(
             partition_index=hosted.name.partition,
             error_code=0,
             high_watermark=hosted.high_watermark,
             last_stable_offset=hosted.last_stable_offset,
             log_start_offset=hosted.log.log_start_offset,
+            diverging_epoch=diverging,
             aborted_transactions=[] if self._read_committed else None,
             records=records,
         )
@@ -420,6 +437,11 @@ def _is_follower(call: Call[FetchRequest, Needs]) -> bool:
     request = call.body
     by_state = call.version >= _REPLICA_STATE_FROM
     return (request.replica_state.replica_id if by_state else request.replica_id) >= 0
+
+
+def _diverging(hosted: HostedPartition, partition: FetchPartition) -> EpochEndOffset | None:
+    """Return where the client's log leaves this one; None where it does not (KIP-595)."""
+    return diverging_epoch(hosted.log, partition.last_fetched_epoch, partition.fetch_offset)
 
 
 async def _read(slices: Awaitable[Slices]) -> _Read:
