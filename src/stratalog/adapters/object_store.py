@@ -19,7 +19,6 @@ from typing import Final
 from urllib.parse import unquote
 
 from stratalog.adapters.bucket_url import split_url
-from stratalog.adapters.directory_store import DirectoryStore
 from stratalog.config.shown import shown
 from stratalog.errors import UserError
 from stratalog.ports import AlreadyExists, Buffer, ObjectInfo, ObjectStore
@@ -41,12 +40,14 @@ def open_store(url: str) -> ObjectStore:
             raise UserError(f"{shown(url)}: a directory is written file:///absolute/path")
         if parts.query:
             raise UserError(f"{shown(url)}: a directory has no settings; write ? as %3F in a path")
+        # Here so that a broker without a bucket starts without it; likewise below.
+        from stratalog.adapters.directory_store import DirectoryStore  # noqa: PLC0415
+
         return DirectoryStore(unquote(parts.path))
     if parts.scheme == "memory":
         with _memories_guard:
             return _memories.setdefault(url, MemoryStore(url))
     if parts.scheme in ("s3", "gs", "az"):
-        # Here so that a broker without a bucket, or with a directory, starts without the library.
         from stratalog.adapters.cloud_store import CloudStore  # noqa: PLC0415
 
         return CloudStore(url)

@@ -11,7 +11,6 @@ the former. `CONFLUENT_TIER_…` is Confluent's `confluent.tier.…` (`aliases.p
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from stratalog.config.aliases import our_names
@@ -283,5 +282,8 @@ def _ignored(name: str, source: str) -> str:
 
 
 def _suggestion(name: str) -> str:
+    # Here because a server without a misspelt setting, so nearly every server, has no use for it.
+    from difflib import get_close_matches  # noqa: PLC0415
+
     close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)
     return f"; did you mean {close[0]}?" if close else ""
