@@ -6,12 +6,12 @@ v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, ad
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
-from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -28,10 +28,11 @@ class Needs(NamedTuple):
 
     clock: Clock
     cluster: ClusterView
+    quorum: MetadataLog
 
 
 async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:
-    """Return the metadata log's leader, its voters and their end offsets: a quorum of one, this node."""
+    """Return the metadata log's leader, and each voter with the end of its log."""
     if not call.allows_cluster(Operation.DESCRIBE):
         return DescribeQuorumResponse(
             error_code=ErrorCode.cluster_authorization_failed,
@@ -52,14 +53,14 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
             )
             async for topic in call.pace.each(call.body.topics)
         ],
-        nodes=[_node(call)],
+        nodes=[_node(call, voter.voter_id) for voter in call.needs.quorum.voters.voters],
     )
 
 
 def _partition(
     call: Call[DescribeQuorumRequest, Needs], topic: str, index: int
 ) -> DescribeQuorumResponsePartitionData:
-    clock, cluster = call.needs
+    clock, _, quorum = call.needs
     if (topic, index) != (METADATA_TOPIC, 0):
         return DescribeQuorumResponsePartitionData(
             partition_index=index,
@@ -71,37 +72,36 @@ def _partition(
             current_voters=[],
             observers=[],
         )
-    image = cluster.image
     now_ms = clock.now_ms()
-    me = image.brokers.get(cluster.node_id)
-    end_offset = image.offset + 1
+    high_watermark = quorum.high_watermark
     return DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
-        leader_id=cluster.node_id,
-        leader_epoch=image.epoch,
-        high_watermark=end_offset,
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=high_watermark,
         current_voters=[
+            # The only voter is the leader, and all that it has is committed.
             ReplicaState(
-                replica_id=cluster.node_id,
-                replica_directory_id=me.directories[0] if me and me.directories else ZERO_ID,
-                log_end_offset=end_offset,
+                replica_id=voter.voter_id,
+                replica_directory_id=voter.voter_directory_id,
+                log_end_offset=high_watermark,
                 last_fetch_timestamp=now_ms,
                 last_caught_up_timestamp=now_ms,
             )
+            for voter in quorum.voters.voters
         ],
         observers=[],
     )
 
 
-def _node(call: Call[DescribeQuorumRequest, Needs]) -> Node:
-    cluster = call.needs.cluster
-    me = cluster.image.brokers.get(cluster.node_id)
+def _node(call: Call[DescribeQuorumRequest, Needs], voter_id: int) -> Node:
+    broker = call.needs.cluster.image.brokers.get(voter_id)
     return Node(
-        node_id=cluster.node_id,
+        node_id=voter_id,
         listeners=[
             Listener(name=one.name, host=one.host, port=one.port)
-            for one in (me.endpoints if me is not None else ())
+            for one in (broker.endpoints if broker is not None else ())
         ],
     )
