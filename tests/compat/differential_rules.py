@@ -122,6 +122,22 @@ def directories_are_changed(broker: Broker) -> None:
 
 
 @story
+def a_request_is_one_bounded_batch(broker: Broker) -> None:
+    ask = broker.connect()
+    for counts in ((10_001,), (10_000,), (5_000, 5_001), (-5, 10_001)):
+        topics = [
+            {
+                "name": broker.name(f"large-{place}"),
+                "num_partitions": count,
+                "replication_factor": 1,
+            }
+            for place, count in enumerate(counts)
+        ]
+        answer = ask.ask("CreateTopics", topics=topics, timeout=10_000)
+        broker.tell("CreateTopics text", [one.error_message for one in answer.topics])
+
+
+@story
 def one_replica_is_enough_where_there_is_one(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "strict", min__insync__replicas="3")

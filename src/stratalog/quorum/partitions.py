@@ -16,7 +16,12 @@ from stratalog.metadata.image import Image, Topic
 from stratalog.metadata.snapshot import partition_record
 from stratalog.ports import Entropy
 from stratalog.quorum.placement import Replicas, place
-from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, check_replicas, new_partitions
+from stratalog.quorum.topics import (
+    RECORDS_PER_REQUEST_MAX,
+    TOO_MANY_RECORDS,
+    check_replicas,
+    new_partitions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ def extend_records(
         try:
             if counts[more.topic] > 1:
                 raise Rejected(ErrorCode.invalid_request, f"topic {more.topic} is asked for twice")
-            records += _extend(image, more, entropy)
+            records += _extend(image, more, entropy, RECORDS_PER_REQUEST_MAX - len(records))
         except Rejected as refusal:
             results.append(Extended(more.topic, refusal.code, refusal.message))
             continue
@@ -56,7 +61,7 @@ def extend_records(
     return records, results
 
 
-def _extend(image: Image, more: MorePartitions, entropy: Entropy) -> list[Any]:
+def _extend(image: Image, more: MorePartitions, entropy: Entropy, room: int) -> list[Any]:
     topic = image.topic(more.topic)
     if topic is None:
         raise Rejected(ErrorCode.unknown_topic_or_partition, f"there is no topic {more.topic}")
@@ -68,15 +73,20 @@ def _extend(image: Image, more: MorePartitions, entropy: Entropy) -> list[Any]:
             f"topic {topic.name} has {present} partitions, and {more.count} are asked for: "
             "there can only be more",
         )
-    if added > PARTITIONS_PER_REQUEST_MAX:
+    if more.assignments is not None and len(more.assignments) != added:
         raise Rejected(
-            ErrorCode.invalid_partitions,
-            f"{added} partitions more: at most {PARTITIONS_PER_REQUEST_MAX} at once",
+            ErrorCode.invalid_replica_assignment,
+            f"{added} partitions more, but replicas for {len(more.assignments)}",
         )
+    if added > room:
+        # Kafka adds those that find room, and answers UNKNOWN_SERVER_ERROR.
+        raise Rejected(ErrorCode.policy_violation, TOO_MANY_RECORDS)
     if more.assignments is None:
         placed = _placed(image, topic, added, entropy)
     else:
-        placed = _assigned(image, topic, more.assignments, added)
+        for replicas in more.assignments:
+            check_replicas(image, replicas, _factor(topic))
+        placed = list(more.assignments)
     return [
         partition_record(topic, index, partition)
         for index, partition in enumerate(new_partitions(image.brokers, placed), present)
@@ -87,19 +97,6 @@ def _placed(image: Image, topic: Topic, added: int, entropy: Entropy) -> list[Re
     brokers = list(image.brokers.values())
     start = int(entropy.uniform(0, len(brokers))) if len(brokers) > 1 else 0
     return place(brokers, added, _factor(topic), start)
-
-
-def _assigned(
-    image: Image, topic: Topic, assignments: tuple[Replicas, ...], added: int
-) -> list[Replicas]:
-    if len(assignments) != added:
-        raise Rejected(
-            ErrorCode.invalid_replica_assignment,
-            f"{added} partitions more, but replicas for {len(assignments)}",
-        )
-    for replicas in assignments:
-        check_replicas(image, replicas, _factor(topic))
-    return list(assignments)
 
 
 def _factor(topic: Topic) -> int:

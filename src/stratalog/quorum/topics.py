@@ -35,7 +35,12 @@ NAME_LENGTH_MAX: Final = 249
 SETTINGS_MAX: Final = 1000
 """Of one resource in one request; the one with most settings has some 300."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-"""Kafka: one decision is one batch, and that must not grow without bound."""
+"""Kafka: MAX_PARTITIONS_PER_BATCH."""
+RECORDS_PER_REQUEST_MAX: Final = 10_000
+"""Kafka: MAX_RECORDS_PER_USER_OP. One decision is one batch, and a batch must not grow without bound."""
+TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
+"""Kafka's words, as those below: clients show them and compare them."""
+_TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 _REPLICAS_MAX: Final = 1000
 """Of one partition. A refusal names them all."""
@@ -121,7 +126,8 @@ def create_records(
 
     `colliding(name)` is an existing topic whose name collides with this one.
     """
-    if sum(_partition_count(topic, rules) for topic in asked) > PARTITIONS_PER_REQUEST_MAX:
+    wanted = sum(max(0, _partition_count(topic, rules)) for topic in asked)
+    if wanted > PARTITIONS_PER_REQUEST_MAX:
         return [], too_many_partitions(topic.name for topic in asked)
     counts = Counter(topic.name for topic in asked)
     records: list[Any] = []
@@ -142,6 +148,8 @@ def create_records(
             continue
         accepted[collision_key(topic.name)] = topic.name
         records += _records(created, topic.configs)
+        if len(records) > RECORDS_PER_REQUEST_MAX:
+            return [], _all_refused((topic.name for topic in asked), TOO_MANY_RECORDS)
         factors = {len(partition.replicas) for partition in created.partitions.values()}
         results.append(
             Created(
@@ -157,11 +165,14 @@ def create_records(
 
 def too_many_partitions(names: Iterable[str]) -> list[Created]:
     """Refuse every topic of a request that asks for more than PARTITIONS_PER_REQUEST_MAX partitions in all."""
-    too_many = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions asked for at once"
+    return _all_refused(names, _TOO_MANY_PARTITIONS)
+
+
+def _all_refused(names: Iterable[str], reason: str) -> list[Created]:
     return [
         Created(name, error=ErrorCode.invalid_request, message=_TWICE.format(name))
         if times > 1
-        else Created(name, error=ErrorCode.policy_violation, message=too_many)
+        else Created(name, error=ErrorCode.policy_violation, message=reason)
         for name, times in Counter(names).items()
     ]
 

@@ -48,7 +48,8 @@ def test_replicas_chosen_by_the_client():
         (MorePartitions("a", 2), "invalid_partitions"),
         (MorePartitions("a", 1), "invalid_partitions"),
         (MorePartitions("a", -1), "invalid_partitions"),
-        (MorePartitions("a", 20_000), "invalid_partitions"),
+        (MorePartitions("a", 20_000), "policy_violation"),
+        (MorePartitions("a", 20_000, ((1,),)), "invalid_replica_assignment"),
         (MorePartitions("a", 4, ((1,),)), "invalid_replica_assignment"),
         (MorePartitions("a", 3, ((7,),)), "invalid_replica_assignment"),
         (MorePartitions("a", 3, ((),)), "invalid_replica_assignment"),
@@ -77,3 +78,12 @@ def test_a_refusal_does_not_repeat_a_hundred_thousand_replicas():
     (refused,) = log.run(log.controller.create_partitions([asked], log.entropy))
     assert refused.error.name == "invalid_replica_assignment"
     assert refused.message == "100000 replicas: there are 1 brokers"
+
+
+def test_the_topics_of_one_request_share_a_bounded_batch():
+    log = with_topic()
+    log.run(log.controller.create_topics([NewTopic("b", 2, 1)], log.entropy))
+    more = [MorePartitions("a", 9_002), MorePartitions("b", 1_003), MorePartitions("b2", 3)]
+    assert extend(log, *more) == ["none", "policy_violation", "unknown_topic_or_partition"]
+    assert [len(log.image.topic(name).partitions) for name in ("a", "b")] == [9_002, 2]
+    assert extend(log, MorePartitions("b", 10_002)) == ["none"], "ten thousand records are allowed"

@@ -144,6 +144,21 @@ def test_one_request_makes_a_bounded_batch():
     results = create(log, NewTopic("a", half), NewTopic("b", half))
     assert codes(results) == [("a", "policy_violation"), ("b", "policy_violation")]
     assert codes(create(log, NewTopic("huge", 2**31 - 1))) == [("huge", "policy_violation")]
+    fewer = create(log, NewTopic("less", -20_000), NewTopic("more", 10_001))
+    assert codes(fewer) == [("less", "policy_violation"), ("more", "policy_violation")]
+    assert fewer[0].message == "Excessively large number of partitions per request."
+
+
+def test_the_records_of_one_request_are_bounded_as_in_kafka():
+    log = started()
+    (refused,) = create(log, NewTopic("a", 10_000))
+    assert codes([refused]) == [("a", "policy_violation")], "one record more for the topic itself"
+    assert refused.message == "Unable to perform excessively large batch operation."
+    assert log.image.topic("a") is None
+    settings = {f"name.{number}": "1" for number in range(900)}
+    ten = [NewTopic(f"t{number}", 100, configs=settings) for number in range(10)]
+    assert {code for _, code in codes(create(log, *ten))} == {"policy_violation"}
+    assert codes(create(log, NewTopic("a", 9_999))) == [("a", "none")]
 
 
 def test_validation_only_creates_nothing():

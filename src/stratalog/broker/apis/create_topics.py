@@ -76,7 +76,7 @@ async def _is_too_much(call: Call[CreateTopicsRequest, Needs]) -> bool:
     default = call.needs.config.int("num.partitions")
     async for topic in call.pace.each(call.body.topics):
         partitions = default if topic.num_partitions == DEFAULT else topic.num_partitions
-        count += len(topic.assignments) or partitions
+        count += len(topic.assignments) or max(0, partitions)
     return count > PARTITIONS_PER_REQUEST_MAX
 
 
