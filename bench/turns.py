@@ -3,7 +3,8 @@
 usage: python -m bench.turns [--partitions 100000] [--offsets 1000000]
 
 One node in this process, on a directory of its own. A timer goes off every millisecond; the loop's CPU time between
-two of them is a turn, whatever else the machine does. Prints a line for each: topics created, a start with them, a
+two of them is a turn, whatever else the machine does. Prints a line for each: topics created (also as many in one
+request as are allowed), a checkpoint, a retention sweep, a scrape of the metrics, a stop and a start with them, a
 metadata snapshot of them all, topics deleted, offsets committed and loaded.
 """
 
@@ -28,6 +29,8 @@ from stratalog.quorum.controller import NewTopic
 
 TOPIC_PARTITIONS = 100
 PARTITIONS_A_REQUEST = 5_000
+PARTITIONS_AT_ONCE = 9_900
+"""Each topic is a record too, and a request may make ten thousand."""
 OFFSETS_A_REQUEST = 500
 
 
@@ -73,13 +76,13 @@ def node(place: str, **settings: str) -> Node:
     return Node(BrokerConfig.load(given)[0], system())
 
 
-async def create(running: Node, partitions: int) -> None:
+async def create(running: Node, partitions: int, a_request: int, prefix: str = "t") -> None:
     assert running.broker is not None
     made = 0
     while made < partitions:
         topics = [
-            NewTopic(f"t{made + number * TOPIC_PARTITIONS}", TOPIC_PARTITIONS, 1)
-            for number in range(min(PARTITIONS_A_REQUEST, partitions) // TOPIC_PARTITIONS)
+            NewTopic(f"{prefix}{made + number * TOPIC_PARTITIONS}", TOPIC_PARTITIONS, 1)
+            for number in range(min(a_request, partitions) // TOPIC_PARTITIONS)
         ]
         created = await running.broker.controller.create_topics(topics, validate_only=False)
         assert all(one.error is ErrorCode.none for one in created), created[0]
@@ -106,13 +109,37 @@ async def commit(running: Node, offsets: int) -> None:
         await groups.commit(OffsetCommit(f"group-{number}", topics, -1, ""))
 
 
-async def measure(place: Path, partitions: int, offsets: int) -> None:
-    probe = Probe()
-    running = node(str(place / "topics"))
-    await running.start()
+async def scrape(port: int | None) -> None:
+    assert port is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    while await reader.read(1 << 16):
+        pass
+    writer.close()
+
+
+async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
+    running = node(
+        str(place / "topics"),
+        console__listener="127.0.0.1:0",
+        log__retention__check__interval__ms="5000",
+    )
+    ready = await running.start()
+    assert running.broker is not None
+    hosting = running.broker.hosting
     async with probe.line(f"{partitions} partitions created"):
-        await create(running, partitions)
-    await running.stop()
+        await create(running, partitions, PARTITIONS_A_REQUEST)
+    async with probe.line(f"{PARTITIONS_AT_ONCE} in one request"):
+        await create(running, PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE, "once")
+    (directory,) = running.directories
+    async with probe.line("a checkpoint of them"):
+        await hosting.checkpoints.write(directory)
+    async with probe.line("retention sweeps"):
+        await asyncio.sleep(10)
+    async with probe.line("a scrape of the metrics"):
+        await scrape(ready.console_port)
+    async with probe.line("a stop with them"):
+        await running.stop()
     running = node(str(place / "topics"), metadata__log__max__record__bytes__between__snapshots="1")
     async with probe.line(f"a start with {partitions} partitions"):
         await running.start()
@@ -123,7 +150,13 @@ async def measure(place: Path, partitions: int, offsets: int) -> None:
     async with probe.line(f"{min(PARTITIONS_A_REQUEST, partitions)} of them deleted"):
         await delete(running, PARTITIONS_A_REQUEST // TOPIC_PARTITIONS)
     await running.stop()
+    running = node(str(place / "topics"))
+    async with probe.line("a start with the snapshot"):
+        await running.start()
+    await running.stop()
 
+
+async def measure_offsets(probe: Probe, place: Path, offsets: int) -> None:
     running = node(str(place / "groups"))
     await running.start()
     async with probe.line(f"{offsets} offsets committed"):
@@ -135,6 +168,12 @@ async def measure(place: Path, partitions: int, offsets: int) -> None:
         assert running.broker is not None
         await until(lambda: next(running.broker.groups.committed(), None) is not None)
     await running.stop()
+
+
+async def measure(place: Path, partitions: int, offsets: int) -> None:
+    probe = Probe()
+    await measure_topics(probe, place, partitions)
+    await measure_offsets(probe, place, offsets)
 
 
 def main() -> None:

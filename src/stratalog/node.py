@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from stratalog.broker.tier.state_upload import StateUpload
     from stratalog.console.server import Console
 
+_PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
@@ -149,7 +150,7 @@ class Node:
         await hosting.start(metadata.image, metadata.removed_topics)
         endpoints = await self._listen(self.broker)
         await cluster.registration.register(endpoints)
-        await self._assign(assign, hosting.unassigned())
+        await self._assign_all(assign, hosting)
         await self._resume_moves(hosting, moves)
         if tiering is not None and state is not None:
             tiering.start()
@@ -287,6 +288,13 @@ class Node:
         self._connections.configure(in_effect)
         if self.broker is not None and self.broker.tiering is not None:
             self.broker.tiering.configure(in_effect)
+
+    async def _assign_all(self, assign: Assign, hosting: Hosting) -> None:
+        keys = list(hosting.by_id)
+        for start in range(0, len(keys), _PARTITIONS_A_TURN):
+            part = keys[start : start + _PARTITIONS_A_TURN]
+            await self._assign(assign, hosting.unassigned(part))
+            await asyncio.sleep(0)
 
     async def _assign(self, assign: Assign, assigned: Mapping[TopicIdPartition, UUID]) -> None:
         """Tell metadata in which directory partitions are, as the broker chose."""

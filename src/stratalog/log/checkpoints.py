@@ -9,7 +9,7 @@ checkpoint has lines of "epoch offset" instead. `meta.properties` and `partition
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +32,10 @@ __all__ = [
     "decode_partition_metadata",
     "encode_clean_shutdown",
     "encode_epochs",
+    "encode_lines",
     "encode_meta_properties",
-    "encode_offsets",
     "encode_partition_metadata",
+    "offset_line",
 ]
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -55,10 +56,10 @@ class MetaProperties:
     directory_id: uuid.UUID | None
 
 
-def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An offset checkpoint of {(topic, partition): offset}."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    return _encode_lines(lines)
+def offset_line(name: TopicPartition, offset: int) -> str:
+    """Return the line of an offset checkpoint that says this of a partition."""
+    topic, partition = name
+    return f"{topic} {partition} {offset}"
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
@@ -74,7 +75,7 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
     """A leader epoch checkpoint of (epoch, first offset) pairs."""
-    return _encode_lines([f"{epoch} {start}" for epoch, start in entries])
+    return encode_lines([f"{epoch} {start}" for epoch, start in entries])
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
@@ -144,7 +145,8 @@ def decode_clean_shutdown(data: bytes) -> int:
     return epoch if isinstance(epoch, int) else -1
 
 
-def _encode_lines(lines: list[str]) -> bytes:
+def encode_lines(lines: Collection[str]) -> bytes:
+    """Return a checkpoint of these lines."""
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from stratalog.log.checkpoints import encode_lines
 from stratalog.ports import Buffer, Disk, FileInfo
 
 T = TypeVar("T")
@@ -54,6 +55,14 @@ class ListDirectory:
     """Result: list[FileInfo], empty where the directory is missing."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLines:
+    """As `WriteFile`, a checkpoint of these lines. A hundred thousand of them are joined where the file is written."""
+
+    path: str
+    lines: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ Effect = (
     Append
     | Reserve
     | WriteFile
+    | WriteLines
     | Read
     | ListDirectory
     | Sync
@@ -165,6 +175,8 @@ def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901, PLR0912 - a ta
             return disk.reserve(path, size)
         case WriteFile(path, data):
             return disk.write_file(path, data)
+        case WriteLines(path, lines):
+            return disk.write_file(path, encode_lines(lines))
         case ListDirectory(path):
             return disk.list(path)
         case Sync(path):

@@ -15,18 +15,21 @@ from stratalog.log.checkpoints import (
     decode_offsets,
     decode_partition_metadata,
     encode_clean_shutdown,
+    encode_lines,
     encode_meta_properties,
-    encode_offsets,
     encode_partition_metadata,
+    offset_line,
 )
+from stratalog.wire.ids import TopicPartition
 
 ID = uuid.UUID("28b72cba-f5c8-48e8-9b3e-9332d405191d")
 
 
 def test_an_offset_checkpoint_is_a_version_a_count_and_lines():
-    offsets = {("a", 0): 12, ("b.c", 17): 0}
-    assert encode_offsets(offsets) == b"0\n2\na 0 12\nb.c 17 0\n"
-    assert decode_offsets(encode_offsets(offsets)) == offsets
+    offsets = {TopicPartition("a", 0): 12, TopicPartition("b.c", 17): 0}
+    data = encode_lines([offset_line(*one) for one in offsets.items()])
+    assert data == b"0\n2\na 0 12\nb.c 17 0\n"
+    assert decode_offsets(data) == offsets
     assert decode_offsets(b"0\n0\n") == {}
 
 

@@ -93,7 +93,7 @@ async def open_metadata_log(
     """
     try:
         found = await directory.run(_read_state())
-        replay = Replay() if found.snapshot is None else _replay_of(*found.snapshot)
+        replay = found.replay
         state = decode_quorum_state(found.state) if found.state else QuorumState()
         start_offset = replay.image().offset + 1
         log = await _open_log(directory, clock, exists=found.exists, start_offset=start_offset)
@@ -184,10 +184,10 @@ async def _lead(
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a metadata directory holds, unread."""
+    """What a metadata directory holds beside its log; `replay` has the snapshot."""
 
     exists: bool
-    snapshot: tuple[SnapshotId, bytes] | None
+    replay: Replay
     state: bytes | None
 
 
@@ -196,12 +196,12 @@ def _read_state() -> Program[_Saved]:
     assert isinstance(entries, list)
     yield from _check_topic_id()
     snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
-    snapshot = None
+    replay = Replay()
     if snapshots:
         newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
         data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
         assert isinstance(data, bytes)
-        snapshot = newest, data
+        replay = _replay_of(newest, data)  # on this thread: a large cluster's takes seconds
     state = None
     if any(entry.name == QUORUM_STATE_FILE for entry in entries):
         saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)
@@ -212,7 +212,7 @@ def _read_state() -> Program[_Saved]:
         raise Corrupt(
             f"there is no .log file, but {QUORUM_STATE_FILE}: the log was there; {_RESTORE}"
         )
-    if not exists and snapshot is None:
+    if not exists and not snapshots:
         others = yield ListDirectory("")
         assert isinstance(others, list)
         names = {entry.name for entry in others if entry.is_directory} - {METADATA_DIRECTORY}
@@ -222,7 +222,7 @@ def _read_state() -> Program[_Saved]:
                 f"there is no .log file, but partition {partition} lies beside it; set metadata.log.dir "
                 f"to the directory that has the metadata log, or {_RESTORE}"
             )
-    return _Saved(exists, snapshot, state)
+    return _Saved(exists, replay, state)
 
 
 def _check_topic_id() -> Program[None]:

@@ -1,22 +1,40 @@
 """The checkpoint files of log directories: recovery points, high watermarks, log starts, the mark of a clean close.
 
 In: hosted partitions. Out: files in their directories. It never reads a checkpoint: `survey.py` does, at the start.
+
+A file has a line for each partition of a directory. So the lines are collected in steps, and the event loop has other
+turns between two steps. Each line is right by itself: what it says only grows.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+import asyncio
+from collections.abc import Collection, Generator, Iterable, Mapping
+from functools import partial
+from typing import Final, TypeVar
 
 import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import Checkpoint, checkpoint_files
+from stratalog.broker.storage.survey import CheckpointLines, checkpoint_files, checkpoint_lines
 from stratalog.errors import Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
-from stratalog.log.effects import WriteFile, together
+from stratalog.log.effects import Effect, WriteFile, together
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
+T = TypeVar("T")
 _CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
+_PARTITIONS_A_STEP: Final = 2000
+
+
+class _Collecting:
+    """Lines that are being collected."""
+
+    __slots__ = ("is_outdated", "lines")
+
+    def __init__(self) -> None:
+        self.lines: dict[TopicPartition, CheckpointLines] = {}
+        self.is_outdated = False
+        """Whether files that were collected later are on their way to the directory."""
 
 
 class Checkpoints:
@@ -25,6 +43,8 @@ class Checkpoints:
     def __init__(self, hosted: Mapping[TopicIdPartition, HostedPartition]) -> None:
         self._hosted = hosted
         self._names: dict[LogDirectory, set[TopicPartition]] = {}
+        self._collecting: dict[LogDirectory, list[_Collecting]] = {}
+        """In the order in which they began."""
         self._log = structlog.get_logger()
 
     @property
@@ -32,7 +52,7 @@ class Checkpoints:
         """The directories that were loaded."""
         return list(self._names)
 
-    def loaded(
+    async def loaded(
         self, directory: LogDirectory, names: set[TopicPartition], lost: Collection[TopicPartition]
     ) -> bool:
         """Note that a directory was loaded, with the names that its files have; return whether one of them is gone.
@@ -40,26 +60,71 @@ class Checkpoints:
         The names of `lost` partitions stay: the files say where their logs ended.
         """
         self._names[directory] = names
-        present = {one.name for one in self._in(directory)}
-        return not names <= present.union(lost)
+        present = set(lost)
+        for part in _steps(self._in(directory)):
+            present.update(one.name for one in part)
+            await asyncio.sleep(0)
+        return not names <= present
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's files name one of these partitions."""
         names = self._names[directory]
         return any(one.name in names for one in gone)
 
-    def files(self, directory: LogDirectory) -> list[WriteFile]:
-        """Return the directory's files as of now, to be written by the caller."""
-        checkpoints = {
-            one.name: Checkpoint(one.recovery_point, one.high_watermark, one.log.log_start_offset)
-            for one in self._in(directory)
-        }
-        self._names[directory] = set(checkpoints)
-        return checkpoint_files(checkpoints)
+    def forget(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
+        """Leave these partitions out of the files that are being collected: they are in the directory no more."""
+        for collecting in self._collecting.get(directory, ()):
+            for one in gone:
+                collecting.lines.pop(one.name, None)
+
+    def collect(
+        self, directory: LogDirectory
+    ) -> Generator[bool, None, list[CheckpointLines] | None]:
+        """Return the lines of the directory's files; yield True where another turn should go on.
+
+        The caller writes them at once. Return None where a later collection was quicker: its lines, which are on their
+        way already, say no less.
+        """
+        collections = self._collecting.setdefault(directory, [])
+        mine = _Collecting()
+        collections.append(mine)
+        try:
+            for part in _steps(self._in(directory)):
+                for one in part:
+                    is_here = directory in (one.directory, one.arriving)
+                    if is_here and self._hosted.get(one.key) is one:
+                        mine.lines[one.name] = checkpoint_lines(
+                            one.name,
+                            one.recovery_point,
+                            one.high_watermark,
+                            one.log.log_start_offset,
+                        )
+                if len(part) == _PARTITIONS_A_STEP:
+                    yield True
+        finally:
+            place = collections.index(mine)
+            earlier = collections[:place]
+            del collections[place]
+        if mine.is_outdated:
+            return None
+        for other in earlier:
+            other.is_outdated = True
+        self._names[directory] = set(mine.lines)
+        return list(mine.lines.values())
+
+    def write_in_steps(
+        self, directory: LogDirectory
+    ) -> "Generator[bool, None, asyncio.Future[None]]":
+        """Queue the directory's files; yield True where another turn should go on.
+
+        What is queued in the directory after it is performed after it. Raises Rejected where the directory has failed.
+        """
+        lines = yield from self.collect(directory)
+        return directory.write(() if lines is None else checkpoint_files(lines))
 
     async def write(self, directory: LogDirectory) -> None:
         """Write the directory's files. Raises Rejected where it has failed."""
-        await directory.write(self.files(directory))
+        await (await _drive(self.write_in_steps(directory)))
         await directory.space()
 
     async def close(self) -> None:
@@ -68,9 +133,16 @@ class Checkpoints:
         for directory in self._names:
             hosted = self._in(directory)
             if directory.failure is None and not any(one.is_holding for one in hosted):
-                effects = together(effect for one in hosted for effect in one.log.close())
-                effects += [*self.files(directory), _CLEAN]
-                closing.append((directory, directory.write(effects)))
+                effects: list[Effect] = []
+                for part in _steps(hosted):
+                    for one in part:
+                        effects += one.log.close()
+                    await asyncio.sleep(0)
+                first = await directory.compute(partial(together, effects))
+                lines = await _drive(self.collect(directory))
+                if directory.failure is None:
+                    files = () if lines is None else checkpoint_files(lines)
+                    closing.append((directory, directory.write([*first, *files, _CLEAN])))
         for directory, work in closing:
             try:
                 await work
@@ -80,3 +152,18 @@ class Checkpoints:
     def _in(self, directory: LogDirectory) -> list[HostedPartition]:
         """The partitions here, and those whose move here is about to end."""
         return [one for one in self._hosted.values() if directory in (one.directory, one.arriving)]
+
+
+def _steps(hosted: list[HostedPartition]) -> Iterable[list[HostedPartition]]:
+    for start in range(0, len(hosted), _PARTITIONS_A_STEP):
+        yield hosted[start : start + _PARTITIONS_A_STEP]
+
+
+async def _drive(steps: Generator[bool, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)

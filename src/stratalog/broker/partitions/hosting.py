@@ -18,6 +18,7 @@ changes.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
@@ -33,7 +34,6 @@ from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Effect
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.tail import TailBudget
 from stratalog.metadata.delta import Delta
@@ -241,7 +241,7 @@ class Hosting:
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
         for part_gone in _slices(gone, _DISCARDED_A_TURN):
-            self._discard(part_gone)
+            yield from self._discard(part_gone)
             if len(part_gone) == _DISCARDED_A_TURN:
                 yield True
 
@@ -342,7 +342,8 @@ class Hosting:
                 continue
             if self._configure_one(hosted, config_of(topic)):
                 restarted.add(hosted.directory)
-        return [one.write(self.checkpoints.files(one)) for one in restarted]
+        loop = asyncio.get_running_loop()
+        return [loop.create_task(self.checkpoints.write(one)) for one in restarted]
 
     def _configure_one(self, hosted: HostedPartition, config: LogConfig) -> bool:
         """Configure one log; return whether its start rose to the local start, which the checkpoints must record."""
@@ -392,12 +393,10 @@ class Hosting:
         for react in self.on_placed if placed else ():
             react(placed)
 
-    def unassigned(
-        self, keys: Iterable[TopicIdPartition] | None = None
-    ) -> dict[TopicIdPartition, UUID]:
-        """The partitions (of these) that metadata does not know to be where they are, with where that is."""
+    def unassigned(self, keys: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, UUID]:
+        """Return those of these partitions that metadata does not know to be where they are, with where that is."""
         found: dict[TopicIdPartition, UUID] = {}
-        for key in self.by_id if keys is None else keys:
+        for key in keys:
             hosted, partition = self.by_id.get(key), self._image.partition(*key)
             if hosted is None or partition is None:
                 continue
@@ -437,24 +436,32 @@ class Hosting:
                 self._notify(Transition.RESIGNED, hosted)
             yield hosted
 
-    def _discard(self, gone: Iterable[HostedPartition]) -> None:
+    def _discard(self, gone: Sequence[HostedPartition]) -> Iterator[bool]:
         for directory in self.directories:
             here = [one for one in gone if directory in one.copies]
-            if here and directory.failure is None:
-                self.put_aside(directory, here)
+            if here:
+                yield from self._put_aside(directory, here)
         for hosted in gone:
             self._notify(Transition.DELETED, hosted)
 
-    def put_aside(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
-        """Delete what a directory has of partitions that are not there any more.
+    def put_aside(self, directory: LogDirectory, gone: Sequence[HostedPartition]) -> None:
+        """Delete, in this turn, what a directory has of partitions that are not there any more."""
+        for _ in self._put_aside(directory, gone):
+            pass
 
-        Rename first, as Kafka does, so that the name is free at once; remove after it. The checkpoints forget them
-        before: another topic of that name must not be taken for what these were.
+    def _put_aside(
+        self, directory: LogDirectory, gone: Sequence[HostedPartition]
+    ) -> Iterator[bool]:
+        """Rename first, as Kafka does, so that the name is free at once; remove after it.
+
+        The checkpoints forget them before: another topic of that name must not be taken for what these were.
         """
-        effects: list[Effect] = []
-        if self.checkpoints.names_any(directory, gone):
-            effects += self.checkpoints.files(directory)
-        self.asides.discard(directory, [one.log.directory for one in gone], effects)
+        self.checkpoints.forget(directory, gone)
+        with suppress(Rejected):  # the directory has failed, which has its own line
+            if self.checkpoints.names_any(directory, gone):
+                written = yield from self.checkpoints.write_in_steps(directory)
+                written.add_done_callback(lambda written: written.exception())
+            self.asides.discard(directory, [one.log.directory for one in gone])
 
     async def close(self) -> None:
         """Close every log cleanly, once every change is carried out."""

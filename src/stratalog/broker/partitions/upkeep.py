@@ -4,6 +4,7 @@ In: hosted partitions, settings. Out: repeated work, for each directory in tasks
 other directory. It decides nothing: a partition knows what is due.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
@@ -16,6 +17,7 @@ from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
 from stratalog.errors import Rejected
 
+_PARTITIONS_A_TURN: Final = 1000
 _IDLE_FILES_S: Final = 60.0
 
 
@@ -48,7 +50,9 @@ class Upkeep:
             await hosted.sync_closed()
 
     async def _keep_retention(self, directory: LogDirectory) -> None:
-        for hosted in self._hosting.all():
+        for count, hosted in enumerate(self._hosting.all()):
+            if count % _PARTITIONS_A_TURN == 0:
+                await asyncio.sleep(0)  # a partition with nothing to do ends no turn
             if hosted.directory is not directory:
                 continue
             try:

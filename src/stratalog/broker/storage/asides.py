@@ -49,10 +49,8 @@ class Asides:
         _log.warning("stray partition", path=directory.path, partition=name, kept_as=aside)
         return [Rename(name, aside)]
 
-    def discard(
-        self, directory: LogDirectory, names: Sequence[str], before: Sequence[Effect] = ()
-    ) -> None:
-        """Rename directories so that nothing takes them for partitions, after `before`; then remove them."""
+    def discard(self, directory: LogDirectory, names: Sequence[str]) -> None:
+        """Rename directories so that nothing takes them for partitions; then remove them. Raises as `perform`."""
         asides = [self._aside(name, DELETE) for name in names]
         renames = [Rename(name, aside) for name, aside in zip(names, asides, strict=True)]
 
@@ -63,7 +61,7 @@ class Asides:
             else:
                 _not_removed(directory, error)
 
-        directory.perform([*before, *renames, SyncDirectory("")], renamed)
+        directory.perform([*renames, SyncDirectory("")], renamed)
         self._renaming += 1
 
     def rename_deleted(self, names: Iterable[str]) -> dict[str, str]:

@@ -277,6 +277,10 @@ class LogDirectory:
         self.check()
         return self._beside(self._reader, lambda: run(self.disk, program))
 
+    def compute(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run a function that reads no disk on a reader thread: one that would take the event loop too long."""
+        return self._beside(self._reader, call)
+
     async def space(self) -> tuple[int, int]:
         """Bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
         self.check()

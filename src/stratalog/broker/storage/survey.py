@@ -4,6 +4,7 @@ In: the directory. Out: a program that ends with its partitions' names and ids, 
 and does not judge the checkpoints: `hosting.py` does.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -17,7 +18,7 @@ from stratalog.log.checkpoints import (
     REPLICATION_OFFSETS,
     decode_offsets,
     decode_partition_metadata,
-    encode_offsets,
+    offset_line,
 )
 from stratalog.log.effects import (
     ListDirectory,
@@ -25,7 +26,7 @@ from stratalog.log.effects import (
     Read,
     SyncDirectory,
     Unlink,
-    WriteFile,
+    WriteLines,
 )
 from stratalog.wire.ids import TopicPartition
 
@@ -68,13 +69,8 @@ class Survey:
     """Every name in any checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What the checkpoint files say of one partition."""
-
-    recovery_point: int
-    high_watermark: int
-    log_start_offset: int
+CheckpointLines = tuple[str, str, str]
+"""One partition's lines in the checkpoint files: recovery point, high watermark, log start."""
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
@@ -104,15 +100,23 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(index)) if dash and topic and index.isdecimal() else None
 
 
-def checkpoint_files(partitions: dict[TopicPartition, Checkpoint]) -> list[WriteFile]:
-    """The checkpoint files of a directory with these partitions."""
-    recovery = {key: one.recovery_point for key, one in partitions.items()}
-    replication = {key: one.high_watermark for key, one in partitions.items()}
-    start = {key: one.log_start_offset for key, one in partitions.items()}
+def checkpoint_lines(
+    name: TopicPartition, recovery_point: int, high_watermark: int, log_start_offset: int
+) -> CheckpointLines:
+    """Return one partition's lines in the checkpoint files."""
+    return (
+        offset_line(name, recovery_point),
+        offset_line(name, high_watermark),
+        offset_line(name, log_start_offset),
+    )
+
+
+def checkpoint_files(lines: Collection[CheckpointLines]) -> list[WriteLines]:
+    """Return the checkpoint files of a directory with these partitions."""
     return [
-        WriteFile(RECOVERY_POINTS, encode_offsets(recovery)),
-        WriteFile(REPLICATION_OFFSETS, encode_offsets(replication)),
-        WriteFile(LOG_START_OFFSETS, encode_offsets(start)),
+        WriteLines(RECOVERY_POINTS, [one[0] for one in lines]),
+        WriteLines(REPLICATION_OFFSETS, [one[1] for one in lines]),
+        WriteLines(LOG_START_OFFSETS, [one[2] for one in lines]),
     ]
 
 

@@ -9,6 +9,7 @@ Settings that are secrets are left out.
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
@@ -93,7 +94,8 @@ class StateUpload:
         Fenced, Unavailable, Corrupt.
         """
         image = self._metadata.image
-        ends = self._ends()
+        ends: Ends = {}
+        await in_turns(self._note_ends(ends))
         # Offsets are committed into a partition too: this sees them change.
         seen = (image.offset, ends)
         bucket, claim = self._bucket, self._bucket.claim
@@ -131,11 +133,10 @@ class StateUpload:
         self._version = await bucket.threads.expirer.submit(put)
         self._uploaded = seen
 
-    def _ends(self) -> Ends:
-        return {
-            key: (hosted.log.log_start_offset, hosted.high_watermark)
-            for key, hosted in self._hosting.by_id.items()
-        }
+    def _note_ends(self, ends: Ends) -> Iterator[None]:
+        for hosted in self._hosting.all():
+            ends[hosted.key] = hosted.log.log_start_offset, hosted.high_watermark
+            yield
 
 
 def _brokers(image: Image) -> dict[str, dict[str, str]]:
