@@ -16,12 +16,13 @@ A failure of a handler costs this connection, and nothing else.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import structlog
 
+from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, is_produce
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
@@ -35,34 +36,8 @@ _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
-_PRODUCE: Final = 0
 _SOFTWARE_CHARACTERS: Final = 100
 """Of the client's name for its library in the log: the client chooses its length."""
-
-Answer = list[Buffer] | None
-"""An answer's buffers, None where the request wants none."""
-
-
-class Awaited(asyncio.Future[Any]):
-    """An answer to come without a task.
-
-    As with a coroutine, the next request waits for it, and it is cancelled when the client goes away.
-    """
-
-    __slots__ = ()
-
-
-@dataclass(slots=True)
-class Later:
-    """An answer to come: `work` gives what `encode` makes buffers of. `size` is what the request takes meanwhile."""
-
-    work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
-    encode: Callable[[Any], Answer]
-    size: int = 0
-
-
-Serve = Callable[[Session, memoryview], Answer | Later]
-"""The client and the frame to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,16 +377,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(held[0])
         else:
             transport.writelines(held)
-
-
-def is_produce(frame: memoryview) -> bool:
-    """Return whether the frame is a Produce request: most of it is records then."""
-    return frame[0] << 8 | frame[1] == _PRODUCE if len(frame) > 1 else False
-
-
-def as_it_is(answer: Answer) -> Answer:
-    """Encode what is encoded already."""
-    return answer
 
 
 def _done(loop: asyncio.AbstractEventLoop, answer: Answer) -> "asyncio.Future[Answer]":

@@ -15,8 +15,9 @@ from typing import Final
 
 import structlog
 
+from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.client_memory import ClientMemory
-from stratalog.broker.network.connection import Connection, Serve, Shared
+from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig

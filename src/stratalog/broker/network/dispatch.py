@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from msgspec import Struct
 
 from stratalog.broker.metrics import BrokerMetrics, error_codes
+from stratalog.broker.network.answers import Answer, Later, as_it_is, is_produce
 from stratalog.broker.network.authorizer import (
     CLUSTER_NAME,
     DENIED,
@@ -26,7 +27,6 @@ from stratalog.broker.network.authorizer import (
     authorized_operations,
 )
 from stratalog.broker.network.client_memory import ClientMemory
-from stratalog.broker.network.connection import Answer, Later, as_it_is, is_produce
 from stratalog.broker.network.large import LargeRequests
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Pace, Turns

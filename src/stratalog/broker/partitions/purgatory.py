@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from stratalog.broker.network.connection import Awaited
+from stratalog.broker.network.answers import Awaited
 
 _TICK_S: Final = 0.005
 """How much longer than it allowed a fetch may wait, at most: those that end within one tick share a timer."""

@@ -14,8 +14,9 @@ import pytest
 import uvloop
 
 from stratalog.adapters.network import TcpNetwork
+from stratalog.broker.network.answers import Later
 from stratalog.broker.network.client_memory import ClientMemory
-from stratalog.broker.network.connection import Connection, Later, Shared
+from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.ports import PLAINTEXT, Buffer
