@@ -93,7 +93,7 @@ class Fetcher:
     def resume(self, key: TopicIdPartition, leader_epoch: int, at_ms: float = -inf) -> None:
         """Fetch the partition again, once its step is carried out; `at_ms`: not earlier than that.
 
-        A step of another leader epoch changes nothing: the partition was given up or followed anew meanwhile.
+        A step of another leader epoch changes nothing: the partition is no longer followed, or in a new epoch.
         """
         followed = self._followed.get(key)
         if followed is not None and followed.leader_epoch == leader_epoch:
@@ -180,7 +180,7 @@ class Fetcher:
                     or asked.current_leader_epoch != followed.leader_epoch
                     or asked.fetch_offset != followed.log.log_end_offset
                 ):
-                    continue  # it was given up, or followed anew, while the fetch was under way
+                    continue  # no longer followed, or in a new epoch, since the fetch was sent
                 taken = step(followed.log, answer)
                 followed.ready_ms = inf
                 if isinstance(taken, Wait):

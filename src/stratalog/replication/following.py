@@ -1,4 +1,4 @@
-"""What a follower does with each answer of its leader: append, truncate, begin anew, wait.
+"""What a follower does with each answer of its leader: append, truncate, restart the log, wait.
 
 In: the follower's log, the fetch of one partition that it sent, the leader's answer. Out: one step for the shell to
 carry out. It never changes the log, never sends, and never decides which broker leads.
