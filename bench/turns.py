@@ -24,7 +24,7 @@ from stratalog.adapters.threads import take_short_turns
 from stratalog.config import BrokerConfig
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode
-from stratalog.node import Node
+from stratalog.node import Node, Ready, spare_partitions
 from stratalog.quorum.controller import NewTopic
 
 TOPIC_PARTITIONS = 100
@@ -32,6 +32,7 @@ PARTITIONS_A_REQUEST = 5_000
 PARTITIONS_AT_ONCE = 9_900
 """Each topic is a record too, and a request may make ten thousand."""
 OFFSETS_A_REQUEST = 500
+_sparing: list[asyncio.Task[None]] = []
 
 
 class Probe:
@@ -74,6 +75,15 @@ def node(place: str, **settings: str) -> Node:
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
     return Node(BrokerConfig.load(given)[0], system())
+
+
+async def start(running: Node) -> Ready:
+    """As `strata server` starts a node."""
+    sparing = asyncio.create_task(spare_partitions(running))
+    _sparing.append(sparing)
+    ready = await running.start()
+    collect_seldom()
+    return ready
 
 
 async def create(running: Node, partitions: int, a_request: int, prefix: str = "t") -> None:
@@ -124,7 +134,7 @@ async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
         console__listener="127.0.0.1:0",
         log__retention__check__interval__ms="5000",
     )
-    ready = await running.start()
+    ready = await start(running)
     assert running.broker is not None
     hosting = running.broker.hosting
     async with probe.line(f"{partitions} partitions created"):
@@ -142,7 +152,7 @@ async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
         await running.stop()
     running = node(str(place / "topics"), metadata__log__max__record__bytes__between__snapshots="1")
     async with probe.line(f"a start with {partitions} partitions"):
-        await running.start()
+        await start(running)
     async with probe.line("a snapshot of them and one more topic"):
         assert running.broker is not None
         await running.broker.controller.create_topics([NewTopic("more", 1, 1)], validate_only=False)
@@ -152,19 +162,19 @@ async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
     await running.stop()
     running = node(str(place / "topics"))
     async with probe.line("a start with the snapshot"):
-        await running.start()
+        await start(running)
     await running.stop()
 
 
 async def measure_offsets(probe: Probe, place: Path, offsets: int) -> None:
     running = node(str(place / "groups"))
-    await running.start()
+    await start(running)
     async with probe.line(f"{offsets} offsets committed"):
         await commit(running, offsets)
     await running.stop()
     running = node(str(place / "groups"))
     async with probe.line(f"a start and {offsets} offsets loaded"):
-        await running.start()
+        await start(running)
         assert running.broker is not None
         await until(lambda: next(running.broker.groups.committed(), None) is not None)
     await running.stop()
