@@ -1,10 +1,11 @@
 """Our broker beside a warm Apache Kafka, in turn: throughput, latency, broker CPU, memory, starts.
 
-usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0]
+usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0] [--against STRATA]
 
 The same compiled client loads both brokers, in turn, round by round. The command prints medians, spread and ratios as
 the table of RESULTS.md. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
---list); `--scale 0.1` makes every load a tenth. The command leaves neither processes nor files.
+--list); `--scale 0.1` makes every load a tenth. `--against` puts another version of this project in Kafka's place: the
+path of its `strata` command. The command leaves neither processes nor files.
 """
 
 import argparse
@@ -14,8 +15,10 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -26,8 +29,7 @@ from bench import load
 from bench.peers import Server, kafka, prepare_kafka, product_command, strata
 from stratalog.wire import walk
 
-STARTERS = {"Stratalog": strata, "Apache Kafka": kafka}
-OURS, THEIRS = STARTERS
+Starter = Callable[[Path], AbstractContextManager[Server]]
 HOUR_MS = 3_600_000
 WIDE_PARTITIONS, WIDE_SEGMENTS = 1000, 10
 MEMORY_TOPICS = 10
@@ -42,6 +44,8 @@ class Bench:
     scale: float
     only: list[str]
     scratch: Path
+    starters: dict[str, Starter]
+    """The two brokers by name, ours first."""
     measured: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -138,8 +142,8 @@ def running(bench: Bench, warm_gb: float) -> None:
         return
     with ExitStack() as stack:
         pair = {
-            peer: stack.enter_context(start(bench.scratch / f"running-{start.__name__}"))
-            for peer, start in STARTERS.items()
+            peer: stack.enter_context(start(bench.scratch / f"running-{peer}"))
+            for peer, start in bench.starters.items()
         }
         for server in pair.values():
             create(server, "warm", 1)
@@ -148,7 +152,9 @@ def running(bench: Bench, warm_gb: float) -> None:
             if warm_gb >= 1:
                 load.consume(server, "warm", round(warm_gb) * 1_000_000)
             drop(server, "warm")
-        warming = Bench(1, bench.scale, [], bench.scratch)  # its measurements are dropped
+        warming = Bench(
+            1, bench.scale, [], bench.scratch, bench.starters
+        )  # its measurements are dropped
         for number in range(-1, bench.rounds):
             for line, partitions in lines.values():
                 if number < 0 and line in (produce_1k, produce_100):
@@ -187,9 +193,9 @@ def first_record(server: Server, topic: str) -> None:
 
 def starts(bench: Bench) -> None:
     for number in range(bench.rounds):
-        for peer, start in STARTERS.items():
-            directory = bench.scratch / f"first-{start.__name__}-{number}"
-            PREPARE[peer](directory)
+        for peer, start in bench.starters.items():
+            directory = bench.scratch / f"first-{peer}-{number}"
+            prepare(start, directory)
             begun = time.monotonic()
             with start(directory) as server:
                 first_record(server, "first")
@@ -205,15 +211,15 @@ def wide_starts(bench: Bench) -> None:
     now_ms = round(time.time() * 1000)
     batches = [load.batch(1024, 10, now_ms - age * HOUR_MS) for age in ages]
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
-    for start in STARTERS.values():
-        with start(bench.scratch / f"wide-{start.__name__}") as server:
+    for peer, start in bench.starters.items():
+        with start(bench.scratch / f"wide-{peer}") as server:
             settings = {"segment.ms": str(HOUR_MS // 2), "retention.ms": "-1"}
             create(server, "wide", partitions, settings)
             for records in batches[:WIDE_SEGMENTS]:
                 load.once(server, "wide", partitions, records)
     for number in range(bench.rounds):
-        for peer, start in STARTERS.items():
-            directory = bench.scratch / f"wide-{start.__name__}"
+        for peer, start in bench.starters.items():
+            directory = bench.scratch / f"wide-{peer}"
             begun = time.monotonic()
             with start(directory) as server:
                 first_record(server, "wide")
@@ -230,8 +236,8 @@ def memory(bench: Bench) -> None:
     """Measure memory idle, then with 10,000 partitions of one record each; and their creation and stop. Runs once."""
     records = load.batch(100, 1, round(time.time() * 1000))
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
-    for peer, start in STARTERS.items():
-        with start(bench.scratch / f"memory-{start.__name__}") as server:
+    for peer, start in bench.starters.items():
+        with start(bench.scratch / f"memory-{peer}") as server:
             time.sleep(1)
             bench.note("resident idle, MB", peer, server.resident_mb())
             many = f"{MEMORY_TOPICS * partitions:,} partitions"
@@ -280,9 +286,10 @@ def touch_memory(size: int) -> None:
 
 
 def report(bench: Bench) -> None:
-    print("| line | Stratalog | Apache Kafka | ratio |\n|---|---|---|---|")
+    ours_name, theirs_name = bench.starters
+    print(f"| line | {ours_name} | {theirs_name} | ratio |\n|---|---|---|---|")
     for line, by in bench.measured.items():
-        ours, theirs = by[OURS], by[THEIRS]
+        ours, theirs = by[ours_name], by[theirs_name]
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         print(f"| {line} | {spread(ours)} | {spread(theirs)} | {spread(ratios, 2)} |")
 
@@ -296,7 +303,14 @@ def spread(values: list[float], digits: int | None = None) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-PREPARE = {OURS: lambda _directory: product_command(), THEIRS: prepare_kafka}
+def prepare(start: Starter, directory: Path) -> None:
+    """Do what must not count as a part of the start: install this checkout, format Apache Kafka's directory."""
+    if start is kafka:
+        prepare_kafka(directory)
+    else:
+        product_command()
+
+
 OWN = {FIRST: starts, WIDE: wide_starts, MEMORY: memory}
 
 
@@ -308,6 +322,7 @@ def main() -> None:
     parser.add_argument("--warm-gb", type=float, default=4)
     parser.add_argument("--only", action="append", default=[], metavar="LINE")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--against", metavar="STRATA", help="the `strata` of another version")
     parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
     if chosen.list:
@@ -317,7 +332,11 @@ def main() -> None:
         compile_in_place(Path(__file__).parents[1])  # as in an installation
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
-        bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch))
+        starters: dict[str, Starter] = {"Stratalog": strata, "Apache Kafka": kafka}
+        if chosen.against:
+            other = partial(strata, command=chosen.against)
+            starters = {"this version": strata, "the other version": other}
+        bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), starters)
         running(bench, chosen.warm_gb)
         for name, line in OWN.items():
             if bench.wants(name):

@@ -123,8 +123,11 @@ def product_command() -> str:
 
 
 @contextmanager
-def strata(directory: Path, **settings: str) -> Iterator[Server]:
-    """Our broker, ready to serve; with its own data where it ran in the directory before."""
+def strata(directory: Path, command: str = "", **settings: str) -> Iterator[Server]:
+    """Our broker, ready to serve; with its own data where it ran in the directory before.
+
+    `command` is the `strata` of another installation; by default this checkout is installed and runs.
+    """
     ready = directory / "ready.json"
     directory.mkdir(parents=True, exist_ok=True)
     ready.unlink(missing_ok=True)
@@ -136,8 +139,8 @@ def strata(directory: Path, **settings: str) -> Iterator[Server]:
     values.update({name.replace("__", "."): value for name, value in settings.items()})
     overrides = [f"--override={name}={value}" for name, value in values.items()]
     with (directory / "log").open("wb") as log:
-        command = [product_command(), "server", f"--ready-file={ready}", *overrides]
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        words = [command or product_command(), "server", f"--ready-file={ready}", *overrides]
+        process = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         wait_until(ready.exists, process, directory / "log")
         yield Server("stratalog", json.loads(ready.read_text())["port"], process)
