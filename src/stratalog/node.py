@@ -65,6 +65,8 @@ _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
+_HEARTBEAT_S: Final = 2.0
+"""Kafka: the default of `broker.heartbeat.interval.ms`."""
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SPARE_S: Final = 0.5
@@ -164,6 +166,7 @@ class Node:
             tiering.start()
             self._background.spawn(state.repeat())
         upkeep.start()
+        self._background.repeat(self._keep_sessions, _HEARTBEAT_S)
         self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
         first = endpoints[0]
@@ -374,6 +377,15 @@ class Node:
         assert self.broker is not None
         self.broker.metrics.connections_accepted += accepted
         self.broker.metrics.connections_refused += not accepted
+
+    async def _keep_sessions(self) -> None:
+        """Extend this broker's own session first: a process that was paused must not fence itself."""
+        assert self.broker is not None
+        try:
+            await self.broker.registration.heartbeat()
+            await self.broker.controller.fence_stale_brokers()
+        except Rejected as error:
+            self._log.warning("no heartbeat", reason=error.message)
 
     async def _close_idle_connections(self) -> None:
         self._connections.close_idle()

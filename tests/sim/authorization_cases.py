@@ -384,4 +384,42 @@ CASES: Mapping[str, Sequence[Case]] = {
     "ListPartitionReassignments": [
         _case("list_partition_reassignments", 0, CLUSTER, lambda _: {}, hides=True)
     ],
+    "AlterPartition": [
+        _case("alter_partition", 3, CLUSTER, lambda _: {"broker_id": 1, "topics": []})
+    ],
+    "BrokerRegistration": [
+        _case(
+            "broker_registration",
+            4,
+            CLUSTER,
+            lambda _: {
+                "broker_id": 2,
+                "cluster_id": "",
+                "incarnation_id": str(UUID(int=7)),
+                "listeners": [],
+                "features": [],
+                "rack": None,
+            },
+        )
+    ],
+    "BrokerHeartbeat": [
+        _case(
+            "broker_heartbeat",
+            2,
+            CLUSTER,
+            lambda _: {
+                "broker_id": 1,
+                "current_metadata_offset": 0,
+                "want_fence": False,
+                "want_shut_down": False,
+            },
+        )
+    ],
+    "UnregisterBroker": [_case("unregister_broker", 0, CLUSTER, lambda _: {"broker_id": 1})],
+    "AllocateProducerIds": [
+        _case("allocate_producer_ids", 0, CLUSTER, lambda _: {"broker_id": 1, "broker_epoch": 0})
+    ],
+    "AssignReplicasToDirs": [
+        _case("assign_replicas_to_dirs", 0, CLUSTER, lambda _: {"broker_id": 1, "directories": []})
+    ],
 }

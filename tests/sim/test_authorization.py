@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 from tests.produce import produce_body
 from tests.sim.authorization_cases import CASES, NONE, Case, Named
+from tests.sim.controller_listener import Either, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw, fetch_body
@@ -74,7 +75,7 @@ class Denying:
         return self.allows(session, operation, resource, "")
 
 
-def story(tell: Callable[[Machine, Raw, Named], Coroutine[Any, Any, None]]) -> None:
+def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -> None:
     """Tell a story to a node with the topics `t` and `secret` and the groups `g` and `hidden`."""
 
     async def whole() -> None:
@@ -89,8 +90,9 @@ def story(tell: Callable[[Machine, Raw, Named], Coroutine[Any, Any, None]]) -> N
             await raw.ask(8, commit_of(group))
         topics = dict(machine.broker.metadata.image.topic_ids_by_name)
         named = Named({name: topics[name] for name in ("t", SECRET)}, ["g", HIDDEN])
+        either = Either(raw, await connect_controller(machine))
         async with asyncio.timeout(60):
-            await tell(machine, raw, named)
+            await tell(machine, either, named)
         assert machine.broken_tasks == []
         await machine.stop()
 
@@ -135,7 +137,7 @@ def codes(answer: Any) -> Counter[int]:
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str) -> None:
-    async def tell(machine: Machine, raw: Raw, named: Named) -> None:
+    async def tell(machine: Machine, raw: Either, named: Named) -> None:
         before = state(machine)
         machine.broker.authorizer = nothing = Denying(lambda _right, _name: True)
         for case in CASES[name]:
@@ -156,7 +158,7 @@ def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str
 def test_each_declared_right_is_asked_for_and_counts(name: str) -> None:
     asked: set[Right] = set()
 
-    async def without(right: Right, machine: Machine, raw: Raw, named: Named) -> None:
+    async def without(right: Right, machine: Machine, raw: Either, named: Named) -> None:
         machine.broker.authorizer = one = Denying(lambda asked, _name: asked == right)
         found: Counter[int] = Counter()
         for case in CASES[name]:
@@ -188,7 +190,7 @@ def test_one_denied_topic_or_group_is_refused_alone(case: Case) -> None:
     def is_denied(right: Right, name: str) -> bool:
         return right.resource is Resource.CLUSTER or name in (SECRET, HIDDEN)
 
-    async def ask(machine: Machine, raw: Raw, named: Named) -> None:
+    async def ask(machine: Machine, raw: Either, named: Named) -> None:
         machine.broker.authorizer = Denying(is_denied)
         before = secret_of(machine)
         answers.append(codes(await raw.ask(case.version, case.ask(named))))
@@ -225,7 +227,7 @@ def secret_of(machine: Machine) -> Any:
 def test_a_waiting_fetch_is_answered_by_the_rights_of_its_own_client() -> None:
     """Fetches that wait for the same records share what one of them reads, unless their clients' rights may differ."""
 
-    async def tell(machine: Machine, raw: Raw, _named: Named) -> None:
+    async def tell(machine: Machine, raw: Either, _named: Named) -> None:
         known = set(machine.node._connections)
         bob = await Raw.connect(machine.world.network)
         await bob.ask(2, ApiVersionsRequest())

@@ -13,7 +13,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import NO_LEADER, Partition
 from stratalog.quorum.elections import Election, Target
 from stratalog.quorum.electorate import Cluster
-from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
+from stratalog.quorum.topics import RECORDS_PER_REQUEST_MAX
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
@@ -56,7 +56,7 @@ def elect_leaders(
             message = f"there is no partition {one.topic}-{one.partition}"
             results.append(Elected(one, ErrorCode.unknown_topic_or_partition, message))
             continue
-        if one in done or _is_led(before, kind):
+        if one in done or is_led(before, kind):
             if asked is not None:
                 results.append(Elected(one, ErrorCode.election_not_needed))
             continue
@@ -73,14 +73,15 @@ def elect_leaders(
             continue
         records.append(record)
         results.append(Elected(one))
-    if len(records) > PARTITIONS_PER_REQUEST_MAX:
+    if len(records) > RECORDS_PER_REQUEST_MAX:
         raise Rejected(
-            ErrorCode.policy_violation, f"more than {PARTITIONS_PER_REQUEST_MAX} elections at once"
+            ErrorCode.policy_violation, f"more than {RECORDS_PER_REQUEST_MAX} elections at once"
         )
     return Decision(records, results)
 
 
-def _is_led(partition: Partition, kind: int) -> bool:
+def is_led(partition: Partition, kind: int) -> bool:
+    """Return whether an election of this kind has nothing to do: PREFERRED wants the first replica, UNCLEAN any."""
     if kind == ElectionType.PREFERRED:
         return partition.leader == partition.replicas[0]
     return partition.leader != NO_LEADER

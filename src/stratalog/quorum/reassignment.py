@@ -17,7 +17,7 @@ from stratalog.metadata.image import Image, Partition
 from stratalog.quorum.elections import Election, Target
 from stratalog.quorum.electorate import Cluster, Electorate
 from stratalog.quorum.placement import Replicas
-from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX, check_assignment
+from stratalog.quorum.topics import RECORDS_PER_REQUEST_MAX, check_assignment
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
@@ -44,9 +44,9 @@ def alter_reassignments(
     cluster: Cluster, asked: Sequence[Reassignment], *, may_change_factor: bool
 ) -> Decision[PartitionChangeRecord, list[Reassigned]]:
     """Begin, replace or cancel reassignments; one result per partition asked for, in order."""
-    if len(asked) > PARTITIONS_PER_REQUEST_MAX:
+    if len(asked) > RECORDS_PER_REQUEST_MAX:
         raise Rejected(
-            ErrorCode.policy_violation, f"more than {PARTITIONS_PER_REQUEST_MAX} partitions at once"
+            ErrorCode.policy_violation, f"more than {RECORDS_PER_REQUEST_MAX} partitions at once"
         )
     electorate = cluster.electorate()
     changed: dict[TopicIdPartition, Partition] = {}

@@ -14,16 +14,21 @@ from importlib import import_module
 from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
 from stratalog.wire.apis import APIS as NAMES
+from stratalog.wire.apis import ListenerKind
 
 
 def _api(
-    name: str, key: int, advertised: tuple[int, int], *rights: str, served_from: int = -1
+    name: str,
+    key: int,
+    advertised: tuple[int, int],
+    *rights: str,
+    served_from: int = -1,
+    listeners: frozenset[ListenerKind] | None = None,
 ) -> Api:
-    known = NAMES[key]
-    load = partial(_handler, known.name)
-    return Api(
-        name, key, advertised, load, known.listeners, tuple(map(_right, rights)), served_from
-    )
+    """`listeners`: None for those of Kafka's schema."""
+    load = partial(_handler, NAMES[key].name)
+    listeners = listeners or NAMES[key].listeners
+    return Api(name, key, advertised, load, listeners, tuple(map(_right, rights)), served_from)
 
 
 def _right(text: str) -> Right:
@@ -35,6 +40,8 @@ def _handler(name: str) -> Handler:
     module = import_module(f"{__name__}.{name}")
     return Handler(module.handle, module.Needs)
 
+
+_CONTROLLER = frozenset({ListenerKind.CONTROLLER})
 
 _TABLE = (
     _api("Produce", 0, (0, 13), "WRITE TOPIC", "WRITE TRANSACTIONAL_ID", served_from=3),
@@ -116,6 +123,12 @@ _TABLE = (
     _api("ElectLeaders", 43, (0, 2), "ALTER CLUSTER"),
     _api("AlterPartitionReassignments", 45, (0, 1), "ALTER CLUSTER"),
     _api("ListPartitionReassignments", 46, (0, 0), "DESCRIBE CLUSTER"),
+    _api("AlterPartition", 56, (2, 3), "CLUSTER_ACTION CLUSTER"),
+    _api("BrokerRegistration", 62, (0, 4), "CLUSTER_ACTION CLUSTER"),
+    _api("BrokerHeartbeat", 63, (0, 2), "CLUSTER_ACTION CLUSTER"),
+    _api("UnregisterBroker", 64, (0, 0), "ALTER CLUSTER", listeners=_CONTROLLER),
+    _api("AllocateProducerIds", 67, (0, 0), "CLUSTER_ACTION CLUSTER"),
+    _api("AssignReplicasToDirs", 73, (0, 0), "CLUSTER_ACTION CLUSTER"),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}

@@ -1,19 +1,21 @@
 """ElectLeaders (key 43), versions 0-2.
 
-v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible. One node elects no leader: a
-partition is led already, or its only replica is offline.
+v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible.
 
 Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, those led already are left out,
-but not their topics.
+but not their topics. Only partitions that need an election are the controller's business.
 """
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
+from stratalog.quorum.leaders import ElectionType, is_led
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -21,22 +23,23 @@ from stratalog.wire.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
-_PREFERRED: Final = 0
-_UNCLEAN: Final = 1
-_NOT_AVAILABLE: Final = {
-    _PREFERRED: ErrorCode.preferred_leader_not_available,
-    _UNCLEAN: ErrorCode.eligible_leaders_not_available,
+_NOT_AVAILABLE: Final[dict[int, ErrorCode]] = {
+    ElectionType.PREFERRED: ErrorCode.preferred_leader_not_available,
+    ElectionType.UNCLEAN: ErrorCode.eligible_leaders_not_available,
 }
+_AT_ONCE: Final = 1000
+"""Elections of one decision."""
 
 
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     cluster: ClusterView
+    controller: ControllerChannel
 
 
 async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
-    """What keeps each partition's leader from changing."""
+    """Elect leaders where they are not the wanted ones."""
     body = call.body
     kind = body.election_type
     if not call.allows_cluster(Operation.ALTER):
@@ -45,11 +48,28 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
         return ElectLeadersResponse(
             error_code=ErrorCode.invalid_request, replica_election_results=[]
         )
+    found = [
+        (
+            topic,
+            {index: _known(call, topic, index, kind) async for index in call.pace.each(indexes)},
+        )
+        async for topic, indexes in _asked(call)
+    ]
+    needed = [
+        TopicPartition(topic, index)
+        for topic, codes in found
+        for index, code in codes.items()
+        if code is None
+    ]
+    elected: dict[TopicPartition, ErrorCode] = {}
+    for first in range(0, len(needed), _AT_ONCE):
+        some = await call.needs.controller.elect_leaders(kind, needed[first : first + _AT_ONCE])
+        elected |= {one.partition: one.error for one in some}
     results = []
-    async for topic, indexes in _asked(call):
+    async for topic, codes in call.pace.each(found):
         rows = []
-        async for index in call.pace.each(indexes):
-            code = _outcome(call, topic, index, _NOT_AVAILABLE[kind])
+        for index, known in codes.items():
+            code = elected[TopicPartition(topic, index)] if known is None else known
             if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
                 row = PartitionResult(partition_id=index, error_code=code, error_message=None)
                 rows.append(row)
@@ -86,11 +106,16 @@ async def _asked(
         yield topic.name, topic.partitions
 
 
-def _outcome(
-    call: Call[ElectLeadersRequest, Needs], name: str, index: int, not_available: ErrorCode
-) -> ErrorCode:
+def _known(
+    call: Call[ElectLeadersRequest, Needs], name: str, index: int, kind: int
+) -> ErrorCode | None:
+    """Return the code of a partition that needs no election; None for one that does."""
     topic = call.needs.cluster.topic(name)
     if topic is None or index not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
-    standing = call.needs.cluster.standing(topic.id, index, topic.partitions[index])
-    return not_available if standing.error else ErrorCode.election_not_needed
+    partition = topic.partitions[index]
+    if not is_led(partition, kind):
+        return None
+    # A leader whose log directory failed leads nothing.
+    standing = call.needs.cluster.standing(topic.id, index, partition)
+    return _NOT_AVAILABLE[kind] if standing.error else ErrorCode.election_not_needed

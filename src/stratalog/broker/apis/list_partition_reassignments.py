@@ -1,30 +1,57 @@
 """ListPartitionReassignments (key 46), versions 0-0.
 
-Partitions on their way to other brokers (KIP-455): on one node there are none.
+Partitions on their way to other brokers (KIP-455).
 """
 
 from typing import NamedTuple
 
+from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 
 
 class Needs(NamedTuple):
-    """None of the broker's parts."""
+    """The parts of the broker that the handler works with."""
+
+    controller: ControllerChannel
 
 
-def handle(
+async def handle(
     call: Call[ListPartitionReassignmentsRequest, Needs],
 ) -> ListPartitionReassignmentsResponse:
-    """Nothing is under way."""
-    is_allowed = call.allows_cluster(Operation.DESCRIBE)
+    """Return the reassignments in progress, of some partitions or of all."""
+    if not call.allows_cluster(Operation.DESCRIBE):
+        return ListPartitionReassignmentsResponse(
+            error_code=ErrorCode.cluster_authorization_failed, error_message=None, topics=[]
+        )
+    asked = None
+    if call.body.topics is not None:
+        asked = [
+            TopicPartition(topic.name, index)
+            for topic in call.body.topics
+            async for index in call.pace.each(topic.partition_indexes)
+        ]
+    found: dict[str, list[OngoingPartitionReassignment]] = {}
+    for (name, index), partition in await call.needs.controller.reassignments(asked):
+        row = OngoingPartitionReassignment(
+            partition_index=index,
+            replicas=partition.replicas,
+            adding_replicas=partition.adding_replicas,
+            removing_replicas=partition.removing_replicas,
+        )
+        found.setdefault(name, []).append(row)
     return ListPartitionReassignmentsResponse(
-        error_code=ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed,
+        error_code=ErrorCode.none,
         error_message=None,
-        topics=[],
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=rows) for name, rows in found.items()
+        ],
     )

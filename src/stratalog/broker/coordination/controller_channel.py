@@ -12,6 +12,7 @@ from uuid import UUID
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.config import ClusterRules
 from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Partition
 from stratalog.ports import Entropy
 from stratalog.quorum.controller import (
     Alteration,
@@ -26,7 +27,10 @@ from stratalog.quorum.controller import (
     MorePartitions,
     NewTopic,
 )
-from stratalog.wire.ids import TopicIdPartition
+from stratalog.quorum.isr import IsrAnswer, IsrChange
+from stratalog.quorum.leaders import Elected
+from stratalog.quorum.reassignment import Reassigned, Reassignment
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 __all__ = ["ControllerChannel"]
 
@@ -87,20 +91,54 @@ class ControllerChannel:
             lambda one: one.update_features(asked, validate_only=validate_only)
         )
 
-    async def allocate_producer_ids(self, broker_epoch: int) -> range:
-        """Return a block of producer ids for this broker. Raises Rejected."""
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """Return a block of producer ids for a broker. Raises Rejected."""
         return await self._active.submit(
-            lambda one: one.allocate_producer_ids(self._node_id, broker_epoch)
+            lambda one: one.allocate_producer_ids(broker_id, broker_epoch)
         )
+
+    async def fence_stale_brokers(self) -> None:
+        """Fence every broker whose session has timed out, one decision each."""
+        while (
+            await self._active.submit(lambda one: one.fence_stale_broker(self._active.now_ms()))
+            is not None
+        ):
+            pass
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Remove a broker from the cluster. Raises Rejected."""
+        await self._active.submit(lambda one: one.unregister_broker(broker_id))
+
+    async def alter_isrs(
+        self, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+    ) -> list[IsrAnswer]:
+        """Change ISRs as their leader asks; one answer each. Raises Rejected."""
+        return await self._active.submit(lambda one: one.alter_isrs(broker_id, broker_epoch, asked))
+
+    async def elect_leaders(
+        self, kind: int, asked: Sequence[TopicPartition] | None
+    ) -> list[Elected]:
+        """Elect leaders of these partitions or of all; one result each. Raises Rejected."""
+        return await self._active.submit(lambda one: one.elect_leaders(kind, asked))
+
+    async def alter_reassignments(
+        self, asked: Sequence[Reassignment], *, may_change_factor: bool
+    ) -> list[Reassigned]:
+        """Begin, replace or cancel reassignments; one result each. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.alter_reassignments(asked, may_change_factor=may_change_factor)
+        )
+
+    async def reassignments(
+        self, asked: Sequence[TopicPartition] | None
+    ) -> list[tuple[TopicPartition, Partition]]:
+        """Return the partitions that are being reassigned, of these or of all."""
+        return await self._active.submit(lambda one: one.reassignments(asked))
 
     async def assign_directories(
-        self, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
-    ) -> set[TopicIdPartition]:
-        """Note in which directories partitions are; return those of them that are still this broker's.
-
-        Raises Rejected.
-        """
-        codes = await self._active.submit(
-            lambda one: one.assign_directories(self._node_id, broker_epoch, assigned)
+        self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> dict[TopicIdPartition, ErrorCode]:
+        """Note in which directory a broker has each partition; one code each. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
         )
-        return {key for key, code in codes.items() if code is ErrorCode.none}

@@ -26,7 +26,7 @@ class ProducerIds:
         async with self._asked:
             if not self._block:
                 self._block = await self._controller.allocate_producer_ids(
-                    self._registration.broker_epoch
+                    self._registration.node_id, self._registration.broker_epoch
                 )
             producer_id = self._block[0]
             self._block = self._block[1:]

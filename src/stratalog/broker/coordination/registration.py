@@ -2,7 +2,7 @@
 
 In: where the broker can be reached. Out: its registration. It never hosts a partition.
 
-Kafka: BrokerLifecycleManager, without the heartbeats after the first.
+Kafka: BrokerLifecycleManager.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from uuid import UUID
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.config import BrokerConfig
+from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Entropy
 from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration
@@ -33,6 +34,7 @@ class Registration:
         image: ClusterImage,
         controller: ControllerChannel,
     ) -> None:
+        self.node_id = config.int("node.id")
         self.broker_epoch = _NO_EPOCH
         self.is_complete = False
         """Whether the image says where this broker can be reached now, and not before it was restarted."""
@@ -44,22 +46,25 @@ class Registration:
 
     async def register(self, endpoints: Sequence[Endpoint]) -> None:
         """Register this broker in a new incarnation; unfenced, it leads in new leader epochs what it led before."""
-        node_id = self._config.int("node.id")
         registration = BrokerRegistration(
-            id=node_id,
+            id=self.node_id,
             incarnation_id=self._entropy.uuid(),
             endpoints=tuple(endpoints),
             rack=self._config.str("broker.rack") or None,
             directories=self._directory_ids,
         )
         self.broker_epoch = await self._controller.register_broker(registration)
-        # The controller's records of before this answer are on this broker's image already.
-        offset = self._image.image.offset
-        await self._controller.heartbeat(BrokerHeartbeat(node_id, self.broker_epoch, offset))
+        await self.heartbeat()
         self.is_complete = True
+
+    async def heartbeat(self) -> None:
+        """Send a heartbeat with the metadata offset that this broker has applied. Raises Rejected."""
+        offset = self._image.image.offset
+        await self._controller.heartbeat(BrokerHeartbeat(self.node_id, self.broker_epoch, offset))
 
     async def assign_directories(
         self, assigned: Mapping[TopicIdPartition, UUID]
     ) -> set[TopicIdPartition]:
         """Note in which directories partitions are; return those of them that are still this broker's."""
-        return await self._controller.assign_directories(self.broker_epoch, assigned)
+        codes = await self._controller.assign_directories(self.node_id, self.broker_epoch, assigned)
+        return {key for key, code in codes.items() if code is ErrorCode.none}

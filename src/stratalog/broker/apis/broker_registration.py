@@ -1,0 +1,59 @@
+"""BrokerRegistration (key 62), versions 0-4.
+
+v1 migrating brokers. v2 log directories (KIP-858). v3 the broker epoch of the last clean shutdown (KIP-966). v4
+features with a minimum of 0. On a controller's listener only.
+"""
+
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.network.authorizer import Operation
+from stratalog.broker.network.dispatch import Call
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Endpoint, FeatureRange
+from stratalog.quorum.controller import BrokerRegistration
+from stratalog.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    controller: ControllerChannel
+    cluster: ClusterView
+
+
+async def handle(call: Call[BrokerRegistrationRequest, Needs]) -> BrokerRegistrationResponse:
+    """Register a broker of this cluster, fenced; return its epoch."""
+    body = call.body
+    try:
+        if not call.allows_cluster(Operation.CLUSTER_ACTION):
+            raise Rejected(ErrorCode.cluster_authorization_failed, "CLUSTER_ACTION is not allowed")
+        if body.cluster_id != call.needs.cluster.cluster_id:
+            raise Rejected(ErrorCode.inconsistent_cluster_id, f"cluster id {body.cluster_id}")
+        if body.is_migrating_zk_broker:
+            raise Rejected(ErrorCode.broker_id_not_registered, "a broker that migrates")
+        epoch = await call.needs.controller.register_broker(_registration(body))
+    except Rejected as error:
+        return BrokerRegistrationResponse(error_code=error.code)
+    return BrokerRegistrationResponse(error_code=ErrorCode.none, broker_epoch=epoch)
+
+
+def _registration(body: BrokerRegistrationRequest) -> BrokerRegistration:
+    return BrokerRegistration(
+        id=body.broker_id,
+        incarnation_id=body.incarnation_id,
+        endpoints=tuple(
+            Endpoint(one.name, one.host, one.port, one.security_protocol) for one in body.listeners
+        ),
+        rack=body.rack,
+        directories=tuple(body.log_dirs),
+        features=tuple(
+            FeatureRange(one.name, one.min_supported_version, one.max_supported_version)
+            for one in body.features
+        ),
+        previous_epoch=body.previous_broker_epoch,
+    )

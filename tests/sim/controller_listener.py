@@ -1,0 +1,44 @@
+"""A controller's listener on a node that has none in its configuration.
+
+In: a started machine. Out: a connection to that listener. It serves what a controller serves to brokers.
+"""
+
+from typing import Any
+
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw
+
+from stratalog.broker.apis import APIS
+from stratalog.broker.network.dispatch import Dispatcher
+from stratalog.broker.network.session import ListenerContext
+from stratalog.ports import PLAINTEXT
+from stratalog.wire.apis import ListenerKind
+
+PORT = 9093
+
+
+async def connect_controller(machine: Machine) -> Raw:
+    """Open the listener, and connect to it."""
+    node = machine.node
+    dispatcher = Dispatcher(machine.broker, node._connections.turns)
+    context = ListenerContext("CONTROLLER", ListenerKind.CONTROLLER)
+    bound = await machine.world.network.listen(
+        "127.0.0.1",
+        PORT,
+        node._connections.accepting(dispatcher.serve, context),
+        PLAINTEXT,
+    )
+    node._bound.append(bound)
+    return await Raw.connect(machine.world.network, port=PORT)
+
+
+class Either:
+    """Asks a broker's listener what it serves, and the controller's the rest."""
+
+    def __init__(self, broker: Raw, controller: Raw) -> None:
+        self._broker = broker
+        self._controller = controller
+
+    def ask(self, version: int, body: Any) -> Any:
+        served = ListenerKind.BROKER in APIS[body.KEY].listeners
+        return (self._broker if served else self._controller).ask(version, body)

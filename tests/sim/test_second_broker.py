@@ -1,0 +1,269 @@
+"""Goal: a broker joins a node's cluster, leads and is fenced. Method: raw requests on a controller's listener.
+
+The second broker is a few requests: it registers, sends heartbeats and falls silent. It replicates nothing, so topics
+that it leads stay empty.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.sim.controller_listener import connect_controller
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw
+from tests.sim.world import World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Partition
+from stratalog.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from stratalog.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
+)
+from stratalog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+)
+from stratalog.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from stratalog.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
+from stratalog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from stratalog.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from stratalog.wire.messages.metadata import MetadataRequest
+from stratalog.wire.messages.unregister_broker import UnregisterBrokerRequest
+
+DIRECTORY = UUID(int=500)
+CONTROLLERS_ONLY = {56, 62, 63, 64, 67, 73}
+
+
+class SecondBroker:
+    """Broker 2, as far as a controller sees it."""
+
+    def __init__(self, machine: Machine, raw: Raw) -> None:
+        self.epoch = -1
+        self._machine = machine
+        self._raw = raw
+
+    async def register(self, **changed: Any) -> int:
+        """Register a new incarnation; return the error."""
+        fields: dict[str, Any] = {
+            "broker_id": 2,
+            "cluster_id": self._machine.broker.cluster.cluster_id,
+            "incarnation_id": self._machine.world.outside.entropy.uuid(),
+            "listeners": [Listener(name="PLAINTEXT", host="second", port=9, security_protocol=0)],
+            "features": [
+                Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
+            ],
+            "rack": "r2",
+            "log_dirs": [DIRECTORY],
+        }
+        answer = await self._raw.ask(4, BrokerRegistrationRequest(**(fields | changed)))
+        self.epoch = answer.broker_epoch
+        return answer.error_code
+
+    async def beat(self, **wanted: Any) -> Any:
+        """Send a heartbeat of a broker that has read all metadata."""
+        fields: dict[str, Any] = {
+            "broker_id": 2,
+            "broker_epoch": self.epoch,
+            "current_metadata_offset": self._machine.broker.metadata.image.offset,
+            "want_fence": False,
+            "want_shut_down": False,
+        }
+        return await self._raw.ask(2, BrokerHeartbeatRequest(**(fields | wanted)))
+
+    async def shrink(self, key: tuple[UUID, int], isr: list[int]) -> Any:
+        """Ask for this ISR of a partition that the broker leads."""
+        image = self._machine.broker.metadata.image
+        one = image.topics_by_id[key[0]].partitions[key[1]]
+        members = [BrokerState(broker_id=id_, broker_epoch=image.brokers[id_].epoch) for id_ in isr]
+        data = AlterPartitionRequestPartitionData(
+            partition_index=key[1],
+            leader_epoch=one.leader_epoch,
+            new_isr_with_epochs=members,
+            partition_epoch=one.partition_epoch,
+        )
+        topic = AlterPartitionRequestTopicData(topic_id=key[0], partitions=[data])
+        asked = AlterPartitionRequest(broker_id=2, broker_epoch=self.epoch, topics=[topic])
+        answer = await self._raw.ask(3, asked)
+        assert answer.error_code == 0
+        return answer.topics[0].partitions[0]
+
+
+Story = Callable[[Machine, Client, Raw, SecondBroker], Coroutine[Any, Any, None]]
+
+
+def story(tell: Story) -> None:
+    async def whole() -> None:
+        machine = Machine(World(5))
+        client = await machine.restart()
+        raw = await connect_controller(machine)
+        await tell(machine, client, raw, SecondBroker(machine, raw))
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(whole())
+
+
+def partition(machine: Machine, name: str, index: int = 0) -> Partition:
+    topic = machine.broker.metadata.topic(name)
+    assert topic is not None
+    return topic.partitions[index]
+
+
+async def joined(second: SecondBroker) -> None:
+    assert await second.register() == 0
+    answer = await second.beat()
+    assert (answer.error_code, answer.is_fenced, answer.is_caught_up) == (0, False, True)
+
+
+async def create(client: Client, name: str, assignments: dict[int, tuple[int, ...]]) -> None:
+    await client.create_topics([NewTopic(name, assignments=assignments)])
+
+
+def test_a_second_broker_joins_leads_and_is_fenced_when_it_falls_silent() -> None:
+    async def tell(machine: Machine, client: Client, _raw: Raw, second: SecondBroker) -> None:
+        assert await second.register() == 0
+        behind = await second.beat(current_metadata_offset=0)
+        assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+        assert not (await second.beat()).is_fenced
+        await create(client, "t", {0: (2, 1), 1: (1, 2)})
+        asked = MetadataRequest(topics=None)
+        metadata = await (await Raw.connect(machine.world.network)).ask(12, asked)
+        assert {(one.node_id, one.host) for one in metadata.brokers} >= {(2, "second")}
+        assert (partition(machine, "t").leader, partition(machine, "t").isr) == (2, (2, 1))
+        for _ in range(10):
+            # The node extends its own session, and the second broker's as long as that one asks.
+            await asyncio.sleep(5)
+            assert not (await second.beat()).is_fenced
+        assert partition(machine, "t").leader == 2
+        await asyncio.sleep(12)
+        assert (partition(machine, "t").leader, partition(machine, "t").isr) == (1, (1,))
+        assert partition(machine, "t", 1).isr == (1,)
+        assert machine.broker.metadata.image.brokers[2].fenced
+        assert not machine.broker.metadata.image.brokers[1].fenced
+
+    story(tell)
+
+
+def test_what_a_broker_may_not_do() -> None:
+    async def tell(machine: Machine, _client: Client, raw: Raw, second: SecondBroker) -> None:
+        assert await second.register(cluster_id="other") == ErrorCode.inconsistent_cluster_id
+        assert await second.register(log_dirs=[]) == ErrorCode.invalid_registration
+        assert await second.register(features=[]) == ErrorCode.invalid_registration
+        assert (await second.beat()).error_code == ErrorCode.stale_broker_epoch
+        await joined(second)
+        epoch = second.epoch
+        assert await second.register() == ErrorCode.duplicate_broker_registration
+        second.epoch = epoch
+        ids = await raw.ask(0, AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch))
+        assert (ids.error_code, ids.producer_id_len) == (0, 1000)
+        stale = await raw.ask(0, AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch + 1))
+        assert stale.error_code == ErrorCode.stale_broker_epoch
+
+    story(tell)
+
+
+def test_the_isr_elections_and_directories_follow_requests() -> None:
+    async def tell(machine: Machine, client: Client, raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        await create(client, "t", {0: (1, 2), 1: (2, 1)})
+        topic = machine.broker.metadata.topic("t")
+        assert topic is not None
+        row = await second.shrink((topic.id, 1), [2])
+        assert (row.error_code, row.leader_id, list(row.isr), row.partition_epoch) == (0, 2, [2], 1)
+        refused = await second.shrink((topic.id, 0), [2])
+        assert refused.error_code == ErrorCode.invalid_request
+        replica = AssignReplicasToDirsRequestPartitionData(partition_index=1)
+        of = AssignReplicasToDirsRequestTopicData(topic_id=topic.id, partitions=[replica])
+        failed = AssignReplicasToDirsRequestDirectoryData(id=UUID(int=501), topics=[of])
+        asked = AssignReplicasToDirsRequest(
+            broker_id=2, broker_epoch=second.epoch, directories=[failed]
+        )
+        answer = await raw.ask(0, asked)
+        assert answer.directories[0].topics[0].partitions[0].error_code == 0
+        assert partition(machine, "t", 1).leader == -1
+        wanted = [TopicPartitions(topic="t", partitions=[0, 1])]
+        elect = ElectLeadersRequest(election_type=1, topic_partitions=wanted)
+        rows = (await raw.ask(2, elect)).replica_election_results[0].partition_result
+        assert [row.error_code for row in rows] == [ErrorCode.election_not_needed, 0]
+        assert partition(machine, "t", 1).leader == 1
+
+    story(tell)
+
+
+def test_a_reassignment_begins_is_listed_and_is_cancelled() -> None:
+    async def tell(machine: Machine, client: Client, raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        await create(client, "t", {0: (1,)})
+
+        async def reassign(replicas: list[int] | None) -> int:
+            one = ReassignablePartition(partition_index=0, replicas=replicas)
+            topic = ReassignableTopic(name="t", partitions=[one])
+            answer = await raw.ask(1, AlterPartitionReassignmentsRequest(topics=[topic]))
+            code: int = answer.responses[0].partitions[0].error_code
+            return code
+
+        async def ongoing() -> list[Any]:
+            listed = await raw.ask(0, ListPartitionReassignmentsRequest())
+            return [
+                (topic.name, list(one.replicas), list(one.adding_replicas))
+                for topic in listed.topics
+                for one in topic.partitions
+            ]
+
+        assert await reassign([1, 3]) == ErrorCode.invalid_replica_assignment
+        assert await reassign([1, 2]) == 0
+        assert await ongoing() == [("t", [1, 2], [2])]
+        assert await reassign(None) == 0
+        assert await ongoing() == []
+        assert partition(machine, "t").replicas == (1,)
+        assert await reassign(None) == ErrorCode.no_reassignment_in_progress
+
+    story(tell)
+
+
+def test_an_unregistered_broker_is_gone() -> None:
+    async def tell(machine: Machine, client: Client, raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        await create(client, "t", {0: (2, 1)})
+        gone = await raw.ask(0, UnregisterBrokerRequest(broker_id=2))
+        assert gone.error_code == 0
+        assert (partition(machine, "t").leader, 2 in machine.broker.metadata.image.brokers) == (
+            1,
+            False,
+        )
+        again = await raw.ask(0, UnregisterBrokerRequest(broker_id=2))
+        assert again.error_code == ErrorCode.broker_id_not_registered
+
+    story(tell)
+
+
+@pytest.mark.parametrize("is_controllers", [True, False])
+def test_only_a_controllers_listener_offers_what_brokers_ask_of_it(is_controllers: bool) -> None:
+    async def tell(machine: Machine, _client: Client, raw: Raw, _second: SecondBroker) -> None:
+        one = raw if is_controllers else await Raw.connect(machine.world.network)
+        software: dict[str, Any] = {"client_software_name": "test", "client_software_version": "1"}
+        answer = await one.ask(3, ApiVersionsRequest(**software))
+        offered = {api.api_key for api in answer.api_keys}
+        assert offered & CONTROLLERS_ONLY == (CONTROLLERS_ONLY if is_controllers else set())
+
+    story(tell)
