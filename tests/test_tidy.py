@@ -73,9 +73,12 @@ MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "
 PLAIN_WORDS = {
     "who|whom|whoever": "name the actor: the broker, a client, the caller",
     "somebody|someone|anybody|nobody": "name the actor: `no client`, `another node`",
-    "told|heard": "say what is sent: answer, report, receive, learn",
+    "told|hears?|heard": "say what is sent: answer, report, receive, learn",
     "figures?": "metric; of a benchmark: measurement",
     "(?<!gossip_to_)settle[sd]?|settling": "fsync or flush; of a question: decide",
+    "everyone|everybody": "name the actors: every member, all clients",
+    "held against": "compared with",
+    "be had": "available; of a file: fetched",
     "hand(?:s|ed|ing)? over": "upload; to a caller: pass",
 }
 """Words that make a reader guess, and what to write instead (docs/glossary.md has the field's terms)."""
@@ -362,7 +365,7 @@ def test_files_are_in_plain_english() -> None:
 
 
 def test_a_riddle_is_seen() -> None:
-    for text in ("Whoever reads", "nobody_waits = 1", "class A: told = 3", "settles", "hands over"):
+    for text in ("Whoever reads", "nobody_waits = 1", "class A: told = 3", "settles", "can be had"):
         assert list(riddles(text)), text
     assert not list(riddles("The figurehead of a whole island, behind"))
     assert not list(riddles("skip_wait_for_gossip_to_settle"))  # Cassandra's own name
