@@ -20,7 +20,7 @@ from tests.unit.quorum.metadata_log import NOW_MS, configure, started
 from stratalog.metadata.snapshot import encode_snapshot, records_of, snapshot_id
 from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.metadata_batches import decode_record
-from stratalog.quorum.single import snapshot_control
+from stratalog.quorum.voters import voters_control
 from stratalog.wire.batch import scan
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal import marker_records, metadata_records, security_records
@@ -175,7 +175,7 @@ def test_a_metadata_log_of_ours(tmp_path):
 
 def test_a_snapshot_of_ours(tmp_path):
     log = a_busy_log()
-    control = snapshot_control(log.voters)
+    control = voters_control(log.voters)
     path = tmp_path / snapshot_id(log.image).file_name()
     path.write_bytes(encode_snapshot(log.image, NOW_MS, NOW_MS - 7, control))
     lines, records = dumped(path, "--cluster-metadata-decoder")

@@ -26,7 +26,8 @@ from stratalog.metadata.snapshot import (
 )
 from stratalog.quorum.controller import BrokerRegistration, NewTopic
 from stratalog.quorum.metadata_batches import METADATA_TOPIC_ID, decode_record
-from stratalog.quorum.single import Voter, encode_quorum_state, snapshot_control
+from stratalog.quorum.saved_state import encode_quorum_state
+from stratalog.quorum.voters import Voter, voters_control
 from stratalog.wire.batch import scan
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.records import read_records
@@ -51,7 +52,7 @@ def write_directory(directory, broker_port, controller_port):
     asked = [NewTopic("ours", 2, 1, {}, {"retention.ms": "-1"}), NewTopic("gone", 1, 1)]
     ours, _ = log.run(log.controller.create_topics(asked, log.entropy))
     identity = snapshot_id(log.image)
-    control = snapshot_control(log.voters)
+    control = voters_control(log.voters)
     snapshot = encode_snapshot(log.image, NOW_MS, NOW_MS, control)
     start = len(log.data)
     log.run(log.controller.delete_topics(["gone"]))

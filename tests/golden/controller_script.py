@@ -28,7 +28,7 @@ from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration
 from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.isr import IsrChange
 from stratalog.quorum.reassignment import Reassignment
-from stratalog.quorum.single import Voter
+from stratalog.quorum.voters import Voter
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord

@@ -20,7 +20,7 @@ from stratalog.quorum.electorate import has_elr
 from stratalog.quorum.isr import IsrChange
 from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.quorum.reassignment import Reassignment
-from stratalog.quorum.single import Voter
+from stratalog.quorum.voters import Voter
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord

@@ -13,7 +13,7 @@ from stratalog.metadata.image import EMPTY, NO_LEADER, Image
 from stratalog.metadata.snapshot import decode_snapshot, encode_snapshot, image_of, snapshot_id
 from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.metadata_batches import decode_record
-from stratalog.quorum.single import Voter
+from stratalog.quorum.voters import Voter
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.metadata_records import (

@@ -38,7 +38,6 @@ from stratalog.quorum.reassignment import (
     alter_reassignments,
     reassignments,
 )
-from stratalog.quorum.single import KRAFT_VERSION
 from stratalog.quorum.topics import (
     Created,
     Deleted,
@@ -49,6 +48,7 @@ from stratalog.quorum.topics import (
     create_records,
     delete_records,
 )
+from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import (

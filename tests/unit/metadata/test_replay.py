@@ -4,7 +4,7 @@ from uuid import UUID
 
 from stratalog.metadata.image import EMPTY
 from stratalog.metadata.replay import Replay
-from stratalog.quorum.single import Voter, voters_record
+from stratalog.quorum.voters import Voter, VoterSet, voters_record
 from stratalog.wire.internal.metadata_records import (
     FeatureLevelRecord,
     RemoveTopicRecord,
@@ -35,7 +35,7 @@ def test_an_epoch_never_falls():
 
 
 def test_the_last_voters_count():
-    first, second = (voters_record(Voter(1, directory)) for directory in (KEPT, GONE))
+    first, second = (voters_record(VoterSet((Voter(1, directory),))) for directory in (KEPT, GONE))
     replay = Replay(voters=first)
     assert replay.voters == first
     replay.replay(0, 1, second)

@@ -29,7 +29,7 @@ from stratalog.metadata.snapshot import (
     snapshot_id,
 )
 from stratalog.quorum.controller import NewTopic
-from stratalog.quorum.single import snapshot_control
+from stratalog.quorum.voters import voters_control
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.control_records import KRaftVersionRecord, VotersRecord
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord, RegisterControllerRecord
@@ -48,7 +48,7 @@ def busy_log():
 
 def test_a_snapshot_gives_its_image_back():
     log = busy_log()
-    data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, snapshot_control(log.voters))
+    data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, voters_control(log.voters))
     read = decode_snapshot(data)
     assert read.last_contained_timestamp_ms == NOW_MS - 1
     assert [type(record) for record in read.control] == [KRaftVersionRecord, VotersRecord]

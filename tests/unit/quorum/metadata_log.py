@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from stratalog.metadata.image import Endpoint, Image
@@ -11,8 +12,20 @@ from stratalog.metadata.replay import Replay
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Change, Operation
 from stratalog.quorum.controller import Controller, TopicRules
+from stratalog.quorum.member import Member
+from stratalog.quorum.messages import AppendControl, Persist
 from stratalog.quorum.metadata_batches import decode_record, encode_batch, encode_control_batch
-from stratalog.quorum.single import QuorumState, Voter, become_leader, voters_record
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.saved_state import QuorumState
+from stratalog.quorum.states import Timeouts
+from stratalog.quorum.voters import (
+    KRAFT_VERSION,
+    Voter,
+    VoterHistory,
+    VoterSet,
+    voter_set,
+    voters_record,
+)
 from stratalog.statemachine import Decision
 from stratalog.wire.batch import assign, parse_header, scan
 from stratalog.wire.internal.control_records import VotersRecord
@@ -34,6 +47,34 @@ class SeededEntropy:
         return self._random.uniform(low, high)
 
 
+def elected(
+    state: QuorumState,
+    voter: Voter,
+    *,
+    log_epoch: int = 0,
+    voters: VotersRecord | None = None,
+) -> tuple[QuorumState, Sequence[Any]]:
+    """What a sole voter saves, and then appends, as it starts on a log of that epoch and with those voters."""
+    view: Any = SimpleNamespace(
+        start_offset=0, start_epoch=0, end_offset=9, last_epoch=log_epoch, snapshot=None
+    )
+    alone = VoterSet((voter,))
+    logged = [(1, alone)] if voters is not None and voter_set(voters) == alone else []
+    history = VoterHistory(alone, logged, kraft_version=KRAFT_VERSION)
+    member = Member(
+        voter.key,
+        view,
+        history,
+        saved=state,
+        timeouts=Timeouts(),
+        entropy=SeededEntropy(),
+    )
+    saved, appended = Raft(member).start(0)
+    assert isinstance(saved, Persist)
+    assert isinstance(appended, AppendControl)
+    return saved.state, appended.records
+
+
 class MetadataLog:
     """Runs decisions as the broker does: append one batch, then replay what was appended."""
 
@@ -53,11 +94,9 @@ class MetadataLog:
         return self.controller.image
 
     def lead(self, voter: Voter) -> None:
-        self.state, records = become_leader(
-            self.state, voter, log_epoch=self.epoch, voters=self.voters
-        )
+        self.state, records = elected(self.state, voter, log_epoch=self.epoch, voters=self.voters)
         self.epoch = self.state.leader_epoch
-        self.voters = voters_record(voter)
+        self.voters = voters_record(VoterSet((voter,)))
         self.controller = Controller(self.rules, replace(self.image, epoch=self.epoch))
         self.append(encode_control_batch(records, NOW_MS), records)
 

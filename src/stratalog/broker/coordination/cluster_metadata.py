@@ -47,7 +47,7 @@ async def open_cluster_metadata(
 ) -> ClusterMetadata:
     """Read the metadata log, lead it, and activate the controller. Raises UserError where a file is damaged."""
     clock, node_id = outside.clock, config.int("node.id")
-    log, replay = await open_metadata_log(node_id, directory, clock)
+    log, replay = await open_metadata_log(node_id, directory, outside)
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     snapshots = MetadataSnapshots(config, clock, log, image)
     active = await open_controller(config, clock, log, image)

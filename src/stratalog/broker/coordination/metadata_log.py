@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from stratalog.broker.coordination.quorum_log import QuorumLog
 from stratalog.broker.coordination.runtime import load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
@@ -27,21 +28,36 @@ from stratalog.log.recovery import load as recover
 from stratalog.log.recovery import read_topic_id
 from stratalog.log.segment import LOG
 from stratalog.metadata.replay import Replay
-from stratalog.metadata.snapshot import SnapshotId, decode_snapshot, image_of, parse_file_name
-from stratalog.ports import Clock
+from stratalog.metadata.snapshot import (
+    SnapshotId,
+    decode_snapshot,
+    image_of,
+    parse_file_name,
+    snapshot_id,
+)
+from stratalog.ports import Clock, Outside
+from stratalog.quorum.member import Member
+from stratalog.quorum.messages import AppendControl, Persist
 from stratalog.quorum.metadata_batches import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
     decode_record,
     encode_control_batch,
 )
-from stratalog.quorum.single import (
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.saved_state import (
     QUORUM_STATE_FILE,
     QuorumState,
-    Voter,
-    become_leader,
     decode_quorum_state,
     encode_quorum_state,
+)
+from stratalog.quorum.states import Timeouts
+from stratalog.quorum.voters import (
+    KRAFT_VERSION,
+    Voter,
+    VoterHistory,
+    VoterSet,
+    voter_set,
     voters_record,
 )
 from stratalog.replication.partition import PartitionReplica
@@ -85,17 +101,19 @@ class MetadataLog:
 
 
 async def open_metadata_log(
-    node_id: int, directory: LogDirectory, clock: Clock
+    node_id: int, directory: LogDirectory, outside: Outside
 ) -> tuple[MetadataLog, Replay]:
     """Read snapshot and log, then lead the log in a new epoch; the replay ends with the first records of that epoch.
 
     Raises UserError where a file is damaged: nothing is cut then but a torn tail.
     """
+    clock = outside.clock
     try:
         found = await directory.run(_read_state())
         replay = found.replay
         state = decode_quorum_state(found.state) if found.state else QuorumState()
-        start_offset = replay.image().offset + 1
+        image = replay.image()
+        start_offset = image.offset + 1
         log = await _open_log(directory, clock, exists=found.exists, start_offset=start_offset)
         alone = (node_id,)
         partition = HostedPartition(
@@ -109,7 +127,8 @@ async def open_metadata_log(
         await load(partition, partial(_replay_record, replay))
     except (Corrupt, Rejected) as error:
         raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
-    return await _lead(node_id, directory, clock, partition, state, replay), replay
+    view = QuorumLog(log, snapshot_id(image) if start_offset else None)
+    return await _lead(directory, outside, partition, view, state, replay), replay
 
 
 def _replay_of(identity: SnapshotId, data: bytes) -> Replay:
@@ -160,26 +179,43 @@ async def _open_log(
 
 
 async def _lead(
-    node_id: int,
     directory: LogDirectory,
-    clock: Clock,
+    outside: Outside,
     partition: HostedPartition,
+    view: QuorumLog,
     state: QuorumState,
     replay: Replay,
 ) -> MetadataLog:
-    """Save the new epoch, then append its first records."""
-    voter = Voter(node_id, directory.id)
-    state, records = become_leader(
-        state, voter, log_epoch=replay.image().epoch, voters=replay.voters
+    """Take part in a quorum of one voter, which is elected at once."""
+    node_id, clock = partition.replica.node_id, outside.clock
+    me = Voter(node_id, directory.id)
+    alone = VoterSet((me,))
+    is_logged = replay.voters is not None and voter_set(replay.voters) == alone
+    logged = [(view.end_offset - 1, alone)] if is_logged else []
+    member = Member(
+        me.key,
+        view,
+        VoterHistory(alone, logged, kraft_version=KRAFT_VERSION),
+        saved=state,
+        timeouts=Timeouts(),
+        entropy=outside.entropy,
     )
-    await directory.write([WriteFile(_STATE_PATH, encode_quorum_state(state))])
-    partition.lead(state.leader_epoch, partition.replica.replicas, partition.replica.isr)
-    wall_ms = clock.now_ms()
-    batch = memoryview(encode_control_batch(records, wall_ms))
-    appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
-    for offset, record in enumerate(records, appended.base_offset):
-        replay.replay(offset, state.leader_epoch, record)
-    return MetadataLog(directory, partition, node_id, state.leader_epoch, voters_record(voter))
+    raft = Raft(member)
+    for output in raft.start(clock.steady_ms()):
+        match output:
+            case Persist(saved):
+                await directory.write([WriteFile(_STATE_PATH, encode_quorum_state(saved))])
+            case AppendControl(epoch, records):
+                partition.lead(epoch, partition.replica.replicas, partition.replica.isr)
+                wall_ms = clock.now_ms()
+                batch = memoryview(encode_control_batch(records, wall_ms))
+                appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
+                for offset, record in enumerate(records, appended.base_offset):
+                    replay.replay(offset, epoch, record)
+            case _:
+                raise AssertionError(f"a quorum of one has nothing to do with {output}")
+    assert raft.is_leader
+    return MetadataLog(directory, partition, node_id, raft.epoch, voters_record(raft.voters))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from stratalog.log.effects import ListDirectory, Program, Unlink, WriteFile
 from stratalog.metadata.image import Image
 from stratalog.metadata.snapshot import SnapshotId, parse_file_name, snapshot_batches, snapshot_id
 from stratalog.ports import Clock
-from stratalog.quorum.single import snapshot_control
+from stratalog.quorum.voters import voters_control
 
 __all__ = ["MetadataSnapshots"]
 
@@ -65,7 +65,7 @@ class MetadataSnapshots:
         wall_ms = clock.now_ms()
         identity = snapshot_id(image)
         data = bytearray()
-        control = snapshot_control(self._metadata_log.voters)
+        control = voters_control(self._metadata_log.voters)
         for batch in snapshot_batches(image, wall_ms, wall_ms, control):
             data += batch
             await asyncio.sleep(0)

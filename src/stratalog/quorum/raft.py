@@ -1,0 +1,293 @@
+"""A member of the metadata quorum: KRaft as a pure state machine.
+
+In: requests with their tokens, responses, broken connections, what became durable, the time. Out: outputs in order
+(`messages.py` has the driver's duties). It opens no socket or file and reads no clock.
+
+Kafka: KafkaRaftClient; KIP-595, KIP-630 (snapshots), KIP-853 (voters), KIP-996 (pre-votes).
+"""
+
+from typing import Any
+
+from stratalog.quorum.answers import answer, release_fetches
+from stratalog.quorum.member import Member
+from stratalog.quorum.messages import (
+    ANY_NODE,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    Output,
+    Request,
+    Response,
+    VoteRequest,
+)
+from stratalog.quorum.replies import take
+from stratalog.quorum.states import (
+    Ballots,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+from stratalog.quorum.voters import VoterSet
+
+
+class Raft:
+    """See the module. Every method returns the outputs that it led to; `next_ms` says when to call `tick`."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    @property
+    def epoch(self) -> int:
+        return self._member.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """The leader as far as known, else -1."""
+        return self._member.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads the epoch, and so may append to the log."""
+        return isinstance(self._member.state, Leader)
+
+    @property
+    def high_watermark(self) -> int:
+        """All below is committed."""
+        return self._member.high_watermark
+
+    @property
+    def voters(self) -> VoterSet:
+        """The voters that count, perhaps not committed."""
+        return self._member.voters
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether every voter knows that this member, which resigned, leads no more."""
+        state = self._member.state
+        return not isinstance(state, Leader) and not (isinstance(state, Resigned) and state.unacked)
+
+    # Inputs
+
+    def start(self, now_ms: int) -> list[Output]:
+        """Take part in the quorum; once, before every other input."""
+        self._member.start(now_ms)
+        return self.tick(now_ms)
+
+    def on_request(self, token: Any, request: Request, now_ms: int) -> list[Output]:
+        """Take a request; an `Answer` with the token comes now, or later for a fetch that waits."""
+        self._run_timers(now_ms)
+        answer(self._member, token, request, now_ms)
+        return self.tick(now_ms)
+
+    def on_response(self, correlation_id: int, response: Response, now_ms: int) -> list[Output]:
+        """Take the response to a request of this member."""
+        self._run_timers(now_ms)
+        sent = self._member.sent.answered(correlation_id)
+        if sent is not None:
+            take(self._member, sent, response, now_ms)
+        return self.tick(now_ms)
+
+    def on_broken_connection(self, node_id: int, now_ms: int) -> list[Output]:
+        """Note that the connection to a node broke, or could not be made: a lost leader starts a pre-vote at once."""
+        member = self._member
+        self._run_timers(now_ms)
+        member.sent.back_off(node_id, now_ms)
+        state = member.state
+        if isinstance(state, Follower) and node_id == member.leader_id:
+            # A leader that never answered gets the time of a backoff: it may be starting.
+            wait_ms = 0 if state.has_fetched else member.backoff_ms()
+            state.deadline_ms = min(state.deadline_ms, now_ms + wait_ms)
+        return self.tick(now_ms)
+
+    def on_durable(self, end_offset: int, now_ms: int) -> list[Output]:
+        """Note that the log is durable below `end_offset`; also after each truncation."""
+        member = self._member
+        self._run_timers(now_ms)
+        member.durable_offset = end_offset
+        member.is_writing = end_offset < member.log.end_offset
+        if isinstance(member.state, Leader):
+            if member.state.progress.on_durable(end_offset, member.voters):
+                member.commit(member.state.progress.high_watermark)
+            release_fetches(member, member.state, now_ms)
+        else:
+            member.commit_as_follower()
+        return self.tick(now_ms)
+
+    def on_snapshot_loaded(self, voters: VoterSet | None, now_ms: int) -> list[Output]:
+        """Note that the log begins at the end of the fetched snapshot, which names `voters` (None: a static set)."""
+        member = self._member
+        end = member.log.start_offset
+        member.durable_offset = member.log.end_offset
+        member.is_writing = False
+        if voters is not None:
+            member.voter_history.reset(end - 1, voters)
+        if isinstance(member.state, Follower):
+            member.state.fetching = None
+        member.high_watermark = max(member.high_watermark, end)
+        return self.tick(now_ms)
+
+    def stop(self, now_ms: int) -> list[Output]:
+        """Take part in no more elections, and resign as a leader; then wait for `may_stop`."""
+        self._member.is_stopping = True
+        return self.tick(now_ms)
+
+    def tick(self, now_ms: int) -> list[Output]:
+        """Do what is due; return all outputs since the last call."""
+        self._run_timers(now_ms)
+        self._send_requests(now_ms)
+        outputs, self._member.outputs = self._member.outputs, []
+        return outputs
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return when `tick` may have something to do without another input; always after `now_ms`."""
+        member = self._member
+        times = member.sent.next_ms(now_ms)
+        state = member.state
+        match state:
+            case Leader():
+                times += [state.begin_ms, *(one.deadline_ms for one in state.parked)]
+                check = state.progress.check_deadline_ms(member.voters)
+                times += [] if check is None else [check]
+            case _:
+                times.append(state.deadline_ms)
+        # A deadline of the past has no effect in this state: an observer stands for no election.
+        return min(
+            (one for one in times if one > now_ms), default=now_ms + member.timeouts.election_ms
+        )
+
+    # Timers
+
+    def _run_timers(self, now_ms: int) -> None:
+        """Make every transition that is due: one may lead to the next."""
+        self._member.sent.expire(now_ms)
+        state = None
+        while state is not self._member.state:
+            state = self._member.state
+            self._run_timer(now_ms)
+
+    def _run_timer(self, now_ms: int) -> None:
+        member = self._member
+        state = member.state
+        may_stand = member.is_voter and not member.is_stopping
+        match state:
+            case Prospective() | Candidate():
+                self._count_ballots(state, now_ms)
+            case Leader():
+                check = state.progress.check_deadline_ms(member.voters)
+                if member.is_stopping or (check is not None and now_ms >= check):
+                    member.resign(now_ms)
+                elif any(one.deadline_ms <= now_ms for one in state.parked):
+                    release_fetches(member, state, now_ms)
+            case _ if now_ms < state.deadline_ms:
+                pass
+            case Unattached() | Follower() if may_stand:
+                member.start_pre_vote(now_ms)
+            case Follower() if not member.is_voter:
+                member.lose_leader(now_ms)
+            case Resigned() if not member.is_stopping:
+                member.become_unattached(member.epoch + 1, now_ms)
+            case _:
+                pass
+
+    def _count_ballots(self, state: Prospective | Candidate, now_ms: int) -> None:
+        member = self._member
+        ballots, is_over = state.ballots, now_ms >= state.deadline_ms
+        if not member.is_voter:
+            member.lose_leader(now_ms)
+        elif ballots.is_won(member.voters):
+            if isinstance(state, Prospective):
+                member.become_candidate(now_ms)
+            else:
+                member.become_leader(ballots, now_ms)
+        elif isinstance(state, Prospective):
+            if is_over or ballots.is_lost(member.voters):
+                member.end_pre_vote(now_ms)
+        elif is_over:
+            member.start_pre_vote(now_ms)
+        elif ballots.is_lost(member.voters) and not state.is_backing_off:
+            member.lost_elections += 1
+            state.is_backing_off = True
+            state.deadline_ms = now_ms + member.backoff_ms()
+
+    # Requests of this member
+
+    def _send_requests(self, now_ms: int) -> None:
+        member = self._member
+        state = member.state
+        match state:
+            case Unattached() if not member.is_voter:
+                self._fetch_from(self._any_voter(), now_ms)
+            case Prospective() | Candidate():
+                self._ask_for_votes(state.ballots, now_ms, pre_vote=isinstance(state, Prospective))
+            case Follower(fetching=None):
+                self._fetch_from(member.leader_id, now_ms)
+            case Follower(fetching=fetching) if fetching is not None and not fetching.is_loading:
+                request = FetchSnapshotRequest(
+                    member.epoch, member.me, fetching.snapshot, fetching.position
+                )
+                member.send(member.leader_id, request, now_ms)
+            case Leader() if now_ms >= state.begin_ms:
+                self._begin_epoch(state, now_ms)
+            case Resigned():
+                request_end = EndQuorumEpochRequest(member.epoch, member.me.id, state.successors)
+                for node_id in sorted(state.unacked):
+                    member.send(node_id, request_end, now_ms)
+            case _:
+                pass
+
+    def _ask_for_votes(self, ballots: Ballots, now_ms: int, *, pre_vote: bool) -> None:
+        member = self._member
+        if ballots.is_lost(member.voters):
+            return
+        for node_id in ballots.open_voters(member.voters):
+            voter = member.voters.voter(node_id)
+            assert voter is not None
+            request = VoteRequest(
+                member.epoch,
+                member.me,
+                voter.key,
+                member.log.last_epoch,
+                member.log.end_offset,
+                pre_vote,
+            )
+            member.send(node_id, request, now_ms)
+
+    def _fetch_from(self, node_id: int, now_ms: int) -> None:
+        """Fetch once all that the log has is durable: the offset of a fetch acknowledges what is below it."""
+        member = self._member
+        log = member.log
+        if member.is_writing or member.durable_offset < log.end_offset:
+            return
+        request = FetchRequest(
+            member.epoch,
+            member.me,
+            log.end_offset,
+            log.last_epoch,
+            member.timeouts.fetch_wait_ms,
+            member.high_watermark,
+        )
+        member.send(node_id, request, now_ms)
+
+    def _begin_epoch(self, leader: Leader, now_ms: int) -> None:
+        """Make the leader known to voters that do not fetch from it."""
+        member = self._member
+        interval = member.timeouts.fetch_ms // 2
+        leader.begin_ms = now_ms + interval
+        leader.progress.forget_observers(member.voters, now_ms)
+        for voter in member.voters.voters:
+            fetched_ms = leader.progress.fetched_ms(voter.key)
+            if voter.id != member.me.id and (fetched_ms < 0 or fetched_ms <= now_ms - interval):
+                request = BeginQuorumEpochRequest(member.epoch, member.me.id, voter.key)
+                member.send(voter.id, request, now_ms)
+
+    def _any_voter(self) -> int:
+        """Return a voter to ask for the leader; any bootstrap server where no voter is known."""
+        member = self._member
+        others = [one for one in member.voters.ids if one != member.me.id]
+        if not others:
+            return ANY_NODE
+        return others[int(member.entropy.uniform(0, len(others))) % len(others)]

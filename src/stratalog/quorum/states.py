@@ -1,0 +1,150 @@
+"""The states of a member of the quorum, the rule by which it votes, and its settings.
+
+In: a state, a request of a vote. Out: whether the vote is granted. It never changes a state.
+
+    Unattached   it knows no leader that it can follow; an election timeout makes it Prospective
+    Prospective  it collects pre-votes in its own epoch (KIP-996); with a majority it becomes Candidate
+    Candidate    it has voted for itself in a new epoch; with a majority it becomes Leader
+    Follower     it fetches from the leader; a fetch timeout makes it Prospective
+    Leader       it serves fetches and moves the high watermark
+    Resigned     it led this epoch and does so no more; it never votes or appends in it
+
+Observers are Unattached or Follower only. Kafka: QuorumState and the classes of its states.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.metadata.snapshot import SnapshotId
+from stratalog.quorum.messages import FetchRequest, VoteRequest
+from stratalog.quorum.progress import Progress
+from stratalog.quorum.saved_state import NO_NODE, QuorumState
+from stratalog.quorum.voters import ReplicaKey, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The `controller.quorum.*` settings of time, in ms, with Kafka's defaults."""
+
+    election_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    fetch_ms: int = 2000
+    request_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_wait_ms: int = 500
+    """Kafka: KafkaRaftClient.MAX_FETCH_WAIT_MS."""
+
+    @property
+    def check_quorum_ms(self) -> int:
+        """How long a leader stays without fetches of a majority. Kafka: CHECK_QUORUM_TIMEOUT_FACTOR."""
+        return self.fetch_ms * 3 // 2
+
+
+@dataclass(slots=True)
+class Ballots:
+    """The votes of one election, the member's own included."""
+
+    granted: set[int]
+    rejected: set[int] = field(default_factory=set)
+
+    def is_won(self, voters: VoterSet) -> bool:
+        return len(self.granted.intersection(voters.ids)) >= voters.majority
+
+    def is_lost(self, voters: VoterSet) -> bool:
+        left = len(voters.voters) - len(self.rejected.intersection(voters.ids))
+        return left < voters.majority
+
+    def open_voters(self, voters: VoterSet) -> list[int]:
+        """Return the voters that have not answered."""
+        return [one for one in voters.ids if one not in self.granted and one not in self.rejected]
+
+
+@dataclass(slots=True)
+class Unattached:
+    """See the module. `deadline_ms` is the election timeout."""
+
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Prospective:
+    """See the module."""
+
+    deadline_ms: int
+    ballots: Ballots
+
+
+@dataclass(slots=True)
+class Candidate:
+    """See the module. After a lost election `deadline_ms` is the end of the backoff."""
+
+    deadline_ms: int
+    ballots: Ballots
+    is_backing_off: bool = False
+
+
+@dataclass(slots=True)
+class SnapshotFetch:
+    """A snapshot that a follower fetches, and how many of its bytes the follower has."""
+
+    snapshot: SnapshotId
+    position: int = 0
+    is_loading: bool = False
+    """All bytes are stored; the driver makes the snapshot the log's beginning."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """See the module. `deadline_ms` is the fetch timeout."""
+
+    deadline_ms: int
+    has_fetched: bool = False
+    """Whether a fetch from this leader has succeeded: only then does the member refuse pre-votes."""
+    fetching: SnapshotFetch | None = None
+
+
+@dataclass(slots=True)
+class ParkedFetch:
+    """A fetch that waits for records, a higher high watermark, or `deadline_ms`."""
+
+    token: Any
+    request: FetchRequest
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class Leader:
+    """See the module."""
+
+    progress: Progress
+    begin_ms: int
+    """When BeginQuorumEpoch is next sent to voters that do not fetch."""
+    parked: list[ParkedFetch] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Resigned:
+    """See the module. EndQuorumEpoch goes to `unacked` voters until `deadline_ms`."""
+
+    deadline_ms: int
+    unacked: set[int]
+    successors: tuple[ReplicaKey, ...]
+
+
+State = Unattached | Prospective | Candidate | Follower | Leader | Resigned
+
+
+def may_grant(state: State, saved: QuorumState, asked: VoteRequest, *, is_up_to_date: bool) -> bool:
+    """Return whether a member in the candidate's epoch grants the vote.
+
+    A vote binds: one for each epoch, none in an epoch whose leader is known. A pre-vote binds nothing; a member refuses
+    it while it has a leader that answers.
+    """
+    if asked.pre_vote:
+        has_leader = isinstance(state, Leader) or (
+            isinstance(state, Follower) and state.has_fetched
+        )
+        return is_up_to_date and not has_leader
+    if saved.voted_id != NO_NODE:
+        return ReplicaKey(saved.voted_id, saved.voted_directory_id) == asked.candidate
+    return is_up_to_date and saved.leader_id == NO_NODE

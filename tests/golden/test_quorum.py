@@ -1,0 +1,19 @@
+"""Goal: a quorum's members do what KRaft says, message by message. Method: scripts, each input followed by its outputs.
+
+After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
+"""
+
+import pytest
+from tests.golden.quorum_script import Story
+from tests.golden.stories import check_story, stories
+
+STORIES = stories("quorum")
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story(path):
+    check_story(path, Story())
+
+
+def test_there_are_stories():
+    assert len(STORIES) >= 8

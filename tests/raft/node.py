@@ -1,0 +1,211 @@
+"""One node of a simulated quorum: a member, its log, and the driver that performs the member's outputs.
+
+In: inputs of the member. Out: messages to send, and reports to the checks. A crash may come between any two outputs.
+"""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.raft.checks import Checks, hold
+from tests.raft.log import Log
+
+from stratalog.metadata.snapshot import SnapshotId
+from stratalog.quorum.member import Member
+from stratalog.quorum.messages import (
+    Answer,
+    AppendControl,
+    AppendFetched,
+    Committed,
+    FetchResponse,
+    FetchSnapshotResponse,
+    LoadSnapshot,
+    Output,
+    Persist,
+    Send,
+    StoreSnapshot,
+    Truncate,
+)
+from stratalog.quorum.metadata_batches import encode_control_batch
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.saved_state import decode_quorum_state, encode_quorum_state
+from stratalog.quorum.voters import ReplicaKey, VoterHistory, VoterSet
+from stratalog.wire.batch import assign
+from stratalog.wire.records import Record, build_batch
+
+SNAPSHOT_PART = 40
+
+
+class Crash(Exception):
+    """The node dies here."""
+
+
+class Node:
+    def __init__(self, world: Any, node_id: int, voters: VoterSet, chance: Random) -> None:
+        self.id = node_id
+        self.world = world
+        self.checks: Checks = world.checks
+        self.counts = world.counts
+        self.chance = chance
+        self.log = Log()
+        self.voters = voters
+        self.rate = chance.choice([1.0, 1.0, 0.95, 1.05])
+        self.skew_ms = chance.randint(0, 100_000)
+        self.incarnation = 0
+        self.paused_until = 0.0
+        self.crash_chance = 0.0
+        self.read_max = 4
+        self.raft: Raft | None = None
+        self.applied, self.chain = 0, 0
+        self._fetched = bytearray()
+
+    # The node's clock: its own rate and its own zero
+
+    def now_ms(self) -> int:
+        return self.skew_ms + int(self.world.now * self.rate)
+
+    def world_ms(self, own_ms: int) -> float:
+        return (own_ms - self.skew_ms) / self.rate
+
+    # Lives
+
+    def start(self) -> None:
+        self.incarnation += 1
+        log = self.log
+        self.applied, self.chain = 0, 0
+        if log.snapshot is not None:
+            self.applied, self.chain = log.snapshot.end_offset, int(log.snapshot_data.split()[0])
+        history = VoterHistory(self.voters, kraft_version=0)
+        saved = decode_quorum_state(encode_quorum_state(log.saved))
+        me = ReplicaKey(self.id)
+        member = Member(me, log, history, saved=saved, timeouts=self.world.timeouts, entropy=self)
+        self.raft = Raft(member)
+        self.run(self.raft.start(self.now_ms()))
+
+    def crash(self) -> None:
+        self.raft = None
+        self.incarnation += 1
+        self.counts["batches lost"] += self.log.crash(self.chance)
+        self.counts["crashes"] += 1
+        self.world.broke(self.id)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self.chance.uniform(low, high)
+
+    # Outputs
+
+    def run(self, outputs: list[Output]) -> None:
+        assert self.raft is not None
+        # The worst moment is beside a change of `quorum-state`.
+        persists = any(isinstance(output, Persist) for output in outputs)
+        crash_chance = self.crash_chance * (10 if persists else 1)
+        try:
+            for output in outputs:
+                if crash_chance and self.chance.random() < crash_chance:
+                    raise Crash
+                self.world.trace(self.id, output)
+                self._perform(output)
+        except Crash:
+            self.counts["crashes between outputs"] += 1
+            self.crash()
+            self.world.restart_later(self)
+            return
+        self.world.wake(self)
+
+    def _perform(self, output: Output) -> None:
+        log = self.log
+        match output:
+            case Persist(state):
+                hold(state.leader_epoch >= log.saved.leader_epoch, "the epoch fell")
+                log.saved = state
+            case Send(_, _, request):
+                hold(request.epoch <= log.saved.leader_epoch, "PersistBeforeMessage: a request")
+                self.world.request(self, output)
+            case Answer(_, response):
+                hold(
+                    response.leader_epoch <= log.saved.leader_epoch,
+                    "PersistBeforeMessage: an answer",
+                )
+                self._answer(output)
+            case AppendControl(epoch, records):
+                self.counts["elections"] += 1
+                self.checks.leads(self.id, epoch, log)
+                self.append(encode_control_batch(records, self.now_ms()), epoch)
+                self.world.elected(self)
+            case AppendFetched(records):
+                before = (log.end_offset, log.last_epoch)
+                self.checks.appended(before, log.append(bytes(records)))
+                self.world.flush_later(self)
+            case Truncate(offset):
+                hold(offset >= self.applied, f"{self.id} truncates applied records at {offset}")
+                self.counts["truncations"] += 1
+                log.truncate(offset)
+                self.world.flush_later(self)
+            case StoreSnapshot(_, position, data):
+                del self._fetched[position:]
+                self._fetched += data
+            case LoadSnapshot(snapshot):
+                self._load(snapshot)
+            case Committed(high_watermark):
+                self._commit(high_watermark)
+
+    def _answer(self, output: Answer) -> None:
+        response = output.response
+        if output.read_from is not None and isinstance(response, FetchResponse):
+            records = self.log.read(output.read_from, self.chance.randint(1, self.read_max))
+            response = replace(response, records=records)
+        elif output.snapshot is not None and isinstance(response, FetchSnapshotResponse):
+            at = response.position
+            response = replace(response, data=self.log.snapshot_data[at : at + SNAPSHOT_PART])
+        self.world.answer(self, output.token, response)
+
+    def _commit(self, high_watermark: int) -> None:
+        log = self.log
+        hold(high_watermark > self.applied, f"HighWatermarkNeverFalls: {self.id} {high_watermark}")
+        assert self.raft is not None
+        if not self.raft.is_leader:
+            hold(
+                high_watermark <= log.durable_offset,
+                f"{self.id} commits {high_watermark}, not durable",
+            )
+        if self.raft.is_leader and high_watermark > self.checks.committed_end:
+            epoch = next(one.epoch for one in reversed(log.batches) if one.end <= high_watermark)
+            self.checks.on_majority(self.world.voter_logs(), high_watermark, epoch)
+        batches = log.between(self.applied, high_watermark)
+        hold(bool(batches) and batches[-1].end == high_watermark, "commits part of a batch")
+        self.chain = self.checks.commits(self.id, self.chain, batches)
+        self.applied = high_watermark
+
+    def _load(self, snapshot: SnapshotId) -> None:
+        data = bytes(self._fetched)
+        hold(data.endswith(b"end"), f"{self.id} loads a snapshot that is not whole")
+        chain = int(data.split()[0])
+        hold(self.checks.chains[snapshot.end_offset] == chain, "a snapshot of another state")
+        self.counts["snapshots loaded"] += 1
+        self.log.begin_at(snapshot, data)
+        self.applied, self.chain = snapshot.end_offset, chain
+        self.world.later(0, self, lambda raft, now: raft.on_snapshot_loaded(None, now))
+
+    # What a state machine and its runtime do
+
+    def append(self, data: bytearray, epoch: int) -> None:
+        log = self.log
+        assign(memoryview(data), 0, log.end_offset, epoch)
+        before = (log.end_offset, log.last_epoch)
+        self.checks.appended(before, log.append(bytes(data)))
+        self.world.flush_later(self)
+
+    def write(self, value: bytes) -> None:
+        """Append as the state machine of the leader does."""
+        if self.raft is not None and self.raft.is_leader:
+            self.append(build_batch([Record(0, self.now_ms(), None, value)]), self.raft.epoch)
+            self.counts["appends"] += 1
+
+    def take_snapshot(self) -> None:
+        log = self.log
+        if self.raft is None or not self.applied or self.applied == log.start_offset:
+            return
+        epoch = next(one.epoch for one in reversed(log.batches) if one.end <= self.applied)
+        data = b"%d %s end" % (self.chain, b"." * self.chance.randint(1, 100))
+        log.take_snapshot(SnapshotId(self.applied, epoch), data, self.chance.choice([0, 0, 1, 5]))
+        self.counts["snapshots"] += 1

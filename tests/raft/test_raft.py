@@ -1,0 +1,43 @@
+"""Goal: the quorum's properties hold in every run, and the runs are hard enough to break a quorum with a bug.
+
+Method: runs from seeds (`world.py`), each with faults and then healing; some of the planted bugs (`bugs.py`), each with
+a seed that finds it. `python -m tests.raft` runs thousands, and `--bugs` plants all.
+"""
+
+from collections import Counter
+
+import pytest
+from tests.raft.__main__ import found_after
+from tests.raft.bugs import BUGS
+from tests.raft.world import World, check_counts
+
+SEEDS = 120
+PART = 20
+QUICKLY_FOUND = (
+    "persisted after the answer",
+    "watermark from one replica",
+    "epoch not raised",
+    "fetch before durable",
+    "short snapshot",
+)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PART))
+def test_properties_hold(first):
+    counts: Counter[str] = Counter()
+    for seed in range(first, first + PART):
+        counts += World(seed).run()
+    check_counts(counts)
+
+
+def test_one_seed_is_one_run():
+    assert World(7).run() == World(7).run()
+
+
+@pytest.mark.parametrize("name", QUICKLY_FOUND)
+def test_a_planted_bug_is_found(name):
+    assert found_after(name, 0, 20) is not None
+
+
+def test_there_are_planted_bugs():
+    assert len(BUGS) >= 10

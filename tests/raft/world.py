@@ -1,0 +1,326 @@
+"""A quorum of simulated nodes, from one seed: messages with loss, delay and reorder, cuts, pauses, crashes, clocks.
+
+In: a seed. Out: counts of what happened; raises `Broken` where a property does not hold. No wall clock.
+
+A run has a time of faults, then a time of healing, in which a leader must be elected and a new record must be
+committed and applied by every node.
+"""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+from tests.raft.checks import Broken, Checks, hold
+from tests.raft.log import Log
+from tests.raft.node import Node
+from tests.raft.shown import shown
+
+from stratalog.quorum.messages import Output, Request, Response, Send
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.states import Timeouts
+from stratalog.quorum.voters import Voter, VoterSet
+
+HEALING_MS = 30_000
+QUICK = Timeouts(
+    election_ms=40, election_backoff_max_ms=80, fetch_ms=250, request_ms=150, fetch_wait_ms=60
+)
+"""Timeouts near the messages' delays: most elections have several candidates."""
+MUST_HAPPEN = (
+    "elections",
+    "truncations",
+    "restarts",
+    "batches lost",
+    "snapshots loaded",
+    "appends",
+)
+
+Input = Callable[[Raft, int], list[Output]]
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = chance = Random(seed)
+        self.now = 0.0
+        self.counts: Counter[str] = Counter()
+        self.checks = Checks()
+        self._wakes: dict[int, tuple[float, int]] = {}
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = iter(range(1 << 62))
+        self._trace: deque[tuple[float, int, Any]] = deque(maxlen=80)
+        self.cuts: set[tuple[int, int]] = set()
+        self.timeouts, self.faults_ms = chance.choice([(Timeouts(), 20_000), (QUICK, 4000)])
+        self.loss = chance.choice([0.0, 0.01, 0.1])
+        self.delay_ms = chance.choice([2, 10, 40])
+        self.unlucky = chance.choice([0.0, 0.4])
+        """How often a fault hits a new leader."""
+        count = chance.choice([3, 3, 4, 5])
+        observers = chance.choice([0, 0, 1])
+        voters = VoterSet.of(Voter(one) for one in range(1, count + 1))
+        self.nodes = {
+            one: Node(self, one, voters, Random(f"{seed}-{one}"))
+            for one in range(1, count + observers + 1)
+        }
+        self.voter_ids = voters.ids
+
+    # The run
+
+    def run(self) -> Counter[str]:
+        """Run to the end. Raises Broken."""
+        try:
+            for node in self.nodes.values():
+                node.read_max = self.chance.choice([1, 4])
+                node.crash_chance = self.chance.choice([0.0, 0.0, 0.002, 0.04])
+                node.start()
+            for at, fault in self._faults():
+                self._at(at, fault)
+            self._until(self.faults_ms)
+            self._heal()
+            self._make_progress()
+        except Broken as broken:
+            raise Broken(
+                f"seed {self.seed}, at {self.now:.0f} ms: {broken}\n{self.traced()}"
+            ) from None
+        return self.counts
+
+    def traced(self) -> str:
+        return "\n".join(
+            f"{at:9.1f}  {node_id}  {shown(what)}" for at, node_id, what in self._trace
+        )
+
+    def _faults(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        chance = self.chance
+        kinds = [
+            self._crash,
+            self._pause,
+            self._cut,
+            self._cut_one_way,
+            self._isolate,
+            self._snapshot,
+        ]
+        kinds += [self._heal_cuts, self._heal_cuts, self._stop_leader, self._snapshot]
+        kinds += [self._crash_leader, self._crash_leader, self._isolate_leader]
+        at, gap = 0.0, chance.choice([100, 400, 1500]) * self.faults_ms / 20_000
+        while (at := at + chance.expovariate(1 / gap)) < self.faults_ms:
+            yield at, chance.choice(kinds)
+        at, gap = 0.0, chance.choice([20, 100, 500]) * self.faults_ms / 20_000
+        while (at := at + chance.expovariate(1 / gap)) < self.faults_ms:
+            yield at, partial(self._write, b"%f" % at)
+
+    def _until(self, end: float) -> None:
+        while self._events and self._events[0][0] <= end:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = end
+
+    def _at(self, at: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at, next(self._numbers), event))
+
+    # Healing
+
+    def _heal(self) -> None:
+        self.cuts.clear()
+        self.loss = 0.0
+        for node in self.nodes.values():
+            node.crash_chance = 0.0
+            node.read_max = 1000
+            node.paused_until = 0.0
+            if node.raft is None:
+                node.start()
+        self.trace(0, "healed")
+
+    def _make_progress(self) -> None:
+        end = self.now + HEALING_MS
+        committed = self.checks.committed_end
+        while self.now < end:
+            self._until(self.now + 500)
+            self._write(b"healed %d" % self.now)
+            if all(node.applied > committed + 3 for node in self.nodes.values()):
+                return
+        applied = {node.id: node.applied for node in self.nodes.values()}
+        states = {n.id: (n.raft.epoch, n.raft.leader_id) for n in self.nodes.values() if n.raft}
+        raise Broken(
+            f"Progress: {committed} was committed, then {applied}; epochs and leaders {states}"
+        )
+
+    # Faults
+
+    def _node(self) -> Node:
+        return self.chance.choice(list(self.nodes.values()))
+
+    def _leader(self) -> Node | None:
+        leaders = [n for n in self.nodes.values() if n.raft is not None and n.raft.is_leader]
+        return self.chance.choice(leaders) if leaders else None
+
+    def _crash(self) -> None:
+        self._crash_node(self._node())
+
+    def _crash_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self._crash_node(leader)
+
+    def _crash_node(self, node: Node) -> None:
+        if node.raft is not None:
+            self.trace(node.id, "crash")
+            node.crash()
+            self.restart_later(node)
+
+    def restart_later(self, node: Node) -> None:
+        incarnation = node.incarnation
+
+        def restart() -> None:
+            if node.incarnation == incarnation:
+                self.trace(node.id, "restart")
+                self.counts["restarts"] += 1
+                node.start()
+
+        self._at(self.now + self.chance.choice([1, 10, 50, 300, self.faults_ms / 7]), restart)
+
+    def elected(self, node: Node) -> None:
+        """Perhaps crash or isolate the leader before all have its first record."""
+        if self.now < self.faults_ms and self.chance.random() < self.unlucky:
+            fault = self.chance.choice([self._crash_node, self._isolate_node])
+            at = self.now + self.chance.expovariate(1 / (3 * self.delay_ms))
+            self._at(min(at, self.faults_ms), partial(fault, node))
+
+    def _pause(self) -> None:
+        node = self._node()
+        self.counts["pauses"] += 1
+        node.paused_until = self.now + self.chance.choice([50, 500, self.faults_ms / 4])
+
+    def _cut(self) -> None:
+        one, other = self._node().id, self._node().id
+        self.cuts |= {(one, other), (other, one)}
+        self.counts["cuts"] += 1
+
+    def _cut_one_way(self) -> None:
+        self.cuts.add((self._node().id, self._node().id))
+        self.counts["cuts"] += 1
+
+    def _isolate(self) -> None:
+        self._isolate_node(self._node())
+
+    def _isolate_leader(self) -> None:
+        self._isolate_node(self._leader() or self._node())
+
+    def _isolate_node(self, node: Node) -> None:
+        for other in self.nodes:
+            self.cuts |= {(node.id, other), (other, node.id)}
+        self.counts["cuts"] += 1
+
+    def _heal_cuts(self) -> None:
+        self.cuts.clear()
+
+    def _stop_leader(self) -> None:
+        """Shut a node down in order; a process ends soon after."""
+        node = self._leader()
+        if node is not None and node.raft is not None:
+            self.counts["resignations"] += 1
+            node.run(node.raft.stop(node.now_ms()))
+            incarnation = node.incarnation
+
+            def end() -> None:
+                if node.incarnation == incarnation:
+                    node.crash()
+                    self.restart_later(node)
+
+            self._at(self.now + self.chance.choice([10, 200]), end)
+
+    def _snapshot(self) -> None:
+        self._node().take_snapshot()
+
+    def _write(self, value: bytes) -> None:
+        for node in self.nodes.values():
+            if node.paused_until <= self.now:
+                node.write(value)
+
+    # What nodes do to one another
+
+    def voter_logs(self) -> list[Log]:
+        return [self.nodes[one].log for one in self.voter_ids]
+
+    def request(self, node: Node, sent: Send) -> None:
+        token = (node.id, node.incarnation, sent.correlation_id)
+        to = self.nodes.get(sent.to)
+        if to is None:
+            return
+        if to.raft is None and self.chance.random() < 0.8:
+            self._break(node, to.id)  # connection refused
+            return
+        request: Request = sent.request
+        self._deliver(node.id, to, lambda raft, now: raft.on_request(token, request, now))
+
+    def answer(self, node: Node, token: tuple[int, int, int], response: Response) -> None:
+        to_id, incarnation, correlation_id = token
+        to = self.nodes[to_id]
+        if to.incarnation == incarnation:
+            self._deliver(
+                node.id, to, lambda raft, now: raft.on_response(correlation_id, response, now)
+            )
+
+    def _deliver(self, sender: int, to: Node, given: Input) -> None:
+        if (sender, to.id) in self.cuts or self.chance.random() < self.loss:
+            self.counts["messages lost"] += 1
+            return
+        self.counts["messages"] += 1
+        slow = 20 if self.chance.random() < 0.02 else 1
+        self.later(self.chance.expovariate(1 / self.delay_ms) * slow, to, given)
+
+    def broke(self, node_id: int) -> None:
+        """Tell the others that a node's connections broke, as most of them learn."""
+        for other in self.nodes.values():
+            if other.id != node_id and other.raft is not None and self.chance.random() < 0.7:
+                self._break(other, node_id)
+
+    def _break(self, node: Node, broken_id: int) -> None:
+        delay = self.chance.expovariate(1 / self.delay_ms)
+        self.later(delay, node, lambda raft, now: raft.on_broken_connection(broken_id, now))
+
+    def flush_later(self, node: Node) -> None:
+        log = node.log
+        end, generation = log.end_offset, log.generation
+
+        def durable(raft: Raft, now: int) -> list[Output]:
+            if log.generation != generation:
+                return []
+            log.durable_offset = max(log.durable_offset, end)
+            return raft.on_durable(log.durable_offset, now)
+
+        self.later(self.chance.choice([0, 1, 5, 30]), node, durable)
+
+    def wake(self, node: Node) -> None:
+        """Call the node when its next timer ends."""
+        assert node.raft is not None
+        own_ms = node.now_ms()
+        at = max(node.world_ms(node.raft.next_ms(own_ms)), self.now + 0.5)
+        known = self._wakes.get(node.id)
+        if known is None or at < known[0] or known[1] != node.incarnation or known[0] <= self.now:
+            self._wakes[node.id] = (at, node.incarnation)
+            self.later(at - self.now, node, lambda raft, now: raft.tick(now))
+
+    def later(self, delay: float, node: Node, given: Input) -> None:
+        """Pass an input to the node of today, unless it dies before; a paused node gets it when it wakes up."""
+        incarnation = node.incarnation
+
+        def event() -> None:
+            if node.incarnation != incarnation or node.raft is None:
+                return
+            if node.paused_until > self.now:
+                self._at(node.paused_until, event)
+                return
+            node.run(given(node.raft, node.now_ms()))
+
+        self._at(self.now + delay, event)
+
+    def trace(self, node_id: int, what: Any) -> None:
+        self._trace.append((self.now, node_id, what))
+
+
+def check_counts(counts: Counter[str]) -> None:
+    """A run proves little unless its faults happened."""
+    missing = [one for one in MUST_HAPPEN if not counts[one]]
+    hold(not missing, f"the run had no {', '.join(missing)}: {dict(counts)}")
