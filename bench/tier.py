@@ -48,7 +48,7 @@ from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
 from stratalog.tier.bucket.identity import read_claim
 from stratalog.tier.formats.manifest import Entry, Manifest, SegmentState, decode, encode
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.tier.writing.tier_writer import TierWriter
 from stratalog.wire.ids import topic_id_text
@@ -324,7 +324,7 @@ def bare_get(measured: Measurements, where: str, store: ObjectStore, manifest: M
     """Measure obstore alone: the same objects, one after another."""
     bare = obstore_of(store)
     began, cpu, size = time.monotonic(), time.process_time(), 0
-    for segment in Archives(store).live(manifest):
+    for segment in ArchiveManifests(store).live(manifest):
         size += len(obstore.get(bare, segment.path).bytes())
     took = time.monotonic() - began
     measured.rate(f"obstore's get, {where}", size, took, time.process_time() - cpu)
@@ -368,7 +368,7 @@ def planned(measured: Measurements, _scratch: Path, _bucket: str, _turn: int, _m
     began = time.perf_counter()
     manifest = decode(stored, "here")
     wanted = Range("t", topic_id, 0, 0, end)
-    live = list(Archives(store).live(manifest))
+    live = list(ArchiveManifests(store).live(manifest))
     tasks = plan([(wanted, live)], has_broker=False, min_tasks=None)
     measured.note("plan of 1 TB in 10,000 segments, s", time.perf_counter() - began)
     archived = sum(named.size for named in manifest.archives)

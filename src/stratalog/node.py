@@ -221,10 +221,10 @@ class Node:
         """Open the bucket, if there is one. As with the console, no other broker loads the code of one."""
         if not self.config.tier_url:
             return None
-        from stratalog.broker.tier.bucket import open_bucket  # noqa: PLC0415
+        from stratalog.broker.tier.bucket import open_claimed_bucket  # noqa: PLC0415
         from stratalog.broker.tier.service import TierService  # noqa: PLC0415
 
-        bucket = await open_bucket(
+        bucket = await open_claimed_bucket(
             self.config,
             self.outside,
             metadata,

@@ -47,10 +47,10 @@ from stratalog.tier.formats.manifest import (
     given_up,
 )
 from stratalog.tier.formats.paths import SegmentName, manifest_path
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import read_entries
-from stratalog.tier.writing.archiver import PartitionKey, archive
+from stratalog.tier.writing.archiver import PartitionFolder, archive
 from stratalog.tier.writing.spilling import Spill, spilled
 from stratalog.wire.ids import topic_id_text
 
@@ -58,7 +58,7 @@ FILES = Path(__file__).parent / "formats"
 CLUSTER = "golden-cluster-0000000"
 TOPIC_ID = CountingEntropy(100).uuid()
 OBJECT_ID = CountingEntropy(200).uuid()
-KEY = PartitionKey(CLUSTER, TOPIC_ID, 3)
+KEY = PartitionFolder(CLUSTER, TOPIC_ID, 3)
 
 
 def golden(name):
@@ -211,7 +211,7 @@ def test_the_manifest_that_names_archives_is_written_and_read_as_ever():
     store = MemoryStore("memory://golden")
     (path,) = {read.archive_path(one) for one in read.archives}
     store.put(path, [golden("archive.v1")])
-    offsets = [one.entry.base_offset for one in Archives(store).live(read)]
+    offsets = [one.entry.base_offset for one in ArchiveManifests(store).live(read)]
     assert offsets == [100, 1000, 1400]
 
 

@@ -23,7 +23,7 @@ from stratalog.errors import Corrupt, Fenced, Unavailable
 from stratalog.tier.bucket.commit import load_latest, run
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
 from stratalog.tier.checking.verify import sweep, verify
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.spilling import SpillLimits
@@ -271,7 +271,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     @invariant()
     def a_search_by_time_finds_the_first_segment_that_can_have_it(self):
         tier = self.node.tier
-        live = list(Archives(self.bucket).live(tier.manifest, first=tier.start_offset))
+        live = list(ArchiveManifests(self.bucket).live(tier.manifest, first=tier.start_offset))
         for found in live[len(live) // 3 :: 3]:
             wanted = found.entry.max_timestamp
             first = next(one for one in live if one.entry.max_timestamp >= wanted)
@@ -302,9 +302,9 @@ class TierEqualsLog(RuleBasedStateMachine):
     @invariant()
     def readers_of_an_older_version_read_on_during_the_grace(self):
         self.pinned = [pin for pin in self.pinned if self.now_ms < pin[0] + GRACE_MS]
-        newest = run(self.bucket, load_latest(self.node.tier.key.prefix))
+        newest = run(self.bucket, load_latest(self.node.tier.folder.prefix))
         self.pinned.append((self.now_ms, newest))
-        fetcher, archives = Fetcher(self.bucket), Archives(self.bucket)
+        fetcher, archives = Fetcher(self.bucket), ArchiveManifests(self.bucket)
         for _, manifest in self.pinned:
             for segment in archives.live(manifest):
                 assert fetcher.read(segment, segment.entry.base_offset, 1).size > 0

@@ -69,7 +69,7 @@ from stratalog.tier.bucket.incarnation import (
     newest_incarnation,
 )
 from stratalog.tier.formats.manifest import Manifest, encode
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.tier.writing.tier_writer import TierWriter
@@ -210,7 +210,7 @@ def _fence(
     producers, damage = ProducerStates(), None
     try:
         # The last one, or none where nothing is live.
-        for segment in Archives(store).live(manifest, first=manifest.tiered_end - 1):
+        for segment in ArchiveManifests(store).live(manifest, first=manifest.tiered_end - 1):
             snapshot = load_index(store, segment).producer_snapshot
             producers = ProducerStates.decode(snapshot, now_ms) if snapshot else producers
     except Corrupt as corrupt:

@@ -18,12 +18,12 @@ from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
 from stratalog.metadata.image import Image
 from stratalog.ports import ObjectStore, Outside
 from stratalog.tier.bucket.leases import Leases
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.writing.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class ClaimedBucket:
     """What the partitions of one broker share. `pace` decides when the next upload may start."""
 
     config: BrokerConfig
@@ -33,7 +33,7 @@ class Bucket:
     threads: TierThreads
     image: Callable[[], Image]
     pace: CopyPace
-    archives: Archives
+    archives: ArchiveManifests
     leases: Leases
 
     @property
@@ -51,14 +51,14 @@ class Bucket:
         )
 
 
-async def open_bucket(
+async def open_claimed_bucket(
     config: BrokerConfig,
     outside: Outside,
     metadata: ClusterImage,
     *,
     incarnation: int,
     on_fenced: Callable[[str], None],
-) -> Bucket:
+) -> ClaimedBucket:
     """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
 
     `on_fenced` is called once, with the reason, if the cluster is taken over: the node must stop. Raises UserError, and
@@ -75,7 +75,7 @@ async def open_bucket(
     except UserError as error:
         await threads.expirer.close()
         raise UserError(f"tier.url: {error}") from error.__cause__
-    return Bucket(
+    return ClaimedBucket(
         config,
         outside,
         store,
@@ -83,7 +83,7 @@ async def open_bucket(
         threads,
         lambda: metadata.image,
         CopyPace(config, outside.clock),
-        Archives(store),
+        ArchiveManifests(store),
         Leases(store, metadata.cluster_id),
     )
 

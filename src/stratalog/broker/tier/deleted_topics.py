@@ -14,7 +14,7 @@ from uuid import UUID
 import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.tier.bucket import Bucket
+from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.errors import Corrupt, Unavailable
 from stratalog.tier.bucket.identity import delete_topic, list_deleted, remove_deleted_topics
@@ -27,7 +27,7 @@ _STRAYS_MS: Final = 3600_000
 class DeletedTopics:
     """Those of one cluster. `forget` is called now and then, and after each deletion."""
 
-    def __init__(self, bucket: Bucket, metadata: ClusterImage) -> None:
+    def __init__(self, bucket: ClaimedBucket, metadata: ClusterImage) -> None:
         self._bucket = bucket
         self._metadata = metadata
         self._incarnation = bucket.claim.incarnation

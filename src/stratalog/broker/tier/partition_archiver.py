@@ -20,7 +20,7 @@ import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.survey import TIER_MANIFEST
-from stratalog.broker.tier.bucket import Bucket
+from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
 from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import Unlink, WriteFile
@@ -40,7 +40,7 @@ _SNAPSHOT_BYTES_MAX: Final = 64 << 20
 class PartitionArchiver:
     """One led partition and its share of the bucket."""
 
-    def __init__(self, bucket: Bucket, hosted: HostedPartition) -> None:
+    def __init__(self, bucket: ClaimedBucket, hosted: HostedPartition) -> None:
         key, name = hosted.key, hosted.name
         self.tier = TierWriter(
             bucket.store,

@@ -17,7 +17,7 @@ import structlog
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.tier.bucket import Bucket
+from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.broker.tier.deleted_topics import DeletedTopics
 from stratalog.broker.tier.history import History
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
@@ -34,7 +34,7 @@ class TierService:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ClaimedBucket,
         metadata: ClusterImage,
         hosting: Hosting,
         *,

@@ -18,7 +18,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.groups import Groups
 from stratalog.broker.coordination.runtime import in_turns
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.broker.tier.bucket import Bucket
+from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
@@ -45,7 +45,7 @@ class StateUpload:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ClaimedBucket,
         metadata: ClusterImage,
         hosting: Hosting,
         groups: Groups,

@@ -37,7 +37,7 @@ from stratalog.tier.formats.paths import (
     states_prefix,
     topics_prefix,
 )
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.export import entry_runs
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import read_entries
@@ -288,7 +288,7 @@ def _opened(survey: _Survey, tip: Manifest) -> tuple[Manifest, list[Entry]] | No
     """The manifest, or a newer one, and all that it and its archive manifests name; None where one is damaged."""
     while True:
         try:
-            return tip, list(Archives(survey.store).entries(tip))
+            return tip, list(ArchiveManifests(survey.store).entries(tip))
         except Corrupt as corrupt:
             # It may have been given up and removed since the manifest was read.
             newest = run(survey.store, load_latest(tip.prefix, tip))
@@ -344,7 +344,7 @@ def _check_segments(
             # It may have been given up and removed since the manifest was read.
             newest = run(survey.store, load_latest(tip.prefix, tip))
             first = segment.entry.base_offset
-            now = () if newest is None else Archives(survey.store).live(newest, first=first)
+            now = () if newest is None else ArchiveManifests(survey.store).live(newest, first=first)
             if segment in islice(now, 1):
                 survey.report(segment.path, str(corrupt))
     named = {tip.path_of(entry) for entry in entries}

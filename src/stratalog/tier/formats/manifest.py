@@ -181,7 +181,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def recent(self) -> Iterator[RemoteSegment]:
         """The segments that readers may read and that no archive manifest has, in the order of offsets.
 
-        `Archives.live` (`tier/reading/archives.py`) gives all of them.
+        `ArchiveManifests.live` (`tier/reading/archives.py`) gives all of them.
         """
         prefix = self.prefix
         for entry in self.segments:

@@ -24,14 +24,14 @@ from stratalog.tier.formats.paths import SegmentName, segment_path
 from stratalog.tier.reading.cache import ByteCache
 from stratalog.wire.ids import topic_id_parse
 
-__all__ = ["Archives"]
+__all__ = ["ArchiveManifests"]
 
 CACHE_BYTES: Final = 16 << 20
 _OLDEST_MAX: Final = 1000
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
-class Archives:
+class ArchiveManifests:
     """The archive manifests of one bucket; about `cache_bytes` of opened ones are kept. Blocking; for any thread.
 
     All methods that open any raise Corrupt naming the object (missing too: the manifest is older than

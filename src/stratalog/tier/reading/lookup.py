@@ -11,7 +11,7 @@ from typing import Final
 
 from stratalog.errors import Corrupt
 from stratalog.tier.formats.manifest import ArchivedManifest, Manifest, RemoteSegment, SegmentState
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 
 __all__ = ["SegmentLookup"]
 
@@ -23,10 +23,10 @@ class SegmentLookup:
     """Finds segments in the newest manifest that `manifest` returns (None: no leader knows one yet).
 
     Any thread may call it. `at`, `at_timestamp` and `at_max_timestamp` may open an archive manifest: they block then,
-    and raise as `Archives` does. `at_if_loaded` and `time_span_at` never block.
+    and raise as `ArchiveManifests` does. `at_if_loaded` and `time_span_at` never block.
     """
 
-    def __init__(self, manifest: Callable[[], Manifest | None], archives: Archives) -> None:
+    def __init__(self, manifest: Callable[[], Manifest | None], archives: ArchiveManifests) -> None:
         self._manifest = manifest
         self._archives = archives
         # Runs of segments that `at` found in archive manifests, the newest run first.

@@ -13,7 +13,7 @@ from stratalog.tier.bucket.identity import TierTopic, list_topics, read_claim
 from stratalog.tier.formats.manifest import Manifest, RemoteSegment
 from stratalog.tier.formats.paths import partition_prefix
 from stratalog.tier.formats.segment_object import SegmentIndex, read_range
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import load_index
 
 __all__ = ["Bucket", "load_index", "open_bucket", "read_entries"]
@@ -25,7 +25,7 @@ class Bucket:
 
     store: ObjectStore
     cluster_id: str
-    archives: Archives
+    archives: ArchiveManifests
 
     def topics(self) -> list[TierTopic]:
         """The topics that are not deleted, by name."""
@@ -64,7 +64,7 @@ def open_bucket(store: ObjectStore) -> Bucket:
     claim = read_claim(store)
     if claim is None:
         raise UserError(f"{store.url} holds no bucket of stratalog")
-    return Bucket(store, claim.cluster_id, Archives(store))
+    return Bucket(store, claim.cluster_id, ArchiveManifests(store))
 
 
 def read_entries(

@@ -19,12 +19,12 @@ from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES, SegmentW
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.transactions import AbortedTransaction
 
-__all__ = ["ClosedSegment", "PartitionKey", "archive"]
+__all__ = ["ClosedSegment", "PartitionFolder", "archive"]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionKey:
-    """The identity of a partition in the bucket."""
+class PartitionFolder:
+    """The folder of a partition in the bucket."""
 
     cluster_id: str
     topic_id: UUID
@@ -32,7 +32,7 @@ class PartitionKey:
 
     @property
     def prefix(self) -> str:
-        """Its folder in the bucket."""
+        """The path before the names of its objects."""
         return partition_prefix(self.cluster_id, self.topic_id, self.partition)
 
 
@@ -58,7 +58,7 @@ class ClosedSegment:
 
 def archive(
     store: ObjectStore,
-    key: PartitionKey,
+    folder: PartitionFolder,
     segment: ClosedSegment,
     name: SegmentName,
     *,
@@ -70,10 +70,10 @@ def archive(
     Raises Corrupt where the local bytes are not sound (nothing is uploaded then), Unavailable from the store (the
     object may be there all the same), and whatever `segment.read` raises.
     """
-    path = segment_path(key.prefix, name)
+    path = segment_path(folder.prefix, name)
     writer = SegmentWriter(
-        topic_id=key.topic_id,
-        partition=key.partition,
+        topic_id=folder.topic_id,
+        partition=folder.partition,
         leader_epoch=name.leader_epoch,
         start_offset=name.base_offset,
         index_interval_bytes=index_interval_bytes,

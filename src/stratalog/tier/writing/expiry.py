@@ -18,7 +18,7 @@ from stratalog.tier.formats.manifest import (
     SegmentState,
     given_up,
 )
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 
 __all__ = ["Retention", "segments_of", "without_expired"]
 
@@ -70,7 +70,7 @@ class _Walk:
 
 
 def without_expired(
-    tip: Manifest, retention: Retention, now_ms: int, archives: Archives
+    tip: Manifest, retention: Retention, now_ms: int, archives: ArchiveManifests
 ) -> Manifest | None:
     """`tip` with the segments given up that retention does not keep, oldest first; None where there are none.
 
@@ -105,7 +105,7 @@ def without_expired(
 
 
 def _parted(
-    tip: Manifest, named: ArchivedManifest, walk: _Walk, archives: Archives
+    tip: Manifest, named: ArchivedManifest, walk: _Walk, archives: ArchiveManifests
 ) -> list[ArchivedManifest]:
     """An archive that does not go as a whole: what goes of it, and what stays. Both lie in the same object."""
     before = copy_of(walk)
@@ -123,7 +123,7 @@ def _parted(
     return [gone, archive.named(first + count, stop, named)]
 
 
-def segments_of(tip: Manifest, named: ArchivedManifest, archives: Archives) -> list[str]:
+def segments_of(tip: Manifest, named: ArchivedManifest, archives: ArchiveManifests) -> list[str]:
     """The objects of an archive that was given up. None where it is damaged: its objects are unknown. Once the
     manifest forgets the archive they are orphans, which a sweep finds. Raises Unavailable.
     """

@@ -10,14 +10,14 @@ from typing import Final
 
 from stratalog.tier.formats.manifest import ArchivedManifest, Entry, Manifest, SegmentState
 
-__all__ = ["GivenUp"]
+__all__ = ["GracePeriods"]
 
 _LIVE: Final = SegmentState.COPY_FINISHED
 _Key = tuple[str, int, int]
 
 
-class GivenUp:
-    """What one partition's manifest has given up, as its leader saw it happen."""
+class GracePeriods:
+    """How long ago one partition's leader saw each object given up."""
 
     def __init__(self) -> None:
         self._seen: dict[_Key, tuple[int, int]] = {}

@@ -23,7 +23,7 @@ from stratalog.tier.formats.manifest import (
     SegmentState,
     given_up,
 )
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 
 __all__ = ["Spill", "SpillLimits", "next_spill", "opened_for", "spilled", "with_spilled"]
 
@@ -60,7 +60,9 @@ def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
     return Spill(tuple(live[: min(room, len(live) - max(1, limits.kept))]), onto)
 
 
-def opened_for(spill: Spill, tip: Manifest, archives: Archives) -> tuple[Spill, Archive | None]:
+def opened_for(
+    spill: Spill, tip: Manifest, archives: ArchiveManifests
+) -> tuple[Spill, Archive | None]:
     """What `spill` adds to, opened; where that is damaged, a spill into an archive of its own. Raises Unavailable."""
     if spill.onto is None:
         return spill, None

@@ -38,11 +38,11 @@ from stratalog.tier.formats.manifest import (
 )
 from stratalog.tier.formats.paths import SegmentName
 from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.lookup import SegmentLookup
-from stratalog.tier.writing.archiver import ClosedSegment, PartitionKey, archive
+from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder, archive
 from stratalog.tier.writing.expiry import Retention, segments_of, without_expired
-from stratalog.tier.writing.grace import GivenUp
+from stratalog.tier.writing.grace import GracePeriods
 from stratalog.tier.writing.merging import (
     MergeLimits,
     damaged,
@@ -85,7 +85,7 @@ class TierWriter:
     node_id: int
     entropy: Entropy
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
-    shared_archives: Archives | None = None
+    shared_archives: ArchiveManifests | None = None
     steady_ms: Callable[[], int] | None = None
     """By which the grace is counted; None: by the times that the methods are given."""
     leases: Leases | None = None
@@ -97,16 +97,16 @@ class TierWriter:
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
     _boundary: int = field(default=0, init=False)
-    _given_up: GivenUp = field(default_factory=GivenUp, init=False)
-    _archives: Archives = field(init=False)
+    _grace: GracePeriods = field(default_factory=GracePeriods, init=False)
+    _archives: ArchiveManifests = field(init=False)
 
     def __post_init__(self) -> None:
-        self._archives = self.shared_archives or Archives(self.store)
+        self._archives = self.shared_archives or ArchiveManifests(self.store)
         self.lookup = SegmentLookup(lambda: self.manifest, self._archives)
 
     @property
-    def key(self) -> PartitionKey:
-        return PartitionKey(self.cluster_id, self.topic_id, self.partition)
+    def folder(self) -> PartitionFolder:
+        return PartitionFolder(self.cluster_id, self.topic_id, self.partition)
 
     @property
     def tiered_end(self) -> int:
@@ -150,7 +150,7 @@ class TierWriter:
             with suppress(Corrupt):
                 hint = decode(local_manifest, "the local manifest")
                 version = self.manifest.version if self.manifest is not None else 0
-                if hint.prefix == self.key.prefix and hint.version > version:
+                if hint.prefix == self.folder.prefix and hint.version > version:
                     self.manifest = hint
 
         return self._commit(lambda tip: tip if tip is not None else self._empty(), now_ms)
@@ -207,7 +207,7 @@ class TierWriter:
         name = SegmentName(start, last, self.writer.leader_epoch, self.entropy.uuid())
         interval = self.index_interval_bytes
         entry = archive(
-            self.store, self.key, segment, name, now_ms=now_ms, index_interval_bytes=interval
+            self.store, self.folder, segment, name, now_ms=now_ms, index_interval_bytes=interval
         )
         self._uploaded[start] = entry
         return entry
@@ -278,7 +278,7 @@ class TierWriter:
         try:
             merged = archive(
                 self.store,
-                self.key,
+                self.folder,
                 merged_segment(self.store, run),
                 name,
                 now_ms=now_ms,
@@ -296,7 +296,8 @@ class TierWriter:
     def exists(self) -> bool:
         """Whether anything of the partition was ever in the bucket, as far as a list shows."""
         return (
-            self.manifest is not None or run(self.store, load_latest(self.key.prefix)) is not None
+            self.manifest is not None
+            or run(self.store, load_latest(self.folder.prefix)) is not None
         )
 
     def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
@@ -326,10 +327,10 @@ class TierWriter:
         """
         manifest = _required(self.manifest)
         steady_ms = self._steady(now_ms)
-        due, archives = self._given_up.due(manifest, steady_ms - grace_ms)
+        due, archives = self._grace.due(manifest, steady_ms - grace_ms)
         if self.leases is not None and (due or archives):
             pinned = self.leases.pinned(manifest.topic_id, self.partition, steady_ms)
-            due, archives = self._given_up.due(manifest, steady_ms - grace_ms, pinned)
+            due, archives = self._grace.due(manifest, steady_ms - grace_ms, pinned)
         if not due and not archives:
             return manifest
         paths = [manifest.path_of(entry) for entry in due]
@@ -369,7 +370,7 @@ class TierWriter:
         self, change: Callable[[Manifest | None], Manifest | None], now_ms: int
     ) -> Manifest:
         assert self.writer is not None, "activate first"
-        prefix = self.key.prefix
+        prefix = self.folder.prefix
 
         def stamped(tip: Manifest | None) -> Manifest | None:
             changed = change(tip)
@@ -382,7 +383,7 @@ class TierWriter:
         program = commit(prefix, self.manifest, stamped, self.writer, write_id)
         manifest = _required(run(self.store, program))
         self.manifest = manifest
-        self._given_up.note(manifest, self._steady(now_ms))
+        self._grace.note(manifest, self._steady(now_ms))
         if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
             with suppress(Unavailable):  # what was committed stays so; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))

@@ -19,7 +19,7 @@ from stratalog.tier.bucket.leases import (
     release_lease,
 )
 from stratalog.tier.checking.verify import sweep, verify
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.tier_writer import Retention
@@ -87,7 +87,7 @@ def leases(store):
 def readable(store, manifest):
     """Read every segment that a pinned manifest names."""
     fetcher = Fetcher(store)
-    live = list(Archives(store).live(manifest))
+    live = list(ArchiveManifests(store).live(manifest))
     return [b"".join(fetcher.read(one, one.entry.base_offset, 1).buffers) for one in live]
 
 

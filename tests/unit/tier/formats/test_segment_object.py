@@ -19,12 +19,12 @@ from stratalog.tier.formats.segment_index import (
 from stratalog.tier.formats.segment_object import SegmentWriter, read_footer
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import read_entries
-from stratalog.tier.writing.archiver import PartitionKey, archive
+from stratalog.tier.writing.archiver import PartitionFolder, archive
 from stratalog.wire.batch import parse_header, set_log_append_time
 from stratalog.wire.records import Record, build_batch
 
 TOPIC_ID = CountingEntropy(7).uuid()
-KEY = PartitionKey("cluster", TOPIC_ID, 0)
+KEY = PartitionFolder("cluster", TOPIC_ID, 0)
 
 
 def archived(segment, start=None, interval=200):

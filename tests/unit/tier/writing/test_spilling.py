@@ -24,7 +24,7 @@ from stratalog.tier.bucket.identity import (
 )
 from stratalog.tier.checking.verify import sweep, verify
 from stratalog.tier.formats.manifest import decode, encode
-from stratalog.tier.reading.archives import Archives
+from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.tier.writing.merging import MergeLimits
@@ -78,7 +78,7 @@ def archives(store):
 
 
 def bases(store, manifest, **wanted):
-    live = Archives(store).live(manifest, **wanted)
+    live = ArchiveManifests(store).live(manifest, **wanted)
     return [segment.entry.base_offset for segment in live]
 
 
@@ -219,7 +219,8 @@ def test_retention_by_size_and_by_deleted_records_is_exact_after_a_spill(store, 
     filled(tier)
     size = tier.manifest.segments[-1].data_size
     kept = sum(
-        one.entry.data_size for one in Archives(store).live(tier.manifest, first=200 - 10 * left)
+        one.entry.data_size
+        for one in ArchiveManifests(store).live(tier.manifest, first=200 - 10 * left)
     )
     manifest = tier.expire(10, Retention(-1, kept, 0, 0, 0))
     assert bases(store, manifest) == all_of(20, 20 - left)
@@ -468,10 +469,10 @@ def ten_years(store):
 def test_ten_years_of_hours_cost_a_hundred_bytes_a_segment_and_any_time_opens_two_archives(store):
     tier, entries = ten_years(store)
     sizes = {
-        info.path: info.size for info in store.list("") if info.path.startswith(tier.key.prefix)
+        info.path: info.size for info in store.list("") if info.path.startswith(tier.folder.prefix)
     }
     assert sum(sizes.values()) / len(entries) < 100, "the bytes of all stored manifest versions"
-    newest = run(store, load_latest(tier.key.prefix))
+    newest = run(store, load_latest(tier.folder.prefix))
     assert len(encode(newest)) < 64 << 10
     start = entries[0].min_timestamp
     for first, last in [
