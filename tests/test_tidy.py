@@ -14,6 +14,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.naming import (
+    names_say_what_things_are,
+    partitions_have_one_identity,
+    values_are_named,
+)
 
 from stratalog.broker.apis import APIS as SERVED
 
@@ -61,15 +66,6 @@ EVERYWHERE_BANNED_CALLS = {
     "exec": "a table",
     "__import__": "an import statement",
 }
-CLASS_NAMES_BANNED = {
-    "Manager": "what it is",
-    "Helper": "what it does",
-    "Util": "what it does",
-    "Utils": "what it does",
-    "Impl": "what is special about it",
-    "Factory": "a function",
-}
-MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
 PLAIN_WORDS = {
     "who|whom|whoever": "name the actor: the broker, a client, the caller",
     "somebody|someone|anybody|nobody": "name the actor: `no client`, `another node`",
@@ -232,18 +228,6 @@ def is_bare_raise(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Raise) and statement.exc is None
 
 
-def names_say_what_things_are(file: Source) -> Complaints:
-    if not file.is_product:
-        return
-    if Path(file.path).stem in MODULE_NAMES_BANNED:
-        yield "a module is named for what it holds"
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.ClassDef):
-            for word, instead in CLASS_NAMES_BANNED.items():
-                if re.search(rf"[a-z]{word}$|^{word}([A-Z]|$)", node.name):
-                    yield f"{node.lineno}: class {node.name}; instead of {word}: {instead}"
-
-
 def values_are_slotted(file: Source) -> Complaints:
     if not file.path.startswith("src/") or file.is_generated:
         return
@@ -278,6 +262,8 @@ RULES: tuple[Rule, ...] = (
     nothing_is_left_over,
     no_failure_is_swallowed,
     names_say_what_things_are,
+    partitions_have_one_identity,
+    values_are_named,
     values_are_slotted,
     our_names_are_imported_one_by_one,
     handlers_know_their_types,
@@ -301,6 +287,8 @@ BREAKS: dict[str, tuple[str, str]] = {
         "try:\n    pass\nexcept (OSError, Exception):\n    pass\n",
     ),
     "names_say_what_things_are": ("src/stratalog/x.py", "class LogManager: ...\n"),
+    "partitions_have_one_identity": ("src/stratalog/x.py", "ends: dict[tuple[UUID, int], int]\n"),
+    "values_are_named": ("src/stratalog/x.py", "for asked in request.topics: pass\n"),
     "values_are_slotted": ("src/stratalog/x.py", "@dataclass(frozen=True)\nclass A: ...\n"),
     "our_names_are_imported_one_by_one": ("tests/x.py", "import stratalog.log\n"),
     "handlers_know_their_types": (f"{APIS}x.py", "def handle(call: Any) -> None: ...\n"),

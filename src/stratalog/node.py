@@ -31,7 +31,7 @@ from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
 from stratalog.broker.background import Background
 from stratalog.broker.broker import Broker, Coordinator
-from stratalog.broker.coordination.changes import tell_changes
+from stratalog.broker.coordination.changes import log_changes
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import open_cluster_metadata
 from stratalog.broker.network.connections import Connections
@@ -286,7 +286,7 @@ class Node:
         self, hosting: Hosting, image: Image, delta: Delta
     ) -> "asyncio.Future[None] | None":
         done = hosting.apply(image, delta)
-        tell_changes(image, delta)
+        log_changes(image, delta)
         if any(kind == ResourceType.BROKER for kind, _name in delta.changed_configs):
             self._configure(DynamicConfigs.of(image.configs, self.node_id).over(self.config))
         if delta.deleted_topics and self.broker is not None:

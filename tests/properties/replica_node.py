@@ -153,7 +153,7 @@ class Node:
             )
         except Rejected as refused:
             return FetchResponse(error_code=refused.code, responses=[])
-        found = [self._read(request.replica_state, one, now_ms) for _, one in fetch.asked]
+        found = [self._read(request.replica_state, one, now_ms) for _, one in fetch.requested]
         answered = fetch.answer(found, now_ms)
         sent = [found[place] for place in answered.places]
         return FetchResponse(

@@ -90,11 +90,11 @@ class Crowd(RuleBasedStateMachine):
         for key in client.forgets:
             client.known.pop(key, None)
         client.news, client.forgets = {}, set()
-        assert dict(fetch.asked) == client.wants
-        found = [self.found(key) for key, _ in fetch.asked]
+        assert dict(fetch.requested) == client.wants
+        found = [self.found(key) for key, _ in fetch.requested]
         answered = fetch.answer(found, self.now_ms)
         assert answered.error is ErrorCode.none
-        changed = {fetch.asked[place][0]: found[place] for place in answered.places}
+        changed = {fetch.requested[place][0]: found[place] for place in answered.places}
         if begins:
             assert changed.keys() == client.wants.keys()
         else:

@@ -9,7 +9,7 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.broker.apis import APIS
-from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
+from stratalog.broker.network.authorizer import NOT_REQUESTED, Operation, Resource
 from stratalog.broker.network.session import ANONYMOUS, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
@@ -83,7 +83,7 @@ def test_clients_see_what_the_authorizer_allows() -> None:
         )
         answer = await raw.ask(8, asked)
         found = {one.name: one.topic_authorized_operations for one in answer.topics}
-        assert found == {"t": 1 << Operation.READ | 1 << Operation.DESCRIBE, "u": NOT_ASKED}
+        assert found == {"t": 1 << Operation.READ | 1 << Operation.DESCRIBE, "u": NOT_REQUESTED}
         assert answer.cluster_authorized_operations == 0
         raw.close()
         await machine.stop()

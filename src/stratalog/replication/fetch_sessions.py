@@ -17,14 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
-from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import PartitionData
 
-Asked = TypeVar("Asked")
-PartitionKey = tuple[UUID | str, int]
+Requested = TypeVar("Requested")
+PartitionKey = TopicPartition | TopicIdPartition
 """A topic, by name up to version 12 of Fetch and by id from 13 on, and a partition's index."""
 
 NO_SESSION: Final = 0
@@ -41,10 +41,10 @@ _UNKNOWN_OFFSET: Final = -1
 
 
 @dataclass(slots=True)
-class _Remembered(Generic[Asked]):
+class _Remembered(Generic[Requested]):
     """The client's last request for a partition, and the last answer sent."""
 
-    asked: Asked
+    requested: Requested
     high_watermark: int = _UNKNOWN_OFFSET
     log_start_offset: int = _UNKNOWN_OFFSET
 
@@ -66,12 +66,12 @@ class _Remembered(Generic[Asked]):
 
 
 @dataclass(slots=True)
-class _Session(Generic[Asked]):
+class _Session(Generic[Requested]):
     session_id: int
     by_id: bool
     created_ms: int
     used_ms: int
-    partitions: dict[PartitionKey, _Remembered[Asked]] = field(default_factory=dict)
+    partitions: dict[PartitionKey, _Remembered[Requested]] = field(default_factory=dict)
     """In the order in which they are read: those that gave records are last next time."""
     epoch: int = 1
     """Of the next fetch."""
@@ -85,21 +85,21 @@ class Answered(NamedTuple):
     error: ErrorCode = ErrorCode.none
 
 
-class Fetch(Generic[Asked]):
-    """One fetch, from `FetchSessions.begin` to its answer: `asked` is all that it is about."""
+class Fetch(Generic[Requested]):
+    """One fetch, from `FetchSessions.begin` to its answer: `requested` is all that it is about."""
 
-    __slots__ = ("_by_id", "_epoch", "_session", "_sessions", "_wants_session", "asked")
+    __slots__ = ("_by_id", "_epoch", "_session", "_sessions", "_wants_session", "requested")
 
     def __init__(
         self,
-        sessions: "FetchSessions[Asked]",
-        asked: Sequence[tuple[PartitionKey, Asked]],
+        sessions: "FetchSessions[Requested]",
+        requested: Sequence[tuple[PartitionKey, Requested]],
         *,
         wants_session: bool = False,
         by_id: bool = False,
-        session: _Session[Asked] | None = None,
+        session: _Session[Requested] | None = None,
     ) -> None:
-        self.asked = asked
+        self.requested = requested
         self._sessions = sessions
         self._wants_session = wants_session
         self._by_id = by_id
@@ -107,20 +107,20 @@ class Fetch(Generic[Asked]):
         self._epoch = 0 if session is None else session.epoch
 
     def answer(self, found: Sequence[PartitionData], now_ms: int) -> Answered:
-        """Call once, with what was found of each partition in `asked`, in that order."""
-        assert len(found) == len(self.asked)
+        """Call once, with what was found of each partition in `requested`, in that order."""
+        assert len(found) == len(self.requested)
         session = self._session
         if session is None:
             session_id = NO_SESSION
             if self._wants_session:
-                session_id = self._sessions.create(self.asked, found, self._by_id, now_ms)
+                session_id = self._sessions.create(self.requested, found, self._by_id, now_ms)
             return Answered(session_id, range(len(found)))
         if session.epoch != self._epoch:
             # The client sent another fetch without waiting: its state is unknown from here on.
             error = ErrorCode.invalid_fetch_session_epoch
             return Answered(session.session_id, (), error)
         places = []
-        for place, ((key, _), one) in enumerate(zip(self.asked, found, strict=True)):
+        for place, ((key, _), one) in enumerate(zip(self.requested, found, strict=True)):
             remembered = session.partitions[key]
             if remembered.is_news(one):
                 places.append(place)
@@ -130,7 +130,7 @@ class Fetch(Generic[Asked]):
         return Answered(session.session_id, places)
 
 
-class FetchSessions(Generic[Asked]):
+class FetchSessions(Generic[Requested]):
     """All sessions of a broker: `slots` at most (`max.incremental.fetch.session.cache.slots`)."""
 
     def __init__(
@@ -139,7 +139,7 @@ class FetchSessions(Generic[Asked]):
         self._slots = slots
         self._entropy = entropy
         self._partitions_max = partitions_max
-        self._sessions: dict[int, _Session[Asked]] = {}
+        self._sessions: dict[int, _Session[Requested]] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
@@ -154,13 +154,13 @@ class FetchSessions(Generic[Asked]):
         self,
         session_id: int,
         epoch: int,
-        asked: Sequence[tuple[PartitionKey, Asked]],
+        requested: Sequence[tuple[PartitionKey, Requested]],
         forgotten: Iterable[PartitionKey],
         *,
         by_id: bool,
         now_ms: int,
-    ) -> Fetch[Asked]:
-        """A fetch that names `asked`, each partition once: all it wants, or in a session what is new or changed.
+    ) -> Fetch[Requested]:
+        """A fetch that names `requested`, each partition once: all it wants, or in a session what is new or changed.
 
         Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where
         the session is addressed the other way now.
@@ -168,7 +168,7 @@ class FetchSessions(Generic[Asked]):
         if epoch in (NEW_SESSION, LAST_FETCH):
             self._end(session_id)
             wants_session = epoch == NEW_SESSION
-            return Fetch(self, asked, wants_session=wants_session, by_id=by_id)
+            return Fetch(self, requested, wants_session=wants_session, by_id=by_id)
         session = self._sessions.get(session_id)
         if session is None:
             raise Rejected(ErrorCode.fetch_session_id_not_found, f"no fetch session {session_id}")
@@ -185,31 +185,31 @@ class FetchSessions(Generic[Asked]):
         session.epoch = (
             1 if epoch == 2**31 - 1 else epoch + 1
         )  # first: fetches under way must see it
-        self._update(session, asked, forgotten)
+        self._update(session, requested, forgotten)
         if not session.partitions:
             self._end(session_id)
             return Fetch(self, ())
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = now_ms
-        wanted = tuple([(key, one.asked) for key, one in session.partitions.items()])
+        wanted = tuple([(key, one.requested) for key, one in session.partitions.items()])
         return Fetch(self, wanted, session=session)
 
     def _update(
         self,
-        session: _Session[Asked],
-        asked: Sequence[tuple[PartitionKey, Asked]],
+        session: _Session[Requested],
+        requested: Sequence[tuple[PartitionKey, Requested]],
         forgotten: Iterable[PartitionKey],
     ) -> None:
         before = len(session.partitions)
         leaving = list(islice(forgotten, SESSION_PARTITIONS_MAX + 1))
-        if max(len(asked), len(leaving)) > SESSION_PARTITIONS_MAX:
+        if max(len(requested), len(leaving)) > SESSION_PARTITIONS_MAX:
             self._too_large(session)
-        for key, one in asked:
+        for key, one in requested:
             remembered = session.partitions.get(key)
             if remembered is None:
                 session.partitions[key] = _Remembered(one)
             else:
-                remembered.asked = one
+                remembered.requested = one
         for key in leaving:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions) - before
@@ -217,7 +217,7 @@ class FetchSessions(Generic[Asked]):
         if is_too_large or self._partitions > self._partitions_max:
             self._too_large(session)
 
-    def _too_large(self, session: _Session[Asked]) -> NoReturn:
+    def _too_large(self, session: _Session[Requested]) -> NoReturn:
         self._end(session.session_id)
         raise Rejected(
             ErrorCode.fetch_session_id_not_found,
@@ -226,23 +226,23 @@ class FetchSessions(Generic[Asked]):
 
     def create(
         self,
-        asked: Sequence[tuple[PartitionKey, Asked]],
+        requested: Sequence[tuple[PartitionKey, Requested]],
         found: Sequence[PartitionData],
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,
     ) -> int:
         """Begin a session that remembers the answers of its first fetch. Return its id; 0 where there is no room."""
-        if len(asked) > SESSION_PARTITIONS_MAX:
+        if len(requested) > SESSION_PARTITIONS_MAX:
             return NO_SESSION
-        if self._partitions + len(asked) > self._partitions_max:
+        if self._partitions + len(requested) > self._partitions_max:
             return NO_SESSION
-        if len(self._sessions) >= self._slots and not self._make_room(len(asked), now_ms):
+        if len(self._sessions) >= self._slots and not self._make_room(len(requested), now_ms):
             return NO_SESSION
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._entropy.uuid().int & 0x7FFFFFFF
-        session: _Session[Asked] = _Session(session_id, by_id, now_ms, now_ms)
-        for (key, one), answer in zip(asked, found, strict=True):
+        session: _Session[Requested] = _Session(session_id, by_id, now_ms, now_ms)
+        for (key, one), answer in zip(requested, found, strict=True):
             remembered = session.partitions[key] = _Remembered(one)
             remembered.is_news(answer)
         self._sessions[session_id] = session

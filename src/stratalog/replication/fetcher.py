@@ -111,7 +111,7 @@ class Fetcher:
         if self._in_flight:
             return None
         wanted = {
-            key: self._asked(key, one)
+            key: self._to_fetch(key, one)
             for key, one in self._followed.items()
             if one.ready_ms <= now_ms
         }
@@ -136,7 +136,7 @@ class Fetcher:
             forgotten_topics_data=_forgotten(forgotten),
         )
 
-    def _asked(self, key: TopicIdPartition, followed: _Followed) -> FetchPartition:
+    def _to_fetch(self, key: TopicIdPartition, followed: _Followed) -> FetchPartition:
         log = followed.log
         return FetchPartition(
             partition=key.partition,
@@ -172,13 +172,13 @@ class Fetcher:
         for topic in response.responses:
             for answer in topic.partitions:
                 key = TopicIdPartition(topic.topic_id, answer.partition_index)
-                asked = self._session.get(key)
+                requested = self._session.get(key)
                 followed = self._followed.get(key)
                 if (
-                    asked is None
+                    requested is None
                     or followed is None
-                    or asked.current_leader_epoch != followed.leader_epoch
-                    or asked.fetch_offset != followed.log.log_end_offset
+                    or requested.current_leader_epoch != followed.leader_epoch
+                    or requested.fetch_offset != followed.log.log_end_offset
                 ):
                     continue  # no longer followed, or in a new epoch, since the fetch was sent
                 taken = step(followed.log, answer)

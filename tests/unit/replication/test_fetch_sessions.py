@@ -86,7 +86,7 @@ def test_a_partition_that_gave_records_is_read_last_next_time():
     session_id = opened(cache, [("t", 0), ("t", 1), ("t", 2)])
     first = begin(cache, session_id, 1)
     first.answer([found(0, records=[b"r"]), found(1), found(2)], 0)
-    assert [key[1] for key, _ in begin(cache, session_id, 2).asked] == [1, 2, 0]
+    assert [key[1] for key, _ in begin(cache, session_id, 2).requested] == [1, 2, 0]
 
 
 def test_partitions_are_added_changed_and_forgotten():
@@ -95,7 +95,7 @@ def test_partitions_are_added_changed_and_forgotten():
     fetch = cache.begin(
         session_id, 1, [(("t", 1), "new"), (("u", 0), "u")], [("t", 0)], by_id=False, now_ms=0
     )
-    assert fetch.asked == ((("t", 1), "new"), (("u", 0), "u"))
+    assert fetch.requested == ((("t", 1), "new"), (("u", 0), "u"))
     assert cache.partitions == 2
 
 
@@ -103,7 +103,7 @@ def test_an_empty_session_ends():
     cache = sessions()
     session_id = opened(cache)
     fetch = begin(cache, session_id, 1, forgotten=ZERO)
-    assert fetch.asked == ()
+    assert fetch.requested == ()
     assert fetch.answer([], 0).session_id == 0
     assert refusal(cache, session_id, 2) is ErrorCode.fetch_session_id_not_found
     assert cache.partitions == 0
@@ -166,7 +166,7 @@ def test_stale_or_small_old_sessions_are_evicted():
     assert opened(cache, now_ms=later_ms) == 0, "the large session stays"
     begin(cache, large, 2, now_ms=later_ms)
     assert opened(cache, now_ms=2 * later_ms) != 0, "the third session is stale"
-    assert begin(cache, large, 3, now_ms=2 * later_ms).asked
+    assert begin(cache, large, 3, now_ms=2 * later_ms).requested
 
 
 def test_without_slots_there_are_no_sessions():

@@ -60,10 +60,10 @@ class Leader:
             )
         except Rejected as refused:
             return FetchResponse(error_code=refused.code, responses=[])
-        self.read.append({key: one.fetch_offset for key, one in fetch.asked})
-        found = [self._found(key, one) for key, one in fetch.asked]
+        self.read.append({key: one.fetch_offset for key, one in fetch.requested})
+        found = [self._found(key, one) for key, one in fetch.requested]
         answered = fetch.answer(found, 0)
-        keys = [key for key, _ in fetch.asked]
+        keys = [key for key, _ in fetch.requested]
         return FetchResponse(
             session_id=answered.session_id,
             responses=[

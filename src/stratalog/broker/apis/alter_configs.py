@@ -47,9 +47,9 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
     async for part in call.pace.bundles(call.body.resources, resource_of):
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
-        asked = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
+        requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         altered += await call.needs.controller.alter_configs(
-            asked, validate_only=call.body.validate_only
+            requested, validate_only=call.body.validate_only
         )
     return AlterConfigsResponse(
         responses=[
@@ -82,9 +82,9 @@ class _Resource(Protocol):
     def resource_name(self) -> str: ...
 
 
-def refusal(call: Call[BodyT, NeedsT], operation: Operation, asked: _Resource) -> ErrorCode:
+def refusal(call: Call[BodyT, NeedsT], operation: Operation, requested: _Resource) -> ErrorCode:
     """Return the error if the client may not perform the operation on a resource's settings, else NONE."""
-    kind, name = resource_of(asked)
+    kind, name = resource_of(requested)
     if kind in _CLUSTERS:
         name = CLUSTER_NAME
     resource = Resource.CLUSTER if kind in _CLUSTERS else _NAMED.get(kind)
@@ -93,9 +93,9 @@ def refusal(call: Call[BodyT, NeedsT], operation: Operation, asked: _Resource) -
     return DENIED[resource]
 
 
-def resource_of(asked: _Resource) -> tuple[int, str]:
+def resource_of(requested: _Resource) -> tuple[int, str]:
     """Return the type and the name of a resource in a request."""
-    return asked.resource_type, asked.resource_name
+    return requested.resource_type, requested.resource_name
 
 
 def change(resource_type: int, name: str, operation: int, value: str | None) -> Change:

@@ -9,6 +9,7 @@ from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.moves import Moves
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -26,11 +27,11 @@ class Needs(NamedTuple):
 async def handle(call: Call[AlterReplicaLogDirsRequest, Needs]) -> AlterReplicaLogDirsResponse:
     """Begin to move each partition to the directory it is named under, the last one where there are several."""
     pace = call.pace
-    wanted: dict[tuple[str, int], str] = {}
+    wanted: dict[TopicPartition, str] = {}
     async for directory in pace.each(call.body.dirs):
         async for topic in pace.each(directory.topics):
             async for index in pace.each(topic.partitions):
-                wanted[topic.name, index] = directory.path
+                wanted[TopicPartition(topic.name, index)] = directory.path
     rows: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     async for (name, index), path in pace.each(wanted.items()):
         row = AlterReplicaLogDirPartitionResult(

@@ -32,9 +32,9 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
         denied = [topic.name for topic in part if not _may_alter(call, topic.name)]
         code = ErrorCode.topic_authorization_failed
         results += [Extended(name, code) for name in dict.fromkeys(denied)]
-        asked = [await _more(call, topic) for topic in part if topic.name not in denied]
+        requested = [await _more(call, topic) for topic in part if topic.name not in denied]
         results += await call.needs.controller.create_partitions(
-            asked, validate_only=call.body.validate_only
+            requested, validate_only=call.body.validate_only
         )
     return CreatePartitionsResponse(
         results=[

@@ -51,11 +51,15 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
             continue
         denied = [topic.name for topic in part if not _may_create(call, topic.name)]
         created += [Created(name, error=_DENIED) for name in dict.fromkeys(denied)]
-        asked = [await _new_topic(call, topic) for topic in part if topic.name not in denied]
+        requested = [await _new_topic(call, topic) for topic in part if topic.name not in denied]
         try:
-            created += await call.needs.topics.create(asked, validate_only=call.body.validate_only)
+            created += await call.needs.topics.create(
+                requested, validate_only=call.body.validate_only
+            )
         except Rejected as error:
-            created += [Created(one.name, error=error.code, message=error.message) for one in asked]
+            created += [
+                Created(one.name, error=error.code, message=error.message) for one in requested
+            ]
     return CreateTopicsResponse(
         topics=[_result(call, topic) async for topic in call.pace.each(created)]
     )

@@ -11,6 +11,7 @@ from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -37,15 +38,15 @@ async def handle(call: Call[DeleteRecordsRequest, Needs]) -> DeleteRecordsRespon
     in the bucket with its next cycle.
     """
     pace = call.pace
-    asked: dict[tuple[str, int], DeleteRecordsPartition] = {}
+    requested: dict[TopicPartition, DeleteRecordsPartition] = {}
     rows: dict[str, list[DeleteRecordsPartitionResult]] = {}
     async for topic in pace.each(call.body.topics):
         rows[topic.name] = []
         async for one in pace.each(topic.partitions):
-            asked[topic.name, one.partition_index] = one
+            requested[TopicPartition(topic.name, one.partition_index)] = one
     raised = [
         (name, index, _raise(call, name, one))
-        async for (name, index), one in pace.each(asked.items())
+        async for (name, index), one in pace.each(requested.items())
     ]
     failed = await _checkpoint(call, [one for *_, one in raised if not isinstance(one, Rejected)])
     async for name, index, result in pace.each(raised):
@@ -60,14 +61,14 @@ async def handle(call: Call[DeleteRecordsRequest, Needs]) -> DeleteRecordsRespon
 
 
 def _raise(
-    call: Call[DeleteRecordsRequest, Needs], topic: str, asked: DeleteRecordsPartition
+    call: Call[DeleteRecordsRequest, Needs], topic: str, requested: DeleteRecordsPartition
 ) -> HostedPartition | Rejected:
     """Raise the log's start; what was refused where it cannot be."""
     try:
         call.authorize(Operation.DELETE, Resource.TOPIC, topic)
         if topic in call.needs.cluster.internal_topics:
             raise Rejected(ErrorCode.invalid_topic_exception, f"{topic} is the broker's own")
-        hosted = call.needs.hosting.get(topic, asked.partition_index)
+        hosted = call.needs.hosting.get(topic, requested.partition_index)
         hosted.check_hosted()
         hosted.replica.check_leader()
         if "delete" not in hosted.log.config.cleanup_policy:
@@ -76,7 +77,7 @@ def _raise(
                 f"{hosted.name} is compacted: records go by their keys",
             )
         end = hosted.high_watermark
-        offset = end if asked.offset == _ALL else asked.offset
+        offset = end if requested.offset == _ALL else requested.offset
         if not 0 <= offset <= end:
             raise Rejected(ErrorCode.offset_out_of_range, f"{hosted.name} is committed up to {end}")
         hosted.log.raise_log_start(offset)

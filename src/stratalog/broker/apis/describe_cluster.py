@@ -6,7 +6,7 @@ v1 endpoint type (KIP-919). v2 fenced brokers.
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.network.authorizer import NOT_ASKED
+from stratalog.broker.network.authorizer import NOT_REQUESTED
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_cluster import (
@@ -50,5 +50,5 @@ def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse
         ],
         cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )

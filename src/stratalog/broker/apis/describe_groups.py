@@ -7,7 +7,7 @@ v3 authorized operations (KIP-430). v4 static members. v5 flexible. v6 a group t
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
-from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
+from stratalog.broker.network.authorizer import NOT_REQUESTED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import DescribedMember, GroupDescription
 from stratalog.errors import ErrorCode, Rejected
@@ -45,7 +45,7 @@ async def _describe(call: Call[DescribeGroupsRequest, Needs], group_id: str) -> 
             error = ErrorCode.none
         else:
             message = f"Group {group_id} not found."
-    asked = call.body.include_authorized_operations
+    wants_operations = call.body.include_authorized_operations
     return DescribedGroup(
         error_code=error,
         error_message=message,
@@ -55,8 +55,8 @@ async def _describe(call: Call[DescribeGroupsRequest, Needs], group_id: str) -> 
         protocol_data=group.protocol_name,
         members=[_member(member) for member in group.members],
         authorized_operations=call.authorized_operations(Resource.GROUP, group_id)
-        if asked and error is ErrorCode.none
-        else NOT_ASKED,
+        if wants_operations and error is ErrorCode.none
+        else NOT_REQUESTED,
     )
 
 

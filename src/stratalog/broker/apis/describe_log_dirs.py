@@ -69,8 +69,8 @@ async def _directory(
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     async for hosted in call.pace.each(call.needs.hosting.all()):
         name = hosted.name
-        asked = wanted is None or name.partition in wanted.get(name.topic, ())
-        if asked and hosted.directory is directory:
+        is_requested = wanted is None or name.partition in wanted.get(name.topic, ())
+        if is_requested and hosted.directory is directory:
             topics.setdefault(name.topic, []).append(_partition(hosted))
     for move in call.needs.moves.to(directory):
         name = move.hosted.name

@@ -29,14 +29,14 @@ async def handle(call: Call[DescribeProducersRequest, Needs]) -> DescribeProduce
     """Return the idempotent producers that each partition's log remembers, of each partition once."""
     rows: dict[str, dict[int, PartitionResponse]] = {}
     async for topic in call.pace.each(call.body.topics):
-        known = rows.setdefault(topic.name, {})
+        by_index = rows.setdefault(topic.name, {})
         async for index in call.pace.each(topic.partition_indexes):
-            if index not in known:
-                known[index] = _partition(call, topic.name, index)
+            if index not in by_index:
+                by_index[index] = _partition(call, topic.name, index)
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=name, partitions=list(known.values()))
-            async for name, known in call.pace.each(rows.items())
+            TopicResponse(name=name, partitions=list(by_index.values()))
+            async for name, by_index in call.pace.each(rows.items())
         ]
     )
 

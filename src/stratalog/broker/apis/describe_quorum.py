@@ -47,8 +47,8 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
             DescribeQuorumResponseTopicData(
                 topic_name=topic.topic_name,
                 partitions=[
-                    _partition(call, topic.topic_name, asked.partition_index)
-                    async for asked in call.pace.each(topic.partitions)
+                    _partition(call, topic.topic_name, requested.partition_index)
+                    async for requested in call.pace.each(topic.partitions)
                 ],
             )
             async for topic in call.pace.each(call.body.topics)

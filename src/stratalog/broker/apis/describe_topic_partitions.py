@@ -79,8 +79,8 @@ async def _names(
     pace = call.pace
     names = {topic.name async for topic in pace.each(call.body.topics) if topic.name >= first}
     if not call.body.topics:
-        known = call.needs.cluster.image.topic_ids_by_name
-        names = {name async for name in pace.each(known) if name >= first}
+        topic_ids = call.needs.cluster.image.topic_ids_by_name
+        names = {name async for name in pace.each(topic_ids) if name >= first}
     # A hundred thousand at once would take as many microseconds.
     runs = [sorted(run) async for run in pace.parts(list(names))]
     async for name in pace.each(merge(*runs)):

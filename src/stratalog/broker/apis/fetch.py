@@ -27,6 +27,7 @@ from stratalog.ports import Buffer, Clock
 from stratalog.replication.fetch_sessions import NO_SESSION, Fetch, FetchSessions, PartitionKey
 from stratalog.replication.following import diverging_epoch
 from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import (
     NO_EPOCH_END_OFFSET,
     EpochEndOffset,
@@ -80,7 +81,7 @@ def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[Encod
         nothing = encode_topics((), call.version)
         return EncodedResponse(error.code, NO_SESSION, nothing)
     found = _Collection(call, fetch)
-    if len(fetch.asked) > _AT_ONCE:
+    if len(fetch.requested) > _AT_ONCE:
         return found.in_slices()
     found.gather()
     if found.pending:
@@ -96,18 +97,21 @@ def _wanted(
     """Return each partition that the request names, once, as it is named last."""
     wanted: dict[PartitionKey, FetchPartition] = {}
     for topic in request.topics:
-        name = topic.topic_id if by_id else topic.topic
-        for partition in topic.partitions:
-            wanted[name, partition.partition] = partition
+        topic_id, name = topic.topic_id, topic.topic
+        for one in topic.partitions:
+            index = one.partition
+            # In place: a call for each partition costs as much as the key.
+            key = TopicIdPartition(topic_id, index) if by_id else TopicPartition(name, index)
+            wanted[key] = one
     return tuple(wanted.items())
 
 
 def _forgotten(request: FetchRequest, *, by_id: bool) -> Iterator[PartitionKey]:
     """Yield the partitions that leave the session. The session bounds how many it looks at."""
     for topic in request.forgotten_topics_data:
-        name = topic.topic_id if by_id else topic.topic
+        topic_id, name = topic.topic_id, topic.topic
         for index in topic.partitions:
-            yield name, index
+            yield TopicIdPartition(topic_id, index) if by_id else TopicPartition(name, index)
 
 
 class _Found(NamedTuple):
@@ -160,14 +164,14 @@ class _Collection:
     def gather(self) -> None:
         """Read what is in memory; reads that must wait (a cold page, the bucket) are left in `pending`."""
         self._begin()
-        for (topic, index), partition in self._fetch.asked:
+        for (topic, index), partition in self._fetch.requested:
             self._look(topic, index, partition)
 
     async def _gather_in_slices(self) -> list[tuple[int, int]]:
         """Gather as `gather` does; return the mark that each partition had when it was read."""
         self._begin()
         marks = []
-        async for (topic, index), partition in self._call.pace.each(self._fetch.asked):
+        async for (topic, index), partition in self._call.pace.each(self._fetch.requested):
             hosted = self._look(topic, index, partition)
             if hosted is not None:
                 marks.append((hosted.high_watermark, hosted.wakes))
@@ -252,13 +256,13 @@ class _Collection:
 
     def _look_again(self, wait: FetchWait, shared: Shared) -> None:
         """Answer with the records that the partitions have now."""
-        asked = self._fetch.asked
-        if len(asked) > _AT_ONCE:
+        requested = self._fetch.requested
+        if len(requested) > _AT_ONCE:
             work = self._look_again_in_slices()
             self._reading = asyncio.create_task(self._answer_later(wait, work))
             return
-        key = (asked, self._max_bytes, self._read_committed, self._call.version, self._reader())
-        is_shared = len(asked) <= _SHARED_PARTITIONS_MAX
+        key = (requested, self._max_bytes, self._read_committed, self._call.version, self._reader())
+        is_shared = len(requested) <= _SHARED_PARTITIONS_MAX
         found: _Found | None = shared.get(key) if is_shared else None
         if found is None:
             self.gather()
@@ -300,28 +304,28 @@ class _Collection:
     def found(self) -> _Found:
         """Return all that was gathered."""
         filled: list[_Filled] = []
-        gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
+        gathered = zip(self._fetch.requested, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) for one in gathered]
         return _Found(partitions, filled, self._encoded(partitions, range(len(partitions))))
 
     async def _found_in_slices(self) -> _Found:
         """Return what `found` returns; the thread for large requests encodes it."""
         filled: list[_Filled] = []
-        gathered = zip(self._fetch.asked, self._hosted, self._brought, strict=True)
+        gathered = zip(self._fetch.requested, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) async for one in self._call.pace.each(gathered)]
         encode = partial(self._encoded, partitions, range(len(partitions)))
         return _Found(partitions, filled, await self._call.needs.large.run(encode))
 
     def _partition(
         self,
-        asked: tuple[PartitionKey, FetchPartition],
+        requested: tuple[PartitionKey, FetchPartition],
         hosted: HostedPartition | None,
         brought: _Read,
         filled: list[_Filled],
     ) -> PartitionData:
         """Return the answer for one partition; where records were found, note it in `filled`."""
         if isinstance(brought, Rejected):
-            return self._refused(asked[0][1], brought)
+            return self._refused(requested[0].partition, brought)
         assert hosted is not None, "a partition that was read is hosted"
         if isinstance(brought, EpochEndOffset):
             return self._answer(hosted, (), brought)
@@ -344,7 +348,7 @@ class _Collection:
     def _encoded(self, found: Sequence[PartitionData], places: Sequence[int]) -> EncodedTopics:
         by_topic: dict[UUID | str, list[PartitionData]] = {}
         for place in places:
-            (topic, _), _ = self._fetch.asked[place]
+            (topic, _), _ = self._fetch.requested[place]
             by_topic.setdefault(topic, []).append(found[place])
         topics = [
             FetchableTopicResponse(topic_id=topic, partitions=partitions)

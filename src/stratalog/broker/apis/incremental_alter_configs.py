@@ -33,9 +33,9 @@ async def handle(
     async for part in call.pace.bundles(call.body.resources, resource_of):
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
-        asked = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
+        requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         altered += await call.needs.controller.alter_configs(
-            asked, validate_only=call.body.validate_only
+            requested, validate_only=call.body.validate_only
         )
     return IncrementalAlterConfigsResponse(
         responses=[

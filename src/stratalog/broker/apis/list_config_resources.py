@@ -31,10 +31,10 @@ async def handle(call: Call[ListConfigResourcesRequest, Needs]) -> ListConfigRes
     if not call.allows_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return ListConfigResourcesResponse(error_code=denied, config_resources=[])
-    asked = call.body.resource_types or _ALL
+    types = call.body.resource_types or _ALL
     if call.version < _ANY_FROM:
-        asked = (ResourceType.CLIENT_METRICS,)
-    wanted = {kind: None async for kind in call.pace.each(asked)}
+        types = (ResourceType.CLIENT_METRICS,)
+    wanted = {kind: None async for kind in call.pace.each(types)}
     unknown = [kind for kind in wanted if kind not in _ALL]
     return ListConfigResourcesResponse(
         error_code=ErrorCode.unsupported_version if unknown else ErrorCode.none,

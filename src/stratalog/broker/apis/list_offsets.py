@@ -13,6 +13,7 @@ from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.tier.reads import Reads
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -46,14 +47,14 @@ async def handle(call: Call[ListOffsetsRequest, Needs]) -> ListOffsetsResponse:
     A partition that is asked for twice is refused, and answered once.
     """
     pace = call.pace
-    asked: dict[tuple[str, int], ListOffsetsPartition | None] = {}
+    requested: dict[TopicPartition, ListOffsetsPartition | None] = {}
     rows: dict[str, list[ListOffsetsPartitionResponse]] = {}
     async for topic in pace.each(call.body.topics):
         rows[topic.name] = []
         async for one in pace.each(topic.partitions):
-            key = topic.name, one.partition_index
-            asked[key] = None if key in asked else one
-    async for (name, index), once in pace.each(asked.items()):
+            key = TopicPartition(topic.name, one.partition_index)
+            requested[key] = None if key in requested else one
+    async for (name, index), once in pace.each(requested.items()):
         if once is None:
             rows[name].append(_refused(index, ErrorCode.invalid_request))
         else:
@@ -73,14 +74,14 @@ def _refused(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
 
 
 async def _partition(
-    call: Call[ListOffsetsRequest, Needs], topic: str, asked: ListOffsetsPartition
+    call: Call[ListOffsetsRequest, Needs], topic: str, requested: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    index = asked.partition_index
+    index = requested.partition_index
     try:
         call.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
         hosted: HostedPartition = call.needs.hosting.get(topic, index)
-        hosted.replica.check_leader(asked.current_leader_epoch)
-        offset, timestamp = await _find(call, hosted, asked.timestamp)
+        hosted.replica.check_leader(requested.current_leader_epoch)
+        offset, timestamp = await _find(call, hosted, requested.timestamp)
     except Rejected as error:
         return _refused(index, error.code)
     return ListOffsetsPartitionResponse(

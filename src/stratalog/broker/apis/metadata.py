@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.topics import Topics, name_error
-from stratalog.broker.network.authorizer import NOT_ASKED, Operation, Resource
+from stratalog.broker.network.authorizer import NOT_REQUESTED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Topic
@@ -27,8 +27,8 @@ from stratalog.wire.messages.metadata import (
 _BY_ID_FROM: Final = 12
 _AT_ONCE: Final = 200
 """Topics that one slice is enough for."""
-Key = tuple[str | None, UUID]
-"""A topic as it is asked for: by name or by id."""
+NameOrId = tuple[str | None, UUID]
+"""How a request names a topic: by its name or by its id."""
 
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
@@ -45,22 +45,22 @@ def handle(
     call: Call[MetadataRequest, Needs],
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Brokers and the topics asked for, each once; missing ones are created where that is allowed."""
-    asked = call.body.topics
-    if asked is None or (call.version == 0 and not asked):
+    requested = call.body.topics
+    if requested is None or (call.version == 0 and not requested):
         topics = call.needs.cluster.image.topics_by_id
         if len(topics) > _AT_ONCE:
             return _all(call, topics.values())
         seen = [topic for topic in topics.values() if _may_describe(call, topic.name)]
         return _answer(call, [_topic(call, topic) for topic in seen])
-    if len(asked) > _AT_ONCE:
-        return _many(call, asked)
-    wanted = dict.fromkeys([(topic.name, topic.topic_id) for topic in asked])
+    if len(requested) > _AT_ONCE:
+        return _many(call, requested)
+    wanted = dict.fromkeys([(topic.name, topic.topic_id) for topic in requested])
     if call.version < _BY_ID_FROM and not all(map(_is_by_name, wanted)):
         return _answer(call, [_invalid(name) for name, _ in wanted])
     rows = [_found(call, *one) for one in wanted]
     missing = [name for name, _, topic in rows if topic is None and name is not None]
     if missing and call.needs.topics.may_create(allowed=call.body.allow_auto_topic_creation):
-        return _many(call, asked)
+        return _many(call, requested)
     return _answer(call, [_row(call, *row, {}) for row in rows])
 
 
@@ -74,13 +74,13 @@ async def _all(call: Call[MetadataRequest, Needs], topics: Iterable[Topic]) -> M
 
 
 async def _many(
-    call: Call[MetadataRequest, Needs], asked: Sequence[MetadataRequestTopic]
+    call: Call[MetadataRequest, Needs], requested: Sequence[MetadataRequestTopic]
 ) -> MetadataResponse:
     """As `handle`, where it takes long: topics are created, or there are many."""
     pace = call.pace
-    wanted: dict[Key, None] = {}
+    wanted: dict[NameOrId, None] = {}
     is_valid = True
-    async for topic in pace.each(asked):
+    async for topic in pace.each(requested):
         key = topic.name, topic.topic_id
         wanted[key] = None
         is_valid = is_valid and (call.version >= _BY_ID_FROM or _is_by_name(key))
@@ -112,7 +112,7 @@ def _may_create(call: Call[MetadataRequest, Needs], name: str) -> bool:
     )
 
 
-def _is_by_name(wanted: Key) -> bool:
+def _is_by_name(wanted: NameOrId) -> bool:
     """Versions 10 and 11 can say an id, or no name, and mean nothing by it (Kafka: KafkaApis)."""
     return wanted[0] is not None and wanted[1] == ZERO_ID
 
@@ -148,7 +148,7 @@ def _answer(
         topics=topics,
         cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
         error_code=ErrorCode.none,
     )
 
@@ -161,8 +161,8 @@ def _row(
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponseTopic:
     """Return a topic that was asked for, by name or by id alone, or its error."""
-    known = name if topic is None else topic.name
-    if known is not None and not _may_describe(call, known):
+    visible_name = name if topic is None else topic.name
+    if visible_name is not None and not _may_describe(call, visible_name):
         code = _DENIED
         topic_id = topic_id if name is None else ZERO_ID  # an id shows that the topic exists
     elif topic is not None:
@@ -197,5 +197,5 @@ def _topic(call: Call[MetadataRequest, Needs], topic: Topic) -> MetadataResponse
         ],
         topic_authorized_operations=call.authorized_operations(Resource.TOPIC, topic.name)
         if call.body.include_topic_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )

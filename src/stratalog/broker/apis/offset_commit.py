@@ -13,6 +13,7 @@ from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -54,7 +55,7 @@ async def handle(call: Call[OffsetCommitRequest, Needs]) -> OffsetCommitResponse
 
 def _denied(share: Share) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
     code = ErrorCode.group_authorization_failed
-    return [(place, _answer(asked, None, {}, code)) for place, _, asked in share]
+    return [(place, _answer(requested, None, {}, code)) for place, _, requested in share]
 
 
 async def _commit(
@@ -62,31 +63,42 @@ async def _commit(
 ) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
     """Commit a share of the request; return what became of each partition, with its topic's place."""
     body = call.body
-    resolved = [(place, asked, *_known(call, topic, asked)) for place, topic, asked in share]
-    known = [topic for *_, topic, _ in resolved if topic is not None and topic.partitions]
+    resolved = [
+        (place, requested, *_existing(call, topic, requested)) for place, topic, requested in share
+    ]
+    existing = [topic for *_, topic, _ in resolved if topic is not None and topic.partitions]
     request = OffsetCommit(
         group_id=body.group_id,
-        topics=tuple(known),
+        topics=tuple(existing),
         generation_id=body.generation_id_or_member_epoch,
         member_id=body.member_id,
         group_instance_id=body.group_instance_id,
         retention_ms=body.retention_time_ms,
         supports_group_not_found=call.version >= 9,
     )
-    errors: dict[tuple[str, int], ErrorCode] = {}
-    if known:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    if existing:
         try:
             answer = await call.needs.groups.commit(request)
-            errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
+            errors = {
+                TopicPartition(t.name, p.index): p.error
+                for t in answer.topics
+                for p in t.partitions
+            }
         except Rejected as error:
-            errors = {(t.name, p.index): error.code for t in known for p in t.partitions}
-    return [(place, _answer(asked, found, errors, rest)) for place, asked, found, rest in resolved]
+            errors = {
+                TopicPartition(t.name, p.index): error.code for t in existing for p in t.partitions
+            }
+    return [
+        (place, _answer(requested, found, errors, rest))
+        for place, requested, found, rest in resolved
+    ]
 
 
-def _known(
+def _existing(
     call: Call[OffsetCommitRequest, Needs],
     topic: OffsetCommitRequestTopic,
-    asked: Sequence[OffsetCommitRequestPartition],
+    requested: Sequence[OffsetCommitRequestPartition],
 ) -> tuple[CommitTopic | None, ErrorCode]:
     """Return the partitions that exist, or None if the topic does not or is denied; and the error of all others."""
     image = call.needs.cluster.image
@@ -104,16 +116,16 @@ def _known(
             p.committed_leader_epoch,
             p.committed_metadata or "",
         )
-        for p in asked
+        for p in requested
         if p.partition_index in found.partitions
     )
     return CommitTopic(found.name, partitions, found.id), _UNKNOWN
 
 
 def _answer(
-    asked: Sequence[OffsetCommitRequestPartition],
+    requested: Sequence[OffsetCommitRequestPartition],
     found: CommitTopic | None,
-    errors: dict[tuple[str, int], ErrorCode],
+    errors: dict[TopicPartition, ErrorCode],
     rest: ErrorCode,
 ) -> list[OffsetCommitResponsePartition]:
     """Return what became of each partition of a topic; `rest` is the error of those that were not committed."""
@@ -121,7 +133,7 @@ def _answer(
     return [
         OffsetCommitResponsePartition(
             partition_index=p.partition_index,
-            error_code=errors.get((name, p.partition_index), rest),
+            error_code=errors.get(TopicPartition(name, p.partition_index), rest),
         )
-        for p in asked
+        for p in requested
     ]

@@ -12,6 +12,7 @@ from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.messages import FetchTopic, OffsetDelete, OffsetDeleteAnswer
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -40,19 +41,21 @@ async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse
     }
     rows: dict[int, list[OffsetDeleteResponsePartition]] = {}
     async for share in call.pace.shares(topics, lambda topic: topic.partitions):
-        known = tuple(
-            _known(call, topic.name, partitions)
+        existing = tuple(
+            _existing(call, topic.name, partitions)
             for _, topic, partitions in share
             if topic.name not in denied
         )
         try:
-            request = OffsetDelete(call.body.group_id, known)
+            request = OffsetDelete(call.body.group_id, existing)
             answer = await call.needs.groups.delete_offsets(request)
         except Rejected as error:
             answer = OffsetDeleteAnswer(error.code)
         if answer.error is not ErrorCode.none:
             return OffsetDeleteResponse(error_code=answer.error, topics=[])
-        errors = {(t.name, p.index): p.error for t in answer.topics for p in t.partitions}
+        errors = {
+            TopicPartition(t.name, p.index): p.error for t in answer.topics for p in t.partitions
+        }
         for place, topic, partitions in share:
             missing = ErrorCode.unknown_topic_or_partition
             if topic.name in denied:
@@ -67,25 +70,27 @@ async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse
     )
 
 
-def _known(
-    call: Call[OffsetDeleteRequest, Needs], name: str, asked: Sequence[OffsetDeleteRequestPartition]
+def _existing(
+    call: Call[OffsetDeleteRequest, Needs],
+    name: str,
+    requested: Sequence[OffsetDeleteRequestPartition],
 ) -> FetchTopic:
     found = call.needs.cluster.topic(name)
     indexes = () if found is None else found.partitions
-    wanted = (one.partition_index for one in asked)
+    wanted = (one.partition_index for one in requested)
     return FetchTopic(name, tuple(index for index in wanted if index in indexes))
 
 
 def _answer(
     name: str,
-    asked: Sequence[OffsetDeleteRequestPartition],
-    errors: dict[tuple[str, int], ErrorCode],
+    requested: Sequence[OffsetDeleteRequestPartition],
+    errors: dict[TopicPartition, ErrorCode],
     missing: ErrorCode,
 ) -> list[OffsetDeleteResponsePartition]:
     return [
         OffsetDeleteResponsePartition(
             partition_index=one.partition_index,
-            error_code=errors.get((name, one.partition_index), missing),
+            error_code=errors.get(TopicPartition(name, one.partition_index), missing),
         )
-        for one in asked
+        for one in requested
     ]

@@ -31,8 +31,8 @@ async def handle(call: Call[OffsetForLeaderEpochRequest, Needs]) -> OffsetForLea
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[
-                    _partition(call, topic.topic, asked)
-                    async for asked in call.pace.each(topic.partitions)
+                    _partition(call, topic.topic, requested)
+                    async for requested in call.pace.each(topic.partitions)
                 ],
             )
             async for topic in call.pace.each(call.body.topics)
@@ -41,18 +41,18 @@ async def handle(call: Call[OffsetForLeaderEpochRequest, Needs]) -> OffsetForLea
 
 
 def _partition(
-    call: Call[OffsetForLeaderEpochRequest, Needs], topic: str, asked: OffsetForLeaderPartition
+    call: Call[OffsetForLeaderEpochRequest, Needs], topic: str, requested: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     code, epoch, end_offset = ErrorCode.none, -1, -1
     try:
         if not call.allows_cluster(Operation.CLUSTER_ACTION):
             call.authorize(Operation.DESCRIBE, Resource.TOPIC, topic)
-        hosted = call.needs.hosting.get(topic, asked.partition)
+        hosted = call.needs.hosting.get(topic, requested.partition)
         hosted.check_hosted()
-        hosted.replica.check_leader(asked.current_leader_epoch)
-        epoch, end_offset = hosted.log.offset_for_epoch(asked.leader_epoch)
+        hosted.replica.check_leader(requested.current_leader_epoch)
+        epoch, end_offset = hosted.log.offset_for_epoch(requested.leader_epoch)
     except Rejected as error:
         code = error.code
     return EpochEndOffset(
-        error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+        error_code=code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
     )

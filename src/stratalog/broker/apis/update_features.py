@@ -41,9 +41,9 @@ async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResp
             error_message=f"more than {_FEATURES_MAX} features",
             results=[],
         )
-    asked = [_update(call.version, one) for one in body.feature_updates]
+    requested = [_update(call.version, one) for one in body.feature_updates]
     try:
-        await call.needs.controller.update_features(asked, validate_only=body.validate_only)
+        await call.needs.controller.update_features(requested, validate_only=body.validate_only)
     except Rejected as error:
         return UpdateFeaturesResponse(
             error_code=error.code, error_message=error.message, results=[]
@@ -53,15 +53,15 @@ async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResp
         error_message=None,
         results=[
             UpdatableFeatureResult(feature=one.name, error_code=ErrorCode.none, error_message=None)
-            for one in asked
+            for one in requested
         ],
     )
 
 
-def _update(version: int, asked: FeatureUpdateKey) -> FeatureUpdate:
+def _update(version: int, requested: FeatureUpdateKey) -> FeatureUpdate:
     """Version 0 says only whether a downgrade is allowed."""
-    upgrade_type = asked.upgrade_type
+    upgrade_type = requested.upgrade_type
     if version == 0:
-        downgrade = asked.allow_downgrade
+        downgrade = requested.allow_downgrade
         upgrade_type = UpgradeType.SAFE_DOWNGRADE if downgrade else UpgradeType.UPGRADE
-    return FeatureUpdate(asked.feature, asked.max_version_level, upgrade_type)
+    return FeatureUpdate(requested.feature, requested.max_version_level, upgrade_type)

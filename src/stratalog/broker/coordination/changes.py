@@ -12,10 +12,10 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image, ResourceType
 from stratalog.wire.ids import topic_id_text
 
-__all__ = ["tell_changes"]
+__all__ = ["log_changes"]
 
 
-def tell_changes(image: Image, delta: Delta) -> None:
+def log_changes(image: Image, delta: Delta) -> None:
     """One line for each topic and each resource whose settings changed."""
     log = structlog.get_logger()
     before = delta.base
@@ -31,9 +31,9 @@ def tell_changes(image: Image, delta: Delta) -> None:
             settings=dict(image.topic_configs(topic.name)),
         )
     for topic_id in delta.changed_partitions:
-        known = before.topics_by_id.get(topic_id)
+        topic_before = before.topics_by_id.get(topic_id)
         topic = image.topics_by_id[topic_id]
-        if known is not None and len(topic.partitions) > len(known.partitions):
+        if topic_before is not None and len(topic.partitions) > len(topic_before.partitions):
             log.info("partitions added", topic=topic.name, partitions=len(topic.partitions))
     created = {image.topics_by_id[topic_id].name for topic_id in delta.created_topics}
     for kind, name in delta.changed_configs:

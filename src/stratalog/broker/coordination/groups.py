@@ -181,10 +181,10 @@ class Groups:
         """All groups coordinated here. Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet."""
         if self._loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
-        asked = [
+        answers = [
             shard.look(lambda shard: shard.list_groups(states)) for shard in self._shards.values()
         ]
-        return [group for groups in asked for group in await groups]
+        return [group for groups in answers for group in await groups]
 
     @property
     def is_loading(self) -> bool:
@@ -212,16 +212,16 @@ class Groups:
     async def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
         """End the offsets of deleted topics (name -> id) in all groups, in turns."""
 
-        def is_gone(topic: str, known: UUID) -> bool:
-            return topic in deleted and known in (deleted[topic], NO_TOPIC_ID)
+        def is_gone(topic: str, topic_id: UUID) -> bool:
+            return topic in deleted and topic_id in (deleted[topic], NO_TOPIC_ID)
 
         for shard in list(self._shards.values()):
             await shard.forget(is_gone)
 
-    def _is_gone(self, topic: str, known: UUID) -> bool:
+    def _is_gone(self, topic: str, topic_id: UUID) -> bool:
         """Whether a topic was deleted while no broker coordinated these groups: a crash came between."""
         now = self._topic_id(topic)
-        return now is None or known not in (now, NO_TOPIC_ID)
+        return now is None or topic_id not in (now, NO_TOPIC_ID)
 
     async def _ask(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
         return await self._shard(group_id).ask(request, step)

@@ -19,11 +19,11 @@ class ProducerIds:
         self._controller = controller
         self._registration = registration
         self._block = range(0)
-        self._asked = asyncio.Lock()
+        self._reserving = asyncio.Lock()
 
     async def next(self) -> int:
         """Return an id that no producer of this cluster ever had."""
-        async with self._asked:
+        async with self._reserving:
             if not self._block:
                 self._block = await self._controller.allocate_producer_ids(
                     self._registration.node_id, self._registration.broker_epoch

@@ -49,13 +49,13 @@ class Topics:
 
     async def _create_some(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         try:
-            asked = []
+            new_topics = []
             for name in names:
                 if name in self._internal:
                     await self._internal[name]()
                 elif name != METADATA_TOPIC:  # a client finds it unknown, as in Kafka
-                    asked.append(NewTopic(name, -1, -1, {}, {}))
-            created = await self.create(asked)
+                    new_topics.append(NewTopic(name, -1, -1, {}, {}))
+            created = await self.create(new_topics)
         except Rejected as error:
             return dict.fromkeys(names, error.code)
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)

@@ -16,7 +16,7 @@ from stratalog.errors import ErrorCode
 __all__ = [
     "CLUSTER_NAME",
     "DENIED",
-    "NOT_ASKED",
+    "NOT_REQUESTED",
     "SUPPORTED",
     "Authorizer",
     "Operation",
@@ -27,7 +27,7 @@ __all__ = [
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""
-NOT_ASKED: Final = -(2**31)
+NOT_REQUESTED: Final = -(2**31)
 """Stands for a set of operations that was not asked for, or that there is none of (KIP-430)."""
 
 
