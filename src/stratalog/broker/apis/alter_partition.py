@@ -33,7 +33,7 @@ class Needs(NamedTuple):
 async def handle(call: Call[AlterPartitionRequest, Needs]) -> AlterPartitionResponse:
     """Change the ISRs of partitions that the broker leads."""
     body = call.body
-    asked = [
+    requested = [
         IsrChange(
             TopicIdPartition(topic.topic_id, one.partition_index),
             one.leader_epoch,
@@ -47,7 +47,9 @@ async def handle(call: Call[AlterPartitionRequest, Needs]) -> AlterPartitionResp
     try:
         if not call.allows_cluster(Operation.CLUSTER_ACTION):
             raise Rejected(ErrorCode.cluster_authorization_failed, "CLUSTER_ACTION is not allowed")
-        answers = await call.needs.controller.alter_isrs(body.broker_id, body.broker_epoch, asked)
+        answers = await call.needs.controller.alter_isrs(
+            body.broker_id, body.broker_epoch, requested
+        )
     except Rejected as error:
         return AlterPartitionResponse(error_code=error.code, topics=[])
     by_topic = groupby(answers, key=lambda answer: answer.key.topic_id)
@@ -61,11 +63,11 @@ async def handle(call: Call[AlterPartitionRequest, Needs]) -> AlterPartitionResp
 
 
 def _members(
-    version: int, asked: AlterPartitionRequestPartitionData
+    version: int, requested: AlterPartitionRequestPartitionData
 ) -> tuple[tuple[int, int], ...]:
     if version < _EPOCHS_FROM:
-        return tuple((broker, ANY_EPOCH) for broker in asked.new_isr)
-    return tuple((one.broker_id, one.broker_epoch) for one in asked.new_isr_with_epochs)
+        return tuple((broker, ANY_EPOCH) for broker in requested.new_isr)
+    return tuple((one.broker_id, one.broker_epoch) for one in requested.new_isr_with_epochs)
 
 
 def _row(answer: IsrAnswer) -> AlterPartitionResponsePartitionData:

@@ -37,7 +37,7 @@ async def handle(
     body = call.body
     may_change = body.allow_replication_factor_change
     is_allowed = call.allows_cluster(Operation.ALTER)
-    asked = [
+    requested = [
         Reassignment(
             TopicPartition(topic.name, one.partition_index),
             None if one.replicas is None else tuple(one.replicas),
@@ -46,8 +46,8 @@ async def handle(
         async for one in call.pace.each(topic.partitions)
     ]
     results: list[Reassigned] = []
-    for first in range(0, len(asked), _AT_ONCE):
-        some = asked[first : first + _AT_ONCE]
+    for first in range(0, len(requested), _AT_ONCE):
+        some = requested[first : first + _AT_ONCE]
         if is_allowed:
             results += await call.needs.controller.alter_reassignments(
                 some, may_change_factor=may_change

@@ -51,9 +51,9 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     found = [
         (
             topic,
-            {index: _known(call, topic, index, kind) async for index in call.pace.each(indexes)},
+            {index: _refusal(call, topic, index, kind) async for index in call.pace.each(indexes)},
         )
-        async for topic, indexes in _asked(call)
+        async for topic, indexes in _requested(call)
     ]
     needed = [
         TopicPartition(topic, index)
@@ -68,8 +68,8 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     results = []
     async for topic, codes in call.pace.each(found):
         rows = []
-        for index, known in codes.items():
-            code = elected[TopicPartition(topic, index)] if known is None else known
+        for index, refusal in codes.items():
+            code = elected[TopicPartition(topic, index)] if refusal is None else refusal
             if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
                 row = PartitionResult(partition_id=index, error_code=code, error_message=None)
                 rows.append(row)
@@ -94,19 +94,19 @@ async def _denied(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersRespons
     )
 
 
-async def _asked(
+async def _requested(
     call: Call[ElectLeadersRequest, Needs],
 ) -> AsyncIterator[tuple[str, Iterable[int]]]:
-    asked = call.body.topic_partitions
-    if asked is not None:
-        async for one in call.pace.each(asked):
+    requested = call.body.topic_partitions
+    if requested is not None:
+        async for one in call.pace.each(requested):
             yield one.topic, one.partitions
         return
     async for topic in call.pace.each(call.needs.cluster.image.topics_by_id.values()):
         yield topic.name, topic.partitions
 
 
-def _known(
+def _refusal(
     call: Call[ElectLeadersRequest, Needs], name: str, index: int, kind: int
 ) -> ErrorCode | None:
     """Return the code of a partition that needs no election; None for one that does."""

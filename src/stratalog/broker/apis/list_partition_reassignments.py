@@ -32,15 +32,15 @@ async def handle(
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=None, topics=[]
         )
-    asked = None
+    requested = None
     if call.body.topics is not None:
-        asked = [
+        requested = [
             TopicPartition(topic.name, index)
             for topic in call.body.topics
             async for index in call.pace.each(topic.partition_indexes)
         ]
     found: dict[str, list[OngoingPartitionReassignment]] = {}
-    for (name, index), partition in await call.needs.controller.reassignments(asked):
+    for (name, index), partition in await call.needs.controller.reassignments(requested):
         row = OngoingPartitionReassignment(
             partition_index=index,
             replicas=partition.replicas,
