@@ -134,7 +134,7 @@ def a_request_is_one_bounded_batch(broker: Broker) -> None:
             for place, count in enumerate(counts)
         ]
         answer = ask.ask("CreateTopics", topics=topics, timeout=10_000)
-        broker.tell("CreateTopics text", [one.error_message for one in answer.topics])
+        broker.add("CreateTopics text", [one.error_message for one in answer.topics])
 
 
 @story
