@@ -51,16 +51,21 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     found = [
         (
             topic,
-            {index: _refusal(call, topic, index, kind) async for index in call.pace.each(indexes)},
+            [
+                (index, _refusal(call, topic, index, kind))
+                async for index in call.pace.each(indexes)
+            ],
         )
         async for topic, indexes in _requested(call)
     ]
-    needed = [
-        TopicPartition(topic, index)
-        for topic, codes in found
-        for index, code in codes.items()
-        if code is None
-    ]
+    needed = list(
+        dict.fromkeys(  # each partition once: two elections of one decision would not see each other
+            TopicPartition(topic, index)
+            for topic, codes in found
+            for index, code in codes
+            if code is None
+        )
+    )
     elected: dict[TopicPartition, ErrorCode] = {}
     for first in range(0, len(needed), _AT_ONCE):
         some = await call.needs.controller.elect_leaders(kind, needed[first : first + _AT_ONCE])
@@ -68,7 +73,7 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     results = []
     async for topic, codes in call.pace.each(found):
         rows = []
-        for index, refusal in codes.items():
+        for index, refusal in codes:
             code = elected[TopicPartition(topic, index)] if refusal is None else refusal
             if body.topic_partitions is not None or code != ErrorCode.election_not_needed:
                 row = PartitionResult(partition_id=index, error_code=code, error_message=None)
