@@ -33,6 +33,8 @@ TIERED = {
 }
 BATCHES = 12
 
+LONGEST_BACKOFF_S = 40
+"""Longer than remote.log.manager.task.retry.backoff.max.ms: the next attempt has come, whatever its jitter."""
 Story = Callable[["Tale"], Coroutine[Any, Any, None]]
 
 
@@ -107,7 +109,7 @@ def test_producing_goes_on_while_the_bucket_is_unreachable() -> None:
         assert (log.tiered_end, log.local_start_offset) == (0, 0)
         assert await read_all(tale.client, "t", 0, len(written)) == written
         tale.store.down = False
-        await asyncio.sleep(10)
+        await asyncio.sleep(LONGEST_BACKOFF_S)
         assert 0 < log.local_start_offset == log.tiered_end
         assert await read_all(tale.client, "t", 0, len(written)) == written
         tale.store.down = True
@@ -115,7 +117,7 @@ def test_producing_goes_on_while_the_bucket_is_unreachable() -> None:
         assert min(more) == len(written)
         await asyncio.sleep(60)
         tale.store.down = False
-        await asyncio.sleep(10)
+        await asyncio.sleep(LONGEST_BACKOFF_S)
         assert log.tiered_end > len(written), "the archiver catches up"
         _manifest, tiered = in_bucket(tale.store, "t")
         assert tiered == {at: (written | more)[at] for at in range(log.tiered_end)}
