@@ -202,7 +202,7 @@ def test_a_clean_election_loses_nothing(elr, unclean, seed):
         before = made.partitions()
         act(made, random.choice(STEPS), random.choice(BROKERS))
         check(made, before, elr=elr)
-    index = PartitionIndex(made.log.image)
+    index = PartitionIndex(made.log.image.topics_by_id.values())
     followed = made.log.controller._cluster().index
     for broker in BROKERS:
         assert set(index.members(broker)) == set(followed.members(broker))

@@ -11,9 +11,11 @@ Kafka: ClusterControlManager, BrokerHeartbeatManager.calculateNextBrokerState, a
 ReplicationControlManager (KIP-631, 841, 858, 966, 1066).
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
@@ -30,10 +32,14 @@ from stratalog.quorum.broker_sessions import BrokerSessions
 from stratalog.quorum.electorate import Cluster, has_elr
 from stratalog.quorum.features import SUPPORTED_FEATURES
 from stratalog.statemachine import Decision
+from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.metadata_records import (
     BrokerRegistrationChangeRecord,
     UnregisterBrokerRecord,
 )
+
+ELECTED_AT_ONCE: Final = 1000
+"""Partitions that one decision about a broker elects leaders for: deciding on all of them would be one long turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +77,12 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The state that the broker is in now."""
+    """The state that the broker is in now, and the partitions that `elect_leaderless` must look at for it."""
 
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
+    leaderless: Sequence[TopicIdPartition] = ()
 
 
 class _State(Enum):
@@ -108,14 +115,7 @@ def register(
     """
     image = cluster.image
     before = image.brokers.get(asked.id)
-    is_new = before is None or before.incarnation_id != asked.incarnation_id
-    if before is not None and is_new and sessions.is_alive(before, now_ms):
-        raise Rejected(
-            ErrorCode.duplicate_broker_registration,
-            f"another incarnation of broker {asked.id} is alive, or was within the session time-out",
-        )
-    _check_directories(image, asked)
-    _check_features(image, asked)
+    is_new = _check(image, sessions, asked, now_ms)
     # Any offset not used yet is above every earlier registration's epoch.
     broker = Broker(
         id=asked.id,
@@ -136,10 +136,44 @@ def register(
         )
         return Decision([] if broker == before else [broker_record(broker)], before.epoch)
     sessions.end(asked.id)
-    lost_data = has_elr(image) and (before is None or before.epoch != asked.previous_epoch)
-    electorate = cluster.electorate(leaving=asked.id, lost_data=asked.id if lost_data else None)
-    records = electorate.update(cluster.index.members(asked.id))
+    records = _retired(cluster, asked, cluster.index.members(asked.id))
     return Decision([*records, broker_record(broker)], broker.epoch)
+
+
+def partitions_to_retire(
+    cluster: Cluster, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int
+) -> Decision[Any, list[TopicIdPartition]]:
+    """Answer: the partitions for `retire`, where they are too many for one decision; raises as `register`."""
+    is_new = _check(cluster.image, sessions, asked, now_ms)
+    members = cluster.index.members(asked.id) if is_new else []
+    return Decision([], members if len(members) > ELECTED_AT_ONCE else [])
+
+
+def retire(
+    cluster: Cluster, asked: BrokerRegistration, keys: Iterable[TopicIdPartition]
+) -> Decision[Any, None]:
+    """Take an earlier incarnation out of these partitions, so that `register` finds little to do."""
+    return Decision(_retired(cluster, asked, _present(cluster.image, keys)), None)
+
+
+def elect_leaderless(cluster: Cluster, keys: Iterable[TopicIdPartition]) -> Decision[Any, None]:
+    """Elect leaders for those of these partitions that have none, where a broker may lead."""
+    leaderless = (key for key in keys if key in cluster.index.leaderless)
+    return Decision(cluster.electorate().update(leaderless), None)
+
+
+def _retired(
+    cluster: Cluster, asked: BrokerRegistration, keys: Iterable[TopicIdPartition]
+) -> list[Any]:
+    before = cluster.image.brokers.get(asked.id)
+    lost_data = has_elr(cluster.image) and (before is None or before.epoch != asked.previous_epoch)
+    electorate = cluster.electorate(leaving=asked.id, lost_data=asked.id if lost_data else None)
+    return [*electorate.update(keys)]
+
+
+def _present(image: Image, keys: Iterable[TopicIdPartition]) -> Iterable[TopicIdPartition]:
+    """Yield the partitions that were not deleted meanwhile."""
+    return (key for key in keys if image.partition(*key) is not None)
 
 
 def unregister(cluster: Cluster, sessions: BrokerSessions, broker_id: int) -> Decision[Any, None]:
@@ -187,12 +221,14 @@ def heartbeat(
     records = _directories(cluster, broker, asked)
     # A change of directories comes alone: the next heartbeat asks for the other state again, and sees it applied.
     after = now if records else _next_state(cluster, sessions, broker, asked, is_caught_up)
+    leaderless: Sequence[TopicIdPartition] = ()
     if after is not now:
         match after:
             case _State.FENCED | _State.SHUTDOWN_NOW:
                 records = _fence(cluster, broker)
             case _State.UNFENCED:
                 records = _unfence(cluster, broker)
+                leaderless = list(islice(cluster.index.leaderless, ELECTED_AT_ONCE, None))
             case _State.CONTROLLED_SHUTDOWN:
                 records = _shut_down(cluster, broker)
     if after in (_State.FENCED, _State.SHUTDOWN_NOW):
@@ -203,6 +239,7 @@ def heartbeat(
         is_caught_up=is_caught_up,
         is_fenced=after in (_State.FENCED, _State.SHUTDOWN_NOW),
         should_shut_down=after is _State.SHUTDOWN_NOW,
+        leaderless=leaderless,
     )
     return Decision(records, answer)
 
@@ -255,7 +292,8 @@ def _fence(cluster: Cluster, broker: Broker) -> list[Any]:
 
 def _unfence(cluster: Cluster, broker: Broker) -> list[Any]:
     electorate = cluster.electorate(joining=broker.id)
-    return [_change(broker, fenced=-1), *electorate.update(cluster.index.leaderless)]
+    first = islice(cluster.index.leaderless, ELECTED_AT_ONCE)
+    return [_change(broker, fenced=-1), *electorate.update(first)]
 
 
 def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
@@ -290,6 +328,20 @@ def _directories(cluster: Cluster, broker: Broker, asked: BrokerHeartbeat) -> li
 
 def _change(broker: Broker, **changed: Any) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, **changed)
+
+
+def _check(image: Image, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int) -> bool:
+    """Return whether a new incarnation registers; raises Rejected as `register`."""
+    before = image.brokers.get(asked.id)
+    is_new = before is None or before.incarnation_id != asked.incarnation_id
+    if before is not None and is_new and sessions.is_alive(before, now_ms):
+        raise Rejected(
+            ErrorCode.duplicate_broker_registration,
+            f"another incarnation of broker {asked.id} is alive, or was within the session time-out",
+        )
+    _check_directories(image, asked)
+    _check_features(image, asked)
+    return is_new
 
 
 def _check_directories(image: Image, asked: BrokerRegistration) -> None:

@@ -81,15 +81,20 @@ PRODUCER_ID_BLOCK = 1000
 class Controller:
     """State machine of `__cluster_metadata`, in one epoch of this node's leadership."""
 
-    def __init__(self, rules: TopicRules | None = None, image: Image = EMPTY) -> None:
-        """`image`: the cluster as the log gives it, in the epoch that this node leads in."""
+    def __init__(
+        self,
+        rules: TopicRules | None = None,
+        image: Image = EMPTY,
+        index: PartitionIndex | None = None,
+    ) -> None:
+        """`image`: the cluster as the log gives it, in the epoch that this node leads in; `index`: of its topics."""
         self.image = image
         """After the last replayed record."""
         self._rules = rules or TopicRules()
         self._names: dict[str, set[str]] = {}
         """Topic names with '.' or '_', by the key on which they collide."""
         self._sessions = BrokerSessions()
-        self._index = PartitionIndex(image)
+        self._index = PartitionIndex(image.topics_by_id.values()) if index is None else index
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}
         """The offset of each broker's registration in this epoch."""
@@ -139,6 +144,22 @@ class Controller:
     def register_broker(self, asked: BrokerRegistration, now_ms: int) -> Decision[Any, int]:
         """Register a broker, fenced; answer: its epoch. Raises Rejected as `brokers.register`."""
         return brokers.register(self._cluster(), self._sessions, asked, now_ms)
+
+    def partitions_to_retire(
+        self, asked: BrokerRegistration, now_ms: int
+    ) -> Decision[Any, list[TopicIdPartition]]:
+        """Answer: the partitions that an earlier incarnation must leave first; raises Rejected as `register_broker`."""
+        return brokers.partitions_to_retire(self._cluster(), self._sessions, asked, now_ms)
+
+    def retire_broker(
+        self, asked: BrokerRegistration, keys: Sequence[TopicIdPartition]
+    ) -> Decision[Any, None]:
+        """Take an earlier incarnation out of these partitions, ahead of `register_broker`."""
+        return brokers.retire(self._cluster(), asked, keys)
+
+    def elect_leaderless(self, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
+        """Elect leaders for these partitions, which `heartbeat` left without."""
+        return brokers.elect_leaderless(self._cluster(), keys)
 
     def heartbeat(self, asked: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
         """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""

@@ -17,6 +17,7 @@ from stratalog.metadata.image import (
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
+    NO_LEADER,
     Broker,
     Image,
     Partition,
@@ -112,12 +113,25 @@ class Electorate:
         records = []
         for key in keys:
             before = self._image.topics_by_id[key.topic_id].partitions[key.partition]
+            if self._is_alone(before):
+                continue
             isr = tuple(broker for broker in before.isr if broker not in self._leaving)
             election = self.election(key.topic_id)
             record = self.change_of(key, before, Target(isr=isr, election=election))
             if record is not None:
                 records.append(record)
         return records
+
+    def _is_alone(self, partition: Partition) -> bool:
+        """Return whether the leaving broker is the only replica and does not lead: it stays in the ISR."""
+        return (
+            partition.leader == NO_LEADER
+            and self._lost_data is None
+            and len(partition.isr) == 1
+            and partition.isr[0] in self._leaving
+            and not partition.eligible_leader_replicas
+            and partition.replicas == partition.isr
+        )
 
     def election(self, topic_id: UUID) -> Election:
         """Return UNCLEAN for a topic with `unclean.leader.election.enable`, else ONLINE."""

@@ -1,6 +1,6 @@
 """Which partitions a broker is in sync or eligible for, which have no leader, and which are being reassigned.
 
-In: an image once, then each delta. Out: keys of partitions. It never decides anything.
+In: the topics of an image once, then each delta. Out: keys of partitions. It never decides anything.
 
 With the index a broker's fencing costs what that broker has, and not the size of the image. Kafka: BrokersToIsrs,
 BrokersToElrs, `reassigningTopics` of ReplicationControlManager.
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.image import NO_LEADER, Image, Partition
+from stratalog.metadata.image import NO_LEADER, Image, Partition, Topic
 from stratalog.wire.ids import TopicIdPartition
 
 
@@ -21,14 +21,18 @@ class PartitionIndex:
     records of a decision come in an order that depends on the log alone.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, topics: Iterable[Topic] = ()) -> None:
         self.leaderless: dict[TopicIdPartition, None] = {}
         self.reassigning: dict[TopicIdPartition, None] = {}
         self._members: dict[int, dict[TopicIdPartition, None]] = {}
         self._led: Counter[int] = Counter()
-        for topic in image.topics_by_id.values():
-            for index, partition in topic.partitions.items():
-                self._add(TopicIdPartition(topic.id, index), partition)
+        for topic in topics:
+            self.add(topic)
+
+    def add(self, topic: Topic) -> None:
+        """Take in a topic of the image that the index begins with."""
+        for index, partition in topic.partitions.items():
+            self._add(TopicIdPartition(topic.id, index), partition)
 
     def members(self, broker_id: int) -> list[TopicIdPartition]:
         """Return the partitions whose ISR or ELR has the broker."""

@@ -8,7 +8,7 @@ The controller's image runs ahead of the commit, and decisions see it. `ClusterI
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
@@ -21,11 +21,14 @@ from stratalog.ports import Clock
 from stratalog.quorum.controller import Controller, TopicRules
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.metadata_batches import encode_batch
+from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.statemachine import Decision
 
 __all__ = ["ActiveController", "open_controller"]
 
 A = TypeVar("A")
+_INDEXED_AT_ONCE: Final = 1000
+"""Partitions that one turn of the loop takes into the controller's index."""
 
 
 class ActiveController:
@@ -35,7 +38,12 @@ class ActiveController:
     flush = True
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        log: MetadataLog,
+        image: ClusterImage,
+        index: PartitionIndex,
     ) -> None:
         self._config = config
         self._node_id = log.leader_id
@@ -47,7 +55,7 @@ class ActiveController:
             elections=self.election_defaults,
         )
         self._clock = clock
-        self._controller = Controller(rules, image.image)
+        self._controller = Controller(rules, image.image, index)
         self._controller.start_sessions(self._node_id, clock.steady_ms())
         self._runtime: Runtime[Any] = Runtime(log.partition, clock, self)
 
@@ -95,7 +103,15 @@ async def open_controller(
 
     Raises UserError for a log of a metadata version that this broker does not know.
     """
-    active = ActiveController(config, clock, log, image)
+    index = PartitionIndex()
+    added = 0
+    for topic in image.image.topics_by_id.values():
+        index.add(topic)
+        added += len(topic.partitions)
+        if added > _INDEXED_AT_ONCE:
+            added = 0
+            await asyncio.sleep(0)
+    active = ActiveController(config, clock, log, image, index)
     try:
         await active.submit(lambda controller: controller.bootstrap())
     except Corrupt as error:

@@ -6,7 +6,8 @@ acted on them. It decides nothing.
 The controller is in this process today.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import ActiveController
@@ -14,11 +15,13 @@ from stratalog.config import ClusterRules
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition
 from stratalog.ports import Entropy
+from stratalog.quorum.brokers import ELECTED_AT_ONCE
 from stratalog.quorum.controller import (
     Alteration,
     Altered,
     BrokerHeartbeat,
     BrokerRegistration,
+    Controller,
     Created,
     Deleted,
     Extended,
@@ -44,16 +47,29 @@ class ControllerChannel:
         self._entropy = entropy
 
     async def register_broker(self, registration: BrokerRegistration) -> int:
-        """Register a broker, fenced; return its epoch. Raises Rejected."""
+        """Register a broker, fenced; return its epoch. Raises Rejected.
+
+        An earlier incarnation with many partitions leaves them in slices first: no decision is a long turn.
+        """
+        keys = await self._active.submit(
+            lambda one: one.partitions_to_retire(registration, self._active.now_ms())
+        )
+        for part in _slices(keys):
+            await self._active.submit(
+                partial(Controller.retire_broker, asked=registration, keys=part)
+            )
         return await self._active.submit(
             lambda one: one.register_broker(registration, self._active.now_ms())
         )
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
         """Extend a broker's session, and let it lead once it has caught up. Raises Rejected."""
-        return await self._active.submit(
+        answer = await self._active.submit(
             lambda one: one.heartbeat(heartbeat, self._active.now_ms())
         )
+        for part in _slices(answer.leaderless):
+            await self._active.submit(partial(Controller.elect_leaderless, keys=part))
+        return answer
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool
@@ -142,3 +158,8 @@ class ControllerChannel:
         return await self._active.submit(
             lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
         )
+
+
+def _slices(keys: Sequence[TopicIdPartition]) -> Iterator[Sequence[TopicIdPartition]]:
+    for start in range(0, len(keys), ELECTED_AT_ONCE):
+        yield keys[start : start + ELECTED_AT_ONCE]
