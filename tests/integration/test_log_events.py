@@ -198,10 +198,10 @@ def test_a_slow_disk(lines: Lines) -> None:
         watch = TimedDisk("/d", node._watches[0].as_disk(), elapsed_ns)
         watch.append("some-file", 0, (b"x",))
         node._watches.append(watch)
-        broker._run(node._tell_slow_disks())
+        broker._run(node._log_slow_disks())
         event = {"path": "/d", "operation": "write", "file": "some-file", "ms": 1500}
         assert len(named(lines, "slow disk", **event)) == 1
-        broker._run(node._tell_slow_disks())
+        broker._run(node._log_slow_disks())
         assert len(named(lines, "slow disk")) == 1, "one line for one slow write"
 
 

@@ -59,16 +59,16 @@ class ControlledLog:
     def __init__(self, records):
         self.records = list(records)
         self.log = SimpleNamespace(next_offset=len(self.records))
-        self.identity = "controlled"
+        self.name = "controlled"
         self.uncommitted = deque()
         self.refuses = False
 
-    def append(self, _batch, headers, _wall_ms, then, **_options):
+    def append(self, _batch, header, _wall_ms, then, **_options):
         if self.refuses:
             raise Rejected(ErrorCode.not_enough_replicas, "refused")
         base = self.log.next_offset
-        self.log.next_offset += headers[0].record_count
-        self.uncommitted.append((headers[0].record_count, then))
+        self.log.next_offset += header.record_count
+        self.uncommitted.append((header.record_count, then))
         return SimpleNamespace(base_offset=base)
 
     def commit(self, decided):

@@ -100,10 +100,15 @@ class Electorate:
         self, key: TopicIdPartition, before: Partition, target: Target
     ) -> PartitionChangeRecord | None:
         """As `change`, for a partition that earlier records of the same decision have changed."""
+        placed = before
+        if target.directories:
+            known = before.directories or (DIRECTORY_UNASSIGNED,) * len(before.replicas)
+            by_broker = {**dict(zip(before.replicas, known, strict=True)), **target.directories}
+            placed = replace(before, directories=tuple(by_broker[one] for one in before.replicas))
         rules = Rules(
             min_isr=self._topic(key.topic_id).min_isr,
             has_elr=self._has_elr,
-            may_lead=partial(self._may_lead, before),
+            may_lead=partial(self._may_lead, placed),
             default_directory=self._default_directory,
         )
         return change_record(key, before, replace(target, lost_data=self._lost_data), rules)

@@ -5,7 +5,7 @@ never removes anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from stratalog.log.checkpoints import (
     decode_meta_properties,
     encode_meta_properties,
 )
+from stratalog.metadata.image import DIRECTORY_RESERVED_MAX
 from stratalog.ports import Disk, Entropy, Outside
 from stratalog.wire.ids import ZERO_ID, topic_id_text
 
@@ -154,8 +155,23 @@ def claim(
             failures[path] = error
     if metadata_path in failures:
         raise _unusable(metadata_path, failures[metadata_path])
-    ids = {path: meta.directory_id or UUID(int=0) for path, meta in metas.items()}
+    ids: dict[str, UUID] = {}
+    for path, disk in disks:
+        if path in metas:
+            try:
+                ids[path] = _identified(disk, metas[path], entropy)
+            except OSError as error:
+                failures[path] = error
     return Claimed(cluster_id, ids, failures)
+
+
+def _identified(disk: Disk, meta: MetaProperties, entropy: Entropy) -> UUID:
+    """Return the directory's id; where `meta.properties` has none, write one (KIP-858)."""
+    if meta.directory_id is not None:
+        return meta.directory_id
+    identity = entropy.uuid()
+    disk.write_file(META_PROPERTIES, encode_meta_properties(replace(meta, directory_id=identity)))
+    return identity
 
 
 def _unusable(path: str, error: OSError) -> UserError:
@@ -167,6 +183,12 @@ def _lock_and_read(path: str, disk: Disk, node_id: int) -> MetaProperties | None
     if not disk.lock():
         raise UserError(f"log directory {path} is in use by another process (its .lock is held)")
     meta = read_meta(path, disk)
+    identity = None if meta is None else meta.directory_id
+    if identity is not None and identity.int <= DIRECTORY_RESERVED_MAX:
+        raise UserError(
+            f"log directory {path}: {META_PROPERTIES} has the reserved directory.id {topic_id_text(identity)}: "
+            "remove that line, and the start writes another one"
+        )
     if meta is not None and meta.node_id != node_id:
         raise UserError(
             f"log directory {path} belongs to node {meta.node_id}, this is node {node_id}: "
