@@ -3,6 +3,8 @@
 In: a seed and the number of a round. Out: what was counted, or `Broken` with the seed, the round and what broke. A
 round is one process of a broker with disks of its own, so any of them can be repeated alone.
 
+The frames of an API that only controllers' listeners serve go to such a listener, all others to the broker's.
+
 After every frame an honest request follows on the same connection: it is answered, or the connection was closed. Every
 so often another client produces and reads what it wrote. At the end nothing is left of the clients, nothing was logged
 as a failure, and the node starts again from what its disks hold.
@@ -18,16 +20,19 @@ from typing import Any, cast
 from uuid import UUID
 
 import structlog
-from tests.fuzz.frames import Frame, Frames, Known
+from tests.fuzz.frames import NODE, Frame, Frames, Known
 from tests.fuzz.poison import CODECS
+from tests.sim.controller_listener import PORT as CONTROLLER_PORT
+from tests.sim.controller_listener import listen_as_controller
 from tests.sim.loop import run
 from tests.sim.machine import ADDRESS, Machine
 from tests.sim.world import World
 
+from stratalog.broker.apis import APIS
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import Corrupt
-from stratalog.wire.apis import PRODUCE
+from stratalog.wire.apis import PRODUCE, ListenerKind
 from stratalog.wire.batch import scan
 from stratalog.wire.envelope import decode_response
 from stratalog.wire.frames import FrameReader
@@ -115,34 +120,46 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def honest_request(correlation: int) -> bytes:
-    """Heartbeat version 0 of a member that is not there: among the cheapest to answer."""
-    body = b"\0\5group" + bytes(4) + b"\0\0"
-    return framed(b"\0\x0c\0\0" + correlation.to_bytes(4, "big") + b"\xff\xff" + body)
+def honest_request(kind: ListenerKind, correlation: int) -> bytes:
+    """Among the cheapest to answer.
+
+    Heartbeat version 0 of a member that is not there; ApiVersions version 0 where no member of a group ever is.
+    """
+    key, body = b"\0\x0c", b"\0\5group" + bytes(4) + b"\0\0"
+    if kind is ListenerKind.CONTROLLER:
+        key, body = b"\0\x12", b""
+    return framed(key + b"\0\0" + correlation.to_bytes(4, "big") + b"\xff\xff" + body)
+
+
+def listener_of(key: int) -> ListenerKind:
+    """Where an API's frames go."""
+    served = ListenerKind.BROKER in APIS[key].listeners
+    return ListenerKind.BROKER if served else ListenerKind.CONTROLLER
 
 
 async def attack(
     machine: Machine, frames: Frames, known: Known, found: Round, count: int, number: int
 ) -> None:
-    """Send `count` frames, one at a time, on one connection after another."""
-    world = machine.world
-    attacker: Attacker | None = None
+    """Send `count` frames, one at a time, on one connection to each kind of listener after another."""
+    host, broker_port = ADDRESS.split(":")
+    ports = {ListenerKind.BROKER: int(broker_port), ListenerKind.CONTROLLER: CONTROLLER_PORT}
+    attackers: dict[ListenerKind, Attacker] = {}
     for turn in range(count):
-        if attacker is None or attacker.closed:
-            host, port = ADDRESS.split(":")
-            _, protocol = await world.network.connect(host, int(port), Attacker)
-            attacker = cast(Attacker, protocol)
         frame = next(frames)
+        kind = listener_of(frame.key)
+        if kind not in attackers or attackers[kind].closed:
+            _, protocol = await machine.world.network.connect(host, ports[kind], Attacker)
+            attackers[kind] = cast(Attacker, protocol)
+        attacker = attackers[kind]
         found.last[number] = frame
         found.frames += 1
         found.apis[frame.key] += 1
-        attacker.send(framed(frame.data) + honest_request(HONEST + turn))
+        attacker.send(framed(frame.data) + honest_request(kind, HONEST + turn))
         try:
             answers = await attacker.until_answered(HONEST + turn)
         except TimeoutError:
             found.waited += 1
-            attacker.close()
-            attacker = None
+            attackers.pop(kind).close()
             continue
         if answers is None:
             found.closed += 1
@@ -152,7 +169,7 @@ async def attack(
             found.answered += 1
             if frame.sound and answers:
                 readable(frame, answers, found, known)
-    if attacker is not None:
+    for attacker in attackers.values():
         attacker.close()
 
 
@@ -209,8 +226,10 @@ async def _round(seed: int, number: int, count: int) -> Round:
     world.note = lambda *_: None  # type: ignore[method-assign]
     found = Round()
     listen(found.alarms)
-    machine = Machine(world, {"num.partitions": "2", "connections.max.idle.ms": "600000"})
+    settings = {"node.id": str(NODE), "connections.max.idle.ms": "600000"}
+    machine = Machine(world, {"num.partitions": "2", **settings})
     await machine.start()
+    await listen_as_controller(machine)
     client = await machine.connect()
     own = {"max.message.bytes": "1000000", "retention.ms": "-1", "compression.type": "producer"}
     own |= {"message.timestamp.type": "CreateTime", "segment.bytes": "1048576"}

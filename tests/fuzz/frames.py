@@ -43,7 +43,15 @@ SETTINGS = {
     "num.partitions": ("1",),
     "unknown.setting": ("1",),
 }
+NODE = 70_123_456
+"""The id of the node under attack: no wound makes it of another number.
+
+A controller does to that broker what it is asked to (fence it, unregister it), and then it leads nothing.
+"""
 LIKELY = {
+    "broker_ids": (NODE, NODE, NODE, 2, 0, -1),
+    "broker_id": (2, 2, 3, 0, -1),
+    "replicas": (NODE, NODE, NODE, 2, 0, -1),
     "partition": (0, 0, 0, 0, 1, 2, -1, 99),
     "index": (0, 0, 0, 0, 1, 2, -1, 99),
     "resource_type": (2, 2, 2, 4, 4, 8, 16, 32, 0),
@@ -237,7 +245,7 @@ class Frames:
         if "member" in name or "instance" in name:
             return chance.choice(("", "member", *self._known.members))
         if name == "resource_name":
-            return chance.choice((*self._known.topics, "1", "", "2"))
+            return chance.choice((*self._known.topics, str(NODE), "", "2"))
         return chance.choice(self._known.topics)
 
     def _uuid(self) -> UUID | None:

@@ -1,4 +1,4 @@
-"""The largest requests: for each array of each API that is served, frames that name any number of things in it.
+"""The largest requests: for each array of each API of brokers' listeners, frames that name any number of things in it.
 
 In: how many items. Out: whole frames. kio writes them, from Kafka's schemas, so that no reader or writer of ours must
 agree with itself.
@@ -17,7 +17,7 @@ from tests.fuzz.frames import _shape
 from tests.properties.kio_oracle import kio_bytes, kio_class
 
 from stratalog.broker.apis import APIS
-from stratalog.wire.apis import is_flexible
+from stratalog.wire.apis import ListenerKind, is_flexible
 from stratalog.wire.records import Record, build_batch
 
 TOPIC = "large"
@@ -107,6 +107,8 @@ def large_requests(topic_id: UUID) -> dict[str, Large]:
     """
     found = {}
     for key, api in sorted(APIS.items()):
+        if ListenerKind.BROKER not in api.listeners:
+            continue  # the process under attack has no listener that serves it
         for version in range(api.served[0], api.served[1] + 1):
             cls = kio_class(key, version, "request")
             for path in _arrays(cls, ()):

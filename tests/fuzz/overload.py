@@ -4,7 +4,8 @@ usage: python -m tests.fuzz.overload [--seconds 10] [--mib 100] [--kafka]
 
 In: how long each flood lasts, how large a request may be. Out: a line for each attack. The command starts a broker of
 ours, and with --kafka also one of Apache Kafka. The attacks: 16 connections that pipeline without pause; 2,000 fetches
-of damaged data; the largest request for each array of each API, of things that are not there and of one that is.
+of damaged data; the largest request for each array of each API of a broker's listener, of things that are not there and
+of one that is.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Goal: no request, however large, keeps other clients from being served or leaves memory behind.
 
-Method: a real broker; for each array of each API the largest request that is decoded, of things that are not there and
-of one that is; another client asks all the while. A broker's usual limit is 50 times this one: see the command.
+Method: a real broker; for each array of each API of its listener the largest request that is decoded, of things that
+are not there and of one that is; another client asks all the while. A broker's usual limit is 50 times this one: see
+the command.
 """
 
 from pathlib import Path

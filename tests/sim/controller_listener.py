@@ -1,6 +1,6 @@
 """A controller's listener on a node that has none in its configuration.
 
-In: a started machine. Out: a connection to that listener. It serves what a controller serves to brokers.
+In: a started machine. Out: that listener, or a connection to it. It serves what a controller serves to brokers.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ from stratalog.wire.apis import ListenerKind
 PORT = 9093
 
 
-async def connect_controller(machine: Machine) -> Raw:
-    """Open the listener, and connect to it."""
+async def listen_as_controller(machine: Machine) -> None:
+    """Open the listener."""
     node = machine.node
     dispatcher = Dispatcher(machine.broker, node._connections.turns)
     context = ListenerContext("CONTROLLER", ListenerKind.CONTROLLER)
@@ -29,6 +29,11 @@ async def connect_controller(machine: Machine) -> Raw:
         PLAINTEXT,
     )
     node._bound.append(bound)
+
+
+async def connect_controller(machine: Machine) -> Raw:
+    """Open the listener, and connect to it."""
+    await listen_as_controller(machine)
     return await Raw.connect(machine.world.network, port=PORT)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from tests.sim.controller_listener import PORT, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -16,6 +17,7 @@ from stratalog.errors import ErrorCode
 from stratalog.ports import PLAINTEXT
 from stratalog.wire.apis import ListenerKind
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from stratalog.wire.messages.create_topics import CreateTopicsRequest
 from stratalog.wire.messages.fetch import FetchRequest
 from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -96,16 +98,40 @@ def test_a_listener_serves_the_apis_of_its_kind_alone() -> None:
         machine = Machine(World(1))
         await machine.start()
         raw = await Raw.connect(machine.world.network)
-        everything = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}
-        assert everything == set(APIS), "each API that is served belongs to brokers' listeners"
+        shown = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}
+        assert shown == {key for key in APIS if ListenerKind.BROKER in APIS[key].listeners}
+        assert {FetchRequest.KEY, CreateTopicsRequest.KEY, MetadataRequest.KEY} <= shown
+        assert BrokerHeartbeatRequest.KEY not in shown
+        stranger = await Raw.connect(machine.world.network)
+        heartbeat = BrokerHeartbeatRequest(
+            broker_id=2, current_metadata_offset=0, want_fence=False, want_shut_down=False
+        )
+        stranger.tell(0, heartbeat)
+        await stranger.closed
         (session,) = sessions(machine, "raw")
         session.listener = replace(session.listener, kind=ListenerKind.CONTROLLER)
         shown = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}
         assert shown == {key for key in APIS if ListenerKind.CONTROLLER in APIS[key].listeners}
-        assert {FetchRequest.KEY, CreateTopicsRequest.KEY} <= shown
+        assert {FetchRequest.KEY, CreateTopicsRequest.KEY, BrokerHeartbeatRequest.KEY} <= shown
         assert MetadataRequest.KEY not in shown
         raw.tell(9, MetadataRequest(topics=None))
         await raw.closed
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_controllers_listener_has_limits_of_its_own() -> None:
+    async def story() -> None:
+        machine = Machine(World(1), {"listener.name.controller.max.connections": "1"})
+        await machine.start()
+        first = await connect_controller(machine)
+        assert (await first.ask(2, ApiVersionsRequest())).error_code == ErrorCode.none
+        assert len(sessions(machine, "raw")) == 1
+        refused = await Raw.connect(machine.world.network, port=PORT)
+        await refused.closed
+        broker = await Raw.connect(machine.world.network)
+        assert (await broker.ask(2, ApiVersionsRequest())).error_code == ErrorCode.none
         await machine.stop()
 
     run(story())

@@ -55,7 +55,6 @@ class Connections:
             self.memory,
             self.turns,
         )
-        self._config = config
         self._count = count
         self._all: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
@@ -63,6 +62,7 @@ class Connections:
         # When the next connection would be served, were they evenly spread; "": on all listeners together.
         self._turn_s: dict[str, float] = {}
         self._log = structlog.get_logger()
+        self._listeners = {""}
         self.configure(config)
 
     def __len__(self) -> int:
@@ -73,10 +73,10 @@ class Connections:
 
     def configure(self, config: BrokerConfig) -> None:
         """Take the limits of settings as they are now."""
-        listeners = ["", *(listener.name for listener in config.listeners)]
-        self._max = {one: config.int(_limit(one, "max.connections")) for one in listeners}
+        self._config = config
+        self._max = {one: config.int(_limit(one, "max.connections")) for one in self._listeners}
         self._rate = {
-            one: config.int(_limit(one, "max.connection.creation.rate")) for one in listeners
+            one: config.int(_limit(one, "max.connection.creation.rate")) for one in self._listeners
         }
         self._max_by_host = config.int("max.connections.per.ip")
         self._max_of_host = dict(
@@ -84,7 +84,9 @@ class Connections:
         )
 
     def accepting(self, serve: Serve, listener: ListenerContext) -> Callable[[], Connection]:
-        """Makes the protocol of each connection that comes to a listener."""
+        """Makes the protocol of each connection that comes to a listener, whose limits hold from now on."""
+        self._listeners.add(listener.name)
+        self.configure(self._config)
 
         def accept() -> Connection:
             return Connection(
