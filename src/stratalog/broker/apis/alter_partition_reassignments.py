@@ -5,7 +5,7 @@ v1 whether a replication factor may change (KIP-860).
 Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.authorizer import Operation
@@ -19,9 +19,6 @@ from stratalog.wire.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-
-_AT_ONCE: Final = 1000
-"""Reassignments of one decision."""
 
 
 class Needs(NamedTuple):
@@ -46,8 +43,7 @@ async def handle(
         async for one in call.pace.each(topic.partitions)
     ]
     results: list[Reassigned] = []
-    for first in range(0, len(requested), _AT_ONCE):
-        some = requested[first : first + _AT_ONCE]
+    async for some in call.pace.parts(requested):
         if is_allowed:
             results += await call.needs.controller.alter_reassignments(
                 some, may_change_factor=may_change

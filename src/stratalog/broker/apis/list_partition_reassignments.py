@@ -32,15 +32,22 @@ async def handle(
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=None, topics=[]
         )
-    requested = None
-    if call.body.topics is not None:
+    controller = call.needs.controller
+    if call.body.topics is None:
+        ongoing = await controller.reassignments(None)
+    else:
         requested = [
             TopicPartition(topic.name, index)
             for topic in call.body.topics
             async for index in call.pace.each(topic.partition_indexes)
         ]
+        ongoing = [
+            one
+            async for some in call.pace.parts(requested)
+            for one in await controller.reassignments(some)
+        ]
     found: dict[str, list[OngoingPartitionReassignment]] = {}
-    for (name, index), partition in await call.needs.controller.reassignments(requested):
+    async for (name, index), partition in call.pace.each(ongoing):
         row = OngoingPartitionReassignment(
             partition_index=index,
             replicas=partition.replicas,
