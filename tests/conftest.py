@@ -1,9 +1,11 @@
 """Every test's environment, and a summary of what this machine could not provide."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # A slow machine is no failure: no test is judged by the wall clock.
@@ -33,6 +35,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not tested")
         for reason, count in sorted(reasons.items()):
             terminalreporter.line(f"{count} skipped: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def default_log_output() -> Iterator[None]:
+    """Undo what a test configured of the log: a server in this process writes past the captured output."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -228,6 +228,7 @@ def test_a_waiting_fetch_is_answered_by_the_rights_of_its_own_client() -> None:
     """Fetches that wait for the same records share what one of them reads, unless their clients' rights may differ."""
 
     async def tell(machine: Machine, raw: Either, _named: Named) -> None:
+        await asyncio.sleep(1)  # the connections of `raw` are accepted by then
         known = set(machine.node._connections)
         bob = await Raw.connect(machine.world.network)
         await bob.ask(2, ApiVersionsRequest())
