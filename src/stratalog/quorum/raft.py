@@ -136,7 +136,7 @@ class Raft:
         return self.tick(now_ms)
 
     def tick(self, now_ms: int) -> list[Output]:
-        """Do what is due; return all outputs since the last call."""
+        """Act on the timers that are due; return all outputs since the last call."""
         self._run_timers(now_ms)
         self._send_requests(now_ms)
         outputs, self._member.outputs = self._member.outputs, []

@@ -1,7 +1,7 @@
 """The upkeep of log directories: retention, checkpoints, segments that were closed, idle files.
 
 In: hosted partitions, settings. Out: repeated work, for each directory in tasks of its own: a stalled drive delays no
-other directory. It decides nothing: a partition knows what is due.
+other directory. It decides nothing: each partition returns its due effects.
 """
 
 import asyncio
