@@ -416,7 +416,11 @@ NEXT = {
     "encode_checkpoint": "the cluster: `strata storage format` writes bootstrap.checkpoint",
 }
 """Definitions that only tests call today, and the issue that needs them."""
-NEXT_MODULES = {"stratalog.replication.fetcher"}  # imported by tests alone; the cluster needs it
+NEXT_MODULES = {
+    "stratalog.client.peer",
+    "stratalog.replication.fetcher",
+}
+"""Modules that only tests import today: the cluster needs them."""
 
 
 def test_no_definition_is_for_tests_alone() -> None:

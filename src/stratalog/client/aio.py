@@ -32,8 +32,8 @@ from stratalog.client.calls import (
     TopicResult,
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
-from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
+from stratalog.client.link import Link, open_link
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.ids import TopicPartition
@@ -41,88 +41,6 @@ from stratalog.wire.ids import TopicPartition
 __all__ = ["Client", "Pipeline"]
 
 T = TypeVar("T")
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection: the core's state, the transport, and the futures of pending answers."""
-
-    def __init__(self, address: BrokerAddress, client_id: str) -> None:
-        self.peer = f"{address.host}:{address.port}"
-        self.core = ClientConnection(self.peer, client_id)
-        self.closed = False
-        self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._writable = asyncio.Event()
-        self._writable.set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
-        return self.core.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            answers = self.core.received(nbytes)
-        except Unavailable as error:
-            self._fail(error)
-            return
-        for correlation_id, answer in answers:
-            future = self._waiting.pop(correlation_id)
-            if future.done():  # the caller has given up
-                continue
-            if isinstance(answer, Rejected):
-                _refuse(future, answer)
-            else:
-                future.set_result(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(
-            Unavailable(f"broker {self.peer} closed the connection" + (f": {exc}" if exc else ""))
-        )
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def close(self) -> None:
-        self._fail(Unavailable(f"connection to broker {self.peer} is closed"))
-
-    def send(self, call: Call[T]) -> "asyncio.Future[T]":
-        """Send at once; the future has the answer. Requests of one link arrive in the order of these calls."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        if self.closed or self._transport is None:
-            _refuse(future, Unavailable(f"broker {self.peer} closed the connection"))
-            return future
-        correlation_id, pieces = self.core.send(call)
-        self._transport.writelines(pieces)
-        if call.unanswered is not None:
-            future.set_result(call.unanswered)
-        else:
-            self._waiting[correlation_id] = future
-        return future
-
-    async def writable(self) -> None:
-        """Wait while the transport holds more than it wants."""
-        await self._writable.wait()
-
-    def _fail(self, error: Unavailable) -> None:
-        self.closed = True
-        self._writable.set()
-        if self._transport is not None:
-            self._transport.abort()
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                _refuse(future, error)
-
-
-def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
-    """Fail a future whose caller may have stopped waiting, by Ctrl-C or an earlier failure."""
-    future.set_exception(error)
-    future.exception()  # else asyncio reports "exception was never retrieved" for it
 
 
 class Client:
@@ -136,7 +54,7 @@ class Client:
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
         self.timeout_s = timeout_s
-        self._links: dict[tuple[str, int], _Link] = {}
+        self._links: dict[tuple[str, int], Link] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
 
     @classmethod
@@ -273,7 +191,7 @@ class Client:
         """One call on one broker (None: any), without retries."""
         return cast("T", await self._ask(Ask(node_id, call)))
 
-    async def leader_link(self, topic: str, partition: int) -> _Link:
+    async def leader_link(self, topic: str, partition: int) -> Link:
         return await self.link_to((await self.leader_of(topic, partition))[0])
 
     async def leader_of(self, topic: str, partition: int) -> tuple[int, UUID]:
@@ -281,7 +199,7 @@ class Client:
         leader = await self._run(self._view.leader(topic, partition))
         return leader, self._view.topics[topic].topic_id
 
-    async def link_to(self, node_id: int) -> _Link:
+    async def link_to(self, node_id: int) -> Link:
         for address in self._view.candidates(node_id):
             return await self._link(address)
         raise Unavailable(f"broker {node_id} is not in the cluster")
@@ -314,44 +232,20 @@ class Client:
                 failure = error
         raise failure
 
-    async def within(self, link: _Link, future: "asyncio.Future[T]") -> T:
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await future
-        except TimeoutError:
-            link.close()  # what is behind the late answer would be late too
-            raise Unavailable(
-                f"broker {link.peer} did not answer in {self.timeout_s:g} s"
-            ) from None
+    async def within(self, link: Link, future: "asyncio.Future[T]") -> T:
+        """Return the answer, or close the link and raise Unavailable once the client's timeout is over."""
+        return await link.within(self.timeout_s, future)
 
-    async def _link(self, address: BrokerAddress) -> _Link:
+    async def _link(self, address: BrokerAddress) -> Link:
         key = (address.host, address.port)
         async with self._opening.setdefault(key, asyncio.Lock()):
             link = self._links.get(key)
             if link is None or link.closed:
-                link = await self._open(address)
+                link = await open_link(
+                    self._network, *key, client_id=self._client_id, timeout_s=self.timeout_s
+                )
                 self._links[key] = link
             return link
-
-    async def _open(self, address: BrokerAddress) -> _Link:
-        peer = f"{address.host}:{address.port}"
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                _, protocol = await self._network.connect(
-                    address.host, address.port, lambda: _Link(address, self._client_id)
-                )
-        except TimeoutError:
-            raise Unavailable(
-                f"broker {peer} unreachable: no connection in {self.timeout_s:g} s"
-            ) from None
-        except OSError as error:
-            raise Unavailable(f"broker {peer} unreachable: {reason(error)}") from error
-        link = cast("_Link", protocol)
-        try:
-            link.core.versions = await self.within(link, link.send(calls.api_versions()))
-        except Unavailable as error:
-            raise link.core.unreachable(error) from error
-        return link
 
 
 class Pipeline:
@@ -364,7 +258,7 @@ class Pipeline:
         self._client = client
         self._acks = acks
         self._window = window
-        self._in_flight: deque[tuple[_Link, asyncio.Future[Produced]]] = deque()
+        self._in_flight: deque[tuple[Link, asyncio.Future[Produced]]] = deque()
         self._failure: Exception | None = None
         self.acknowledged = 0
         """Batches acknowledged so far."""

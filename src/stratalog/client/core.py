@@ -47,8 +47,12 @@ class _Open:
 class ClientConnection:
     """One connection's protocol state. `versions` is empty until an ApiVersions answer has been put there."""
 
-    def __init__(self, peer: str, client_id: str) -> None:
+    def __init__(
+        self, peer: str, client_id: str, spoken: Mapping[int, tuple[int, int]] = SPOKEN
+    ) -> None:
+        """`spoken`: for each API the lowest and highest version that the caller can build and read."""
         self.peer = peer
+        self._spoken = spoken
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._client_id = client_id
         self._frames = FrameReader(MAX_FRAME_BYTES)
@@ -121,7 +125,7 @@ class ClientConnection:
             return correlation_id, error
 
     def _version(self, api_key: int, limit: int) -> int:
-        lowest, highest = SPOKEN[api_key]
+        lowest, highest = self._spoken[api_key]
         highest = min(highest, limit)
         if api_key == API_VERSIONS:
             return highest

@@ -1,0 +1,145 @@
+"""One asyncio connection to a broker or controller.
+
+In: calls. Out: their answers, as futures. It never connects again and never repeats a call: `Client` and `Peer` do.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from stratalog.client import calls
+from stratalog.client.apis import SPOKEN
+from stratalog.client.calls import Call
+from stratalog.client.core import ClientConnection, reason
+from stratalog.errors import Rejected, Unavailable
+from stratalog.ports import Network
+
+__all__ = ["Link", "open_link"]
+
+T = TypeVar("T")
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection: the core's state, the transport, and the futures of pending answers."""
+
+    def __init__(self, core: ClientConnection) -> None:
+        """Use `open_link`."""
+        self.peer = core.peer
+        self.core = core
+        self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
+        return self.core.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            answers = self.core.received(nbytes)
+        except Unavailable as error:
+            self._fail(error)
+            return
+        for correlation_id, answer in answers:
+            future = self._waiting.pop(correlation_id)
+            if future.done():  # the caller has given up
+                continue
+            if isinstance(answer, Rejected):
+                _refuse(future, answer)
+            else:
+                future.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(
+            Unavailable(f"broker {self.peer} closed the connection" + (f": {exc}" if exc else ""))
+        )
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def close(self) -> None:
+        self._fail(Unavailable(f"connection to broker {self.peer} is closed"))
+
+    def send(self, call: Call[T]) -> "asyncio.Future[T]":
+        """Send at once; the future has the answer. Requests of one link arrive in the order of these calls."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self.closed or self._transport is None:
+            _refuse(future, Unavailable(f"broker {self.peer} closed the connection"))
+            return future
+        correlation_id, pieces = self.core.send(call)
+        self._transport.writelines(pieces)
+        if call.unanswered is not None:
+            future.set_result(call.unanswered)
+        else:
+            self._waiting[correlation_id] = future
+        return future
+
+    async def writable(self) -> None:
+        """Wait while the transport holds more than it wants."""
+        await self._writable.wait()
+
+    async def within(self, timeout_s: float, future: "asyncio.Future[T]") -> T:
+        """Return the answer. After `timeout_s`, close the link and raise Unavailable: later answers would be late."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            self.close()
+            raise Unavailable(f"broker {self.peer} did not answer in {timeout_s:g} s") from None
+
+    def _fail(self, error: Unavailable) -> None:
+        self.closed = True
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                _refuse(future, error)
+
+
+def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
+    """Fail a future whose caller may have stopped waiting, by Ctrl-C or an earlier failure."""
+    future.set_exception(error)
+    future.exception()  # else asyncio reports "exception was never retrieved" for it
+
+
+async def open_link(
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    timeout_s: float,
+    spoken: Mapping[int, tuple[int, int]] = SPOKEN,
+) -> Link:
+    """Connect, and agree on versions: of each API the highest one within `spoken` that the server has too.
+
+    Raises Unavailable where the server does not answer within `timeout_s`.
+    """
+    core = ClientConnection(f"{host}:{port}", client_id, spoken)
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, protocol = await network.connect(host, port, lambda: Link(core))
+    except TimeoutError:
+        raise Unavailable(
+            f"broker {core.peer} unreachable: no connection in {timeout_s:g} s"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"broker {core.peer} unreachable: {reason(error)}") from error
+    link = cast("Link", protocol)
+    try:
+        core.versions = await link.within(timeout_s, link.send(calls.api_versions()))
+    except Unavailable as error:
+        raise core.unreachable(error) from error
+    except asyncio.CancelledError:
+        link.close()
+        raise
+    return link

@@ -1,0 +1,84 @@
+"""A node's connection to another node of the cluster, opened on demand.
+
+In: requests as the generated classes of `wire/messages`. Out: the responses. It never repeats a request: the caller
+knows whether the other node may have carried it out.
+
+A server serves the requests of one connection in order, so a Fetch that waits holds up what is sent after it. Callers
+that must not wait for one another have a `Peer` each, as Kafka's threads have a NetworkClient each.
+"""
+
+import asyncio
+from typing import Final, TypeVar
+
+from stratalog.client.calls import asking
+from stratalog.client.link import Link, open_link
+from stratalog.errors import Unavailable
+from stratalog.ports import Network
+from stratalog.wire.apis import APIS
+from stratalog.wire.messages import Request
+
+__all__ = ["Peer"]
+
+R = TypeVar("R")
+_SPOKEN: Final = {api.key: (api.oldest, api.newest) for api in APIS.values()}
+"""Nodes build and read every version: the server's ApiVersions answer names those that it has enabled."""
+
+
+class Peer:
+    """The connection to the node at `host:port`."""
+
+    def __init__(
+        self, network: Network, host: str, port: int, *, client_id: str, timeout_s: float
+    ) -> None:
+        """`timeout_s` bounds each request, and opening the connection."""
+        self.host = host
+        self.port = port
+        self._network = network
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._link: Link | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+
+    async def request(self, request: Request[R]) -> R:
+        """Send a request in the highest version that both nodes have; return the response.
+
+        Requests leave in the order of the calls. Raises Unavailable where the node cannot be reached, the connection
+        breaks, or no response comes in time: the connection is closed then, and the next call opens another one.
+        Raises Rejected(UNSUPPORTED_VERSION) where the node does not serve the API.
+        """
+        link = await self._open()
+        return await link.within(self._timeout_s, link.send(asking(request, _itself)))
+
+    def close(self) -> None:
+        """Close the connection for good. Pending and later requests raise Unavailable."""
+        self._is_closed = True
+        if self._link is not None:
+            self._link.close()
+
+    async def _open(self) -> Link:
+        async with self._opening:
+            link = self._link
+            if link is None or link.closed:
+                self._check_open()
+                link = await open_link(
+                    self._network,
+                    self.host,
+                    self.port,
+                    client_id=self._client_id,
+                    timeout_s=self._timeout_s,
+                    spoken=_SPOKEN,
+                )
+                self._link = link
+                if self._is_closed:  # meanwhile
+                    link.close()
+            self._check_open()
+            return link
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Unavailable(f"connection to {self.host}:{self.port} is closed")
+
+
+def _itself(response: R) -> R:
+    return response
