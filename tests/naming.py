@@ -20,13 +20,6 @@ CLASS_NAMES_BANNED = {
 MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
 NAMES_BANNED = {"asked", "known", "said", "tell", "there", "wish"}
 """Alone they do not say what a value is: requested, existing, message, report, present, settings."""
-NAMES_NOT_YET = (
-    "src/stratalog/broker/apis/",
-    "src/stratalog/broker/coordination/",
-    "src/stratalog/kernels/compiled.py",
-    "src/stratalog/quorum/",
-)
-"""Where such names are left."""
 PAIRS = {
     "src/stratalog/adapters/cassandra_session.py": "host and port",
     "src/stratalog/cli/main.py": "a message and an exit code",
@@ -67,7 +60,7 @@ def partitions_have_one_identity(file: "Source") -> Iterator[str]:
 
 
 def values_are_named(file: "Source") -> Iterator[str]:
-    if not file.path.startswith("src/") or file.is_generated or file.path.startswith(NAMES_NOT_YET):
+    if not file.path.startswith("src/") or file.is_generated:
         return
     for node in ast.walk(file.tree):
         match node:

@@ -218,10 +218,10 @@ def _place_open(transactions: Any, state: Any, producer: int, last_offset: int) 
     there are open ones, the producer of one.
     """
     while state[WAITING] < transactions.shape[0] and transactions[state[WAITING], 1] <= last_offset:
-        known = False
+        is_open = False
         for place in range(state[OPEN]):
-            known |= transactions[place, 2] == transactions[state[WAITING], 0]
-        if not known:
+            is_open |= transactions[place, 2] == transactions[state[WAITING], 0]
+        if not is_open:
             transactions[state[OPEN], 2] = transactions[state[WAITING], 0]
             state[OPEN] += 1
         state[WAITING] += 1

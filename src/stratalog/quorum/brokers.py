@@ -106,7 +106,7 @@ def registered(image: Image, broker_id: int, broker_epoch: int) -> Broker:
 
 
 def register(
-    cluster: Cluster, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int
+    cluster: Cluster, sessions: BrokerSessions, registration: BrokerRegistration, now_ms: int
 ) -> Decision[Any, int]:
     """Register a broker, fenced; answer: its epoch. A second request of one incarnation amends the registration.
 
@@ -114,17 +114,17 @@ def register(
     directories or features, UNSUPPORTED_VERSION for a finalized feature that the broker does not support.
     """
     image = cluster.image
-    before = image.brokers.get(asked.id)
-    is_new = _check(image, sessions, asked, now_ms)
+    before = image.brokers.get(registration.id)
+    is_new = _check(image, sessions, registration, now_ms)
     # Any offset not used yet is above every earlier registration's epoch.
     broker = Broker(
-        id=asked.id,
+        id=registration.id,
         epoch=image.offset + 1,
-        incarnation_id=asked.incarnation_id,
-        endpoints=asked.endpoints,
-        rack=asked.rack,
-        directories=asked.directories,
-        features=asked.features,
+        incarnation_id=registration.incarnation_id,
+        endpoints=registration.endpoints,
+        rack=registration.rack,
+        directories=registration.directories,
+        features=registration.features,
     )
     if before is not None and not is_new:
         broker = replace(
@@ -135,25 +135,25 @@ def register(
             cordoned_directories=before.cordoned_directories,
         )
         return Decision([] if broker == before else [broker_record(broker)], before.epoch)
-    sessions.end(asked.id)
-    records = _retired(cluster, asked, cluster.index.members(asked.id))
+    sessions.end(registration.id)
+    records = _retired(cluster, registration, cluster.index.members(registration.id))
     return Decision([*records, broker_record(broker)], broker.epoch)
 
 
 def partitions_to_retire(
-    cluster: Cluster, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int
+    cluster: Cluster, sessions: BrokerSessions, registration: BrokerRegistration, now_ms: int
 ) -> Decision[Any, list[TopicIdPartition]]:
     """Answer: the partitions for `retire`, where they are too many for one decision; raises as `register`."""
-    is_new = _check(cluster.image, sessions, asked, now_ms)
-    members = cluster.index.members(asked.id) if is_new else []
+    is_new = _check(cluster.image, sessions, registration, now_ms)
+    members = cluster.index.members(registration.id) if is_new else []
     return Decision([], members if len(members) > ELECTED_AT_ONCE else [])
 
 
 def retire(
-    cluster: Cluster, asked: BrokerRegistration, keys: Iterable[TopicIdPartition]
+    cluster: Cluster, registration: BrokerRegistration, keys: Iterable[TopicIdPartition]
 ) -> Decision[Any, None]:
     """Take an earlier incarnation out of these partitions, so that `register` finds little to do."""
-    return Decision(_retired(cluster, asked, _present(cluster.image, keys)), None)
+    return Decision(_retired(cluster, registration, _present(cluster.image, keys)), None)
 
 
 def elect_leaderless(cluster: Cluster, keys: Iterable[TopicIdPartition]) -> Decision[Any, None]:
@@ -163,11 +163,15 @@ def elect_leaderless(cluster: Cluster, keys: Iterable[TopicIdPartition]) -> Deci
 
 
 def _retired(
-    cluster: Cluster, asked: BrokerRegistration, keys: Iterable[TopicIdPartition]
+    cluster: Cluster, registration: BrokerRegistration, keys: Iterable[TopicIdPartition]
 ) -> list[Any]:
-    before = cluster.image.brokers.get(asked.id)
-    lost_data = has_elr(cluster.image) and (before is None or before.epoch != asked.previous_epoch)
-    electorate = cluster.electorate(leaving=asked.id, lost_data=asked.id if lost_data else None)
+    before = cluster.image.brokers.get(registration.id)
+    lost_data = has_elr(cluster.image) and (
+        before is None or before.epoch != registration.previous_epoch
+    )
+    electorate = cluster.electorate(
+        leaving=registration.id, lost_data=registration.id if lost_data else None
+    )
     return [*electorate.update(keys)]
 
 
@@ -205,7 +209,7 @@ def fence_stale(
 def heartbeat(
     cluster: Cluster,
     sessions: BrokerSessions,
-    asked: BrokerHeartbeat,
+    request: BrokerHeartbeat,
     *,
     registered_at: int,
     now_ms: int,
@@ -214,13 +218,13 @@ def heartbeat(
 
     Raises Rejected(STALE_BROKER_EPOCH).
     """
-    broker = registered(cluster.image, asked.broker_id, asked.broker_epoch)
-    is_caught_up = asked.metadata_offset >= registered_at
-    sessions.contact(broker, asked.metadata_offset, now_ms)
+    broker = registered(cluster.image, request.broker_id, request.broker_epoch)
+    is_caught_up = request.metadata_offset >= registered_at
+    sessions.contact(broker, request.metadata_offset, now_ms)
     now = _state(broker, sessions)
-    records = _directories(cluster, broker, asked)
+    records = _directories(cluster, broker, request)
     # A change of directories comes alone: the next heartbeat asks for the other state again, and sees it applied.
-    after = now if records else _next_state(cluster, sessions, broker, asked, is_caught_up)
+    after = now if records else _next_state(cluster, sessions, broker, request, is_caught_up)
     leaderless: Sequence[TopicIdPartition] = ()
     if after is not now:
         match after:
@@ -254,18 +258,18 @@ def _next_state(
     cluster: Cluster,
     sessions: BrokerSessions,
     broker: Broker,
-    asked: BrokerHeartbeat,
+    request: BrokerHeartbeat,
     is_caught_up: bool,  # noqa: FBT001 - private
 ) -> _State:
     match _state(broker, sessions):
         case _State.FENCED:
-            if asked.want_shutdown:
+            if request.want_shutdown:
                 return _State.SHUTDOWN_NOW
-            return _State.UNFENCED if is_caught_up and not asked.want_fence else _State.FENCED
+            return _State.UNFENCED if is_caught_up and not request.want_fence else _State.FENCED
         case _State.UNFENCED:
-            if asked.want_fence:
-                return _State.SHUTDOWN_NOW if asked.want_shutdown else _State.FENCED
-            if not asked.want_shutdown:
+            if request.want_fence:
+                return _State.SHUTDOWN_NOW if request.want_shutdown else _State.FENCED
+            if not request.want_shutdown:
                 return _State.UNFENCED
             leads = cluster.index.leads(broker.id)
             return _State.CONTROLLED_SHUTDOWN if leads else _State.SHUTDOWN_NOW
@@ -303,10 +307,10 @@ def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
     return [_change(broker, in_controlled_shutdown=1), *records]
 
 
-def _directories(cluster: Cluster, broker: Broker, asked: BrokerHeartbeat) -> list[Any]:
+def _directories(cluster: Cluster, broker: Broker, request: BrokerHeartbeat) -> list[Any]:
     """Return what follows from directories that failed or were cordoned since the broker's last heartbeat."""
     records: list[Any] = []
-    failed = set(broker.directories) & set(asked.offline_directories)
+    failed = set(broker.directories) & set(request.offline_directories)
     if failed:
         partition = cluster.image.partition
         gone = [
@@ -318,7 +322,7 @@ def _directories(cluster: Cluster, broker: Broker, asked: BrokerHeartbeat) -> li
         left = tuple(one for one in broker.directories if one not in failed)
         if left:  # an empty list means that nothing changed; a broker without directories stops
             records.append(_change(broker, log_dirs=left))
-    cordoned = asked.cordoned
+    cordoned = request.cordoned
     if cordoned is not None and (
         broker.cordoned_directories is None or set(broker.cordoned_directories) != set(cordoned)
     ):
@@ -330,49 +334,53 @@ def _change(broker: Broker, **changed: Any) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, **changed)
 
 
-def _check(image: Image, sessions: BrokerSessions, asked: BrokerRegistration, now_ms: int) -> bool:
+def _check(
+    image: Image, sessions: BrokerSessions, registration: BrokerRegistration, now_ms: int
+) -> bool:
     """Return whether a new incarnation registers; raises Rejected as `register`."""
-    before = image.brokers.get(asked.id)
-    is_new = before is None or before.incarnation_id != asked.incarnation_id
+    before = image.brokers.get(registration.id)
+    is_new = before is None or before.incarnation_id != registration.incarnation_id
     if before is not None and is_new and sessions.is_alive(before, now_ms):
         raise Rejected(
             ErrorCode.duplicate_broker_registration,
-            f"another incarnation of broker {asked.id} is alive, or was within the session time-out",
+            f"another incarnation of broker {registration.id} is alive, or was within the session time-out",
         )
-    _check_directories(image, asked)
-    _check_features(image, asked)
+    _check_directories(image, registration)
+    _check_features(image, registration)
     return is_new
 
 
-def _check_directories(image: Image, asked: BrokerRegistration) -> None:
+def _check_directories(image: Image, registration: BrokerRegistration) -> None:
     reason = None
-    if not asked.directories:
+    if not registration.directories:
         reason = "no directories"
-    elif any(directory.int <= DIRECTORY_RESERVED_MAX for directory in asked.directories):
+    elif any(directory.int <= DIRECTORY_RESERVED_MAX for directory in registration.directories):
         reason = "a reserved directory id"
-    elif len(set(asked.directories)) < len(asked.directories):
+    elif len(set(registration.directories)) < len(registration.directories):
         reason = "a directory id twice"
     else:
         for other in image.brokers.values():
-            shared = set(other.directories) & set(asked.directories)
-            if other.id != asked.id and shared:
+            shared = set(other.directories) & set(registration.directories)
+            if other.id != registration.id and shared:
                 reason = f"directory {min(shared)} of broker {other.id}"
     if reason is not None:
-        raise Rejected(ErrorCode.invalid_registration, f"broker {asked.id} registers with {reason}")
+        raise Rejected(
+            ErrorCode.invalid_registration, f"broker {registration.id} registers with {reason}"
+        )
 
 
-def _check_features(image: Image, asked: BrokerRegistration) -> None:
+def _check_features(image: Image, registration: BrokerRegistration) -> None:
     """A feature that one of both does not name is at level 0 there."""
-    ranges = {feature.name: feature for feature in asked.features}
+    ranges = {feature.name: feature for feature in registration.features}
     for name in sorted({*ranges, *image.features}):
         level = image.features.get(name, 0)
-        known = ranges.get(name, FeatureRange(name, 0, 0))
+        supported = ranges.get(name, FeatureRange(name, 0, 0))
         if name == METADATA_VERSION and name not in ranges:
             raise Rejected(
-                ErrorCode.invalid_registration, f"broker {asked.id} does not name {name}"
+                ErrorCode.invalid_registration, f"broker {registration.id} does not name {name}"
             )
-        if not known.min_level <= level <= known.max_level:
+        if not supported.min_level <= level <= supported.max_level:
             raise Rejected(
                 ErrorCode.unsupported_version,
-                f"broker {asked.id} does not support {name} at level {level}",
+                f"broker {registration.id} does not support {name} at level {level}",
             )

@@ -69,13 +69,13 @@ class SettingRules(Protocol):
 
 
 def alter_records(
-    image: Image, asked: Sequence[Alteration], rules: SettingRules
+    image: Image, alterations: Sequence[Alteration], rules: SettingRules
 ) -> tuple[list[ConfigRecord], list[Altered]]:
     """Records for what can be changed, and one result per resource, in order; what is so already writes none."""
-    counts = Counter((one.resource_type, one.resource_name) for one in asked)
+    counts = Counter((one.resource_type, one.resource_name) for one in alterations)
     records: list[ConfigRecord] = []
     results: list[Altered] = []
-    for key, one in {(one.resource_type, one.resource_name): one for one in asked}.items():
+    for key, one in {(one.resource_type, one.resource_name): one for one in alterations}.items():
         before = image.configs.get(key, {})
         try:
             if counts[key] > 1:
@@ -105,8 +105,8 @@ def _check_resource(image: Image, resource_type: int, name: str) -> None:
                 raise Rejected(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
         case ResourceType.BROKER:
             # The empty name stands for all brokers.
-            known = not name or (name.isdecimal() and int(name) in image.brokers)
-            if not known:
+            exists = not name or (name.isdecimal() and int(name) in image.brokers)
+            if not exists:
                 raise Rejected(ErrorCode.invalid_request, f"there is no broker {name!r}")
         case _:
             raise Rejected(

@@ -141,33 +141,33 @@ class Controller:
         others = (one for one in self.image.brokers.values() if one.id != own_broker)
         self._sessions.start(others, now_ms)
 
-    def register_broker(self, asked: BrokerRegistration, now_ms: int) -> Decision[Any, int]:
+    def register_broker(self, registration: BrokerRegistration, now_ms: int) -> Decision[Any, int]:
         """Register a broker, fenced; answer: its epoch. Raises Rejected as `brokers.register`."""
-        return brokers.register(self._cluster(), self._sessions, asked, now_ms)
+        return brokers.register(self._cluster(), self._sessions, registration, now_ms)
 
     def partitions_to_retire(
-        self, asked: BrokerRegistration, now_ms: int
+        self, registration: BrokerRegistration, now_ms: int
     ) -> Decision[Any, list[TopicIdPartition]]:
         """Answer: the partitions that an earlier incarnation must leave first; raises Rejected as `register_broker`."""
-        return brokers.partitions_to_retire(self._cluster(), self._sessions, asked, now_ms)
+        return brokers.partitions_to_retire(self._cluster(), self._sessions, registration, now_ms)
 
     def retire_broker(
-        self, asked: BrokerRegistration, keys: Sequence[TopicIdPartition]
+        self, registration: BrokerRegistration, keys: Sequence[TopicIdPartition]
     ) -> Decision[Any, None]:
         """Take an earlier incarnation out of these partitions, ahead of `register_broker`."""
-        return brokers.retire(self._cluster(), asked, keys)
+        return brokers.retire(self._cluster(), registration, keys)
 
     def elect_leaderless(self, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
         """Elect leaders for these partitions, which `heartbeat` left without."""
         return brokers.elect_leaderless(self._cluster(), keys)
 
-    def heartbeat(self, asked: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
+    def heartbeat(self, request: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
         """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""
         cluster = self._cluster()
         # A broker that registered in an earlier epoch has seen that once it has seen all of what the epoch began with.
-        registered_at = self._registered_at.get(asked.broker_id, self._loaded_at)
+        registered_at = self._registered_at.get(request.broker_id, self._loaded_at)
         return brokers.heartbeat(
-            cluster, self._sessions, asked, registered_at=registered_at, now_ms=now_ms
+            cluster, self._sessions, request, registered_at=registered_at, now_ms=now_ms
         )
 
     def fence_stale_broker(self, now_ms: int) -> Decision[Any, int | None]:
@@ -181,28 +181,28 @@ class Controller:
     # Partitions
 
     def alter_isrs(
-        self, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Decision[Any, list[IsrAnswer]]:
         """Change ISRs as their leader asks; each partition has its own answer. Raises Rejected(STALE_BROKER_EPOCH)."""
-        return alter_isrs(self._cluster(), broker_id, broker_epoch, asked)
+        return alter_isrs(self._cluster(), broker_id, broker_epoch, changes)
 
     def elect_leaders(
-        self, kind: int, asked: Sequence[TopicPartition] | None
+        self, kind: int, partitions: Sequence[TopicPartition] | None
     ) -> Decision[Any, list[Elected]]:
         """Elect leaders of these partitions or of all; raises Rejected as `leaders.elect_leaders`."""
-        return elect_leaders(self._cluster(), kind, asked)
+        return elect_leaders(self._cluster(), kind, partitions)
 
     def alter_reassignments(
-        self, asked: Sequence[Reassignment], *, may_change_factor: bool
+        self, changes: Sequence[Reassignment], *, may_change_factor: bool
     ) -> Decision[Any, list[Reassigned]]:
         """Begin, replace or cancel reassignments; each partition has its own result."""
-        return alter_reassignments(self._cluster(), asked, may_change_factor=may_change_factor)
+        return alter_reassignments(self._cluster(), changes, may_change_factor=may_change_factor)
 
     def reassignments(
-        self, asked: Sequence[TopicPartition] | None
+        self, partitions: Sequence[TopicPartition] | None
     ) -> Decision[Any, list[tuple[TopicPartition, Partition]]]:
         """Return the partitions that are being reassigned, of these or of all."""
-        return Decision([], reassignments(self._cluster(), asked))
+        return Decision([], reassignments(self._cluster(), partitions))
 
     def assign_directories(
         self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
@@ -216,10 +216,10 @@ class Controller:
     # Topics and configurations
 
     def create_topics(
-        self, asked: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
+        self, topics: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
     ) -> Decision[Any, list[Created]]:
         """Create what can be created, all in one batch; each topic has its own result."""
-        records, results = create_records(self.image, asked, self._rules, entropy, self._colliding)
+        records, results = create_records(self.image, topics, self._rules, entropy, self._colliding)
         return Decision([] if validate_only else records, results)
 
     def delete_topics(self, wanted: Sequence[str | UUID]) -> Decision[Any, list[Deleted]]:
@@ -228,27 +228,27 @@ class Controller:
         return Decision(records, results)
 
     def create_partitions(
-        self, asked: Sequence[MorePartitions], entropy: Entropy, *, validate_only: bool = False
+        self, additions: Sequence[MorePartitions], entropy: Entropy, *, validate_only: bool = False
     ) -> Decision[Any, list[Extended]]:
         """Add partitions to what can be extended, all in one batch; each topic has its own result."""
-        records, results = extend_records(self.image, asked, entropy)
+        records, results = extend_records(self.image, additions, entropy)
         return Decision([] if validate_only else records, results)
 
     def alter_configs(
-        self, asked: Sequence[Alteration], rules: SettingRules, *, validate_only: bool = False
+        self, alterations: Sequence[Alteration], rules: SettingRules, *, validate_only: bool = False
     ) -> Decision[Any, list[Altered]]:
         """Change settings of topics and brokers, all in one batch; each resource has its own result."""
-        records, results = alter_records(self.image, asked, rules)
+        records, results = alter_records(self.image, alterations, rules)
         return Decision([] if validate_only else records, results)
 
     def update_features(
-        self, asked: Sequence[FeatureUpdate], *, validate_only: bool = False
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Any, None]:
         """Set every level or none; raises Rejected as `feature_records`."""
         levels = {
             "kraft.version": KRAFT_VERSION
         }  # a leader's first batch has it, and no image does
-        records = feature_records(self.image, SUPPORTED_FEATURES, levels, asked)
+        records = feature_records(self.image, SUPPORTED_FEATURES, levels, updates)
         return Decision([] if validate_only else records, None)
 
     # Producer ids

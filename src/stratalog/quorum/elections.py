@@ -191,14 +191,14 @@ def _assignment(
     directories: Mapping[int, UUID],
     rules: Rules,
 ) -> dict[str, Any]:
-    known = before.directories or (DIRECTORY_MIGRATING,) * len(before.replicas)
-    by_broker = {**dict(zip(before.replicas, known, strict=True)), **directories}
+    current = before.directories or (DIRECTORY_MIGRATING,) * len(before.replicas)
+    by_broker = {**dict(zip(before.replicas, current, strict=True)), **directories}
     changed: dict[str, Any] = {}
     placed = tuple(
         by_broker[broker] if broker in by_broker else rules.default_directory(broker)
         for broker in replicas
     )
-    if placed != known:
+    if placed != current:
         changed["directories"] = placed
     if replicas != before.replicas:
         changed["replicas"] = replicas

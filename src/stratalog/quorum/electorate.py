@@ -102,8 +102,8 @@ class Electorate:
         """As `change`, for a partition that earlier records of the same decision have changed."""
         placed = before
         if target.directories:
-            known = before.directories or (DIRECTORY_UNASSIGNED,) * len(before.replicas)
-            by_broker = {**dict(zip(before.replicas, known, strict=True)), **target.directories}
+            current = before.directories or (DIRECTORY_UNASSIGNED,) * len(before.replicas)
+            by_broker = {**dict(zip(before.replicas, current, strict=True)), **target.directories}
             placed = replace(before, directories=tuple(by_broker[one] for one in before.replicas))
         rules = Rules(
             min_isr=self._topic(key.topic_id).min_isr,

@@ -50,7 +50,7 @@ def feature_records(
     image: Image,
     supported: Sequence[FeatureRange],
     levels: dict[str, int],
-    asked: Sequence[FeatureUpdate],
+    updates: Sequence[FeatureUpdate],
 ) -> list[FeatureLevelRecord]:
     """Records that set every level, none where it is set already. All or nothing.
 
@@ -58,9 +58,9 @@ def feature_records(
     INVALID_UPDATE_VERSION, INVALID_REQUEST.
     """
     ranges = {one.name: one for one in supported}
-    counts = Counter(update.name for update in asked)
+    counts = Counter(update.name for update in updates)
     records = []
-    for update in asked:
+    for update in updates:
         if counts[update.name] > 1:
             raise Rejected(ErrorCode.invalid_request, f"feature {update.name} is named twice")
         now = {**levels, **image.features}.get(update.name, 0)
@@ -70,14 +70,14 @@ def feature_records(
     return records
 
 
-def _check(update: FeatureUpdate, known: FeatureRange | None, now: int) -> None:
-    """Raise Rejected where a feature at level `now` may not go where it is asked to."""
+def _check(update: FeatureUpdate, supported: FeatureRange | None, now: int) -> None:
+    """Raise Rejected where the update may not change a feature from level `now`."""
     directions = set(UpgradeType)
     reason = None
-    if known is None:
+    if supported is None:
         reason = "the controller does not know it"
-    elif update.level < 0 or not known.min_level <= update.level <= known.max_level:
-        reason = f"levels {known.min_level} to {known.max_level} are supported"
+    elif update.level < 0 or not supported.min_level <= update.level <= supported.max_level:
+        reason = f"levels {supported.min_level} to {supported.max_level} are supported"
     elif update.upgrade_type not in directions:
         reason = f"there is no upgrade type {update.upgrade_type}"
     elif update.level < now and update.upgrade_type == UpgradeType.UPGRADE:

@@ -46,7 +46,7 @@ class IsrAnswer:
 
 
 def alter_isrs(
-    cluster: Cluster, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+    cluster: Cluster, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
 ) -> Decision[PartitionChangeRecord, list[IsrAnswer]]:
     """Change what may be changed; raises Rejected(STALE_BROKER_EPOCH)."""
     image = cluster.image
@@ -55,12 +55,14 @@ def alter_isrs(
     changed: dict[TopicIdPartition, Partition] = {}
     records: list[PartitionChangeRecord] = []
     answers = []
-    for one in asked:
+    for one in changes:
         key = one.key
         before = changed.get(key) or image.partition(*key)
         if before is None:
-            known = key.topic_id in image.topics_by_id
-            error = ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+            topic_exists = key.topic_id in image.topics_by_id
+            error = (
+                ErrorCode.unknown_topic_or_partition if topic_exists else ErrorCode.unknown_topic_id
+            )
             answers.append(IsrAnswer(key, error))
             continue
         error = _refusal(image, broker_id, before, one)
@@ -85,30 +87,30 @@ def alter_isrs(
     return Decision(records, answers)
 
 
-def _refusal(image: Image, broker_id: int, before: Partition, asked: IsrChange) -> ErrorCode:
-    isr = [member for member, _ in asked.members]
+def _refusal(image: Image, broker_id: int, before: Partition, change: IsrChange) -> ErrorCode:
+    isr = [member for member, _ in change.members]
     is_ahead = (
-        asked.leader_epoch > before.leader_epoch or asked.partition_epoch > before.partition_epoch
+        change.leader_epoch > before.leader_epoch or change.partition_epoch > before.partition_epoch
     )
     if is_ahead:
         # The leader has seen more metadata than this controller: it is no longer the active one.
         return ErrorCode.not_controller
-    if asked.leader_epoch < before.leader_epoch:
+    if change.leader_epoch < before.leader_epoch:
         return ErrorCode.fenced_leader_epoch
     if broker_id != before.leader:
         return ErrorCode.invalid_request
-    if asked.partition_epoch < before.partition_epoch:
+    if change.partition_epoch < before.partition_epoch:
         return ErrorCode.invalid_update_version
     is_whole = len(set(isr)) == len(isr) and set(isr) <= set(before.replicas)
     if not is_whole or broker_id not in isr:
         return ErrorCode.invalid_request
-    if asked.recovery_state not in (RECOVERED, RECOVERING):
+    if change.recovery_state not in (RECOVERED, RECOVERING):
         return ErrorCode.invalid_request
-    if asked.recovery_state == RECOVERING and (
+    if change.recovery_state == RECOVERING and (
         len(isr) > 1 or before.leader_recovery_state == RECOVERED
     ):
         return ErrorCode.invalid_request
-    if not all(_is_eligible(image, member, epoch) for member, epoch in asked.members):
+    if not all(_is_eligible(image, member, epoch) for member, epoch in change.members):
         return ErrorCode.ineligible_replica
     return ErrorCode.none
 

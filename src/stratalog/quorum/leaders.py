@@ -36,7 +36,7 @@ class Elected:
 
 
 def elect_leaders(
-    cluster: Cluster, kind: int, asked: Sequence[TopicPartition] | None
+    cluster: Cluster, kind: int, partitions: Sequence[TopicPartition] | None
 ) -> Decision[PartitionChangeRecord, list[Elected]]:
     """Elect leaders of these partitions, or of all (None: those that need no election are left out).
 
@@ -49,7 +49,7 @@ def elect_leaders(
     records: list[PartitionChangeRecord] = []
     results = []
     done = set()
-    for one in _every(cluster) if asked is None else asked:
+    for one in _every(cluster) if partitions is None else partitions:
         topic = cluster.image.topic(one.topic)
         before = None if topic is None else topic.partitions.get(one.partition)
         if topic is None or before is None:
@@ -57,7 +57,7 @@ def elect_leaders(
             results.append(Elected(one, ErrorCode.unknown_topic_or_partition, message))
             continue
         if one in done or is_led(before, kind):
-            if asked is not None:
+            if partitions is not None:
                 results.append(Elected(one, ErrorCode.election_not_needed))
             continue
         done.add(one)

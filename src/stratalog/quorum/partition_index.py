@@ -49,12 +49,12 @@ class PartitionIndex:
             for index, partition in topic.partitions.items():
                 self._remove(TopicIdPartition(topic.id, index), partition)
         for topic_id, indexes in delta.changed_partitions.items():
-            known = before[topic_id].partitions if topic_id in before else {}
+            old_partitions = before[topic_id].partitions if topic_id in before else {}
             now = after.topics_by_id[topic_id].partitions
             for index in indexes:
                 key = TopicIdPartition(topic_id, index)
-                if index in known:
-                    self._remove(key, known[index])
+                if index in old_partitions:
+                    self._remove(key, old_partitions[index])
                 self._add(key, now[index])
 
     def _add(self, key: TopicIdPartition, partition: Partition) -> None:

@@ -43,13 +43,13 @@ class Extended:
 
 
 def extend_records(
-    image: Image, asked: Sequence[MorePartitions], entropy: Entropy
+    image: Image, additions: Sequence[MorePartitions], entropy: Entropy
 ) -> tuple[list[Any], list[Extended]]:
     """Records that add what can be added, and one result per topic asked for, in order."""
-    counts = Counter(more.topic for more in asked)
+    counts = Counter(more.topic for more in additions)
     records: list[Any] = []
     results: list[Extended] = []
-    for more in {more.topic: more for more in asked}.values():
+    for more in {more.topic: more for more in additions}.values():
         try:
             if counts[more.topic] > 1:
                 raise Rejected(ErrorCode.invalid_request, f"topic {more.topic} is asked for twice")

@@ -41,10 +41,10 @@ class Reassigned:
 
 
 def alter_reassignments(
-    cluster: Cluster, asked: Sequence[Reassignment], *, may_change_factor: bool
+    cluster: Cluster, changes: Sequence[Reassignment], *, may_change_factor: bool
 ) -> Decision[PartitionChangeRecord, list[Reassigned]]:
     """Begin, replace or cancel reassignments; one result per partition asked for, in order."""
-    if len(asked) > RECORDS_PER_REQUEST_MAX:
+    if len(changes) > RECORDS_PER_REQUEST_MAX:
         raise Rejected(
             ErrorCode.policy_violation, f"more than {RECORDS_PER_REQUEST_MAX} partitions at once"
         )
@@ -52,7 +52,7 @@ def alter_reassignments(
     changed: dict[TopicIdPartition, Partition] = {}
     records = []
     results = []
-    for one in asked:
+    for one in changes:
         name, index = one.partition
         topic = cluster.image.topic(name)
         try:
@@ -81,11 +81,11 @@ def alter_reassignments(
 
 
 def reassignments(
-    cluster: Cluster, asked: Iterable[TopicPartition] | None
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None
 ) -> list[tuple[TopicPartition, Partition]]:
     """Return the partitions that are being reassigned, of those asked for or of all (None)."""
     image = cluster.image
-    keys = _keys(image, asked) if asked is not None else cluster.index.reassigning
+    keys = _keys(image, partitions) if partitions is not None else cluster.index.reassigning
     found = []
     for key in keys:
         topic = image.topics_by_id[key.topic_id]
@@ -95,8 +95,8 @@ def reassignments(
     return found
 
 
-def _keys(image: Image, asked: Iterable[TopicPartition]) -> Iterable[TopicIdPartition]:
-    for name, index in asked:
+def _keys(image: Image, partitions: Iterable[TopicPartition]) -> Iterable[TopicIdPartition]:
+    for name, index in partitions:
         topic = image.topic(name)
         if topic is not None:
             yield TopicIdPartition(topic.id, index)

@@ -134,17 +134,19 @@ class Resigned:
 State = Unattached | Prospective | Candidate | Follower | Leader | Resigned
 
 
-def may_grant(state: State, saved: QuorumState, asked: VoteRequest, *, is_up_to_date: bool) -> bool:
+def may_grant(
+    state: State, saved: QuorumState, request: VoteRequest, *, is_up_to_date: bool
+) -> bool:
     """Return whether a member in the candidate's epoch grants the vote.
 
     A vote binds: one for each epoch, none in an epoch whose leader is known. A pre-vote binds nothing; a member refuses
     it while it has a leader that answers.
     """
-    if asked.pre_vote:
+    if request.pre_vote:
         has_leader = isinstance(state, Leader) or (
             isinstance(state, Follower) and state.has_fetched
         )
         return is_up_to_date and not has_leader
     if saved.voted_id != NO_NODE:
-        return ReplicaKey(saved.voted_id, saved.voted_directory_id) == asked.candidate
+        return ReplicaKey(saved.voted_id, saved.voted_directory_id) == request.candidate
     return is_up_to_date and saved.leader_id == NO_NODE

@@ -117,7 +117,7 @@ def collision_key(name: str) -> str | None:
 
 def create_records(
     image: Image,
-    asked: Sequence[NewTopic],
+    topics: Sequence[NewTopic],
     rules: TopicRules,
     entropy: Entropy,
     colliding: Callable[[str], str | None],
@@ -126,14 +126,14 @@ def create_records(
 
     `colliding(name)` is an existing topic whose name collides with this one.
     """
-    wanted = sum(max(0, _partition_count(topic, rules)) for topic in asked)
+    wanted = sum(max(0, _partition_count(topic, rules)) for topic in topics)
     if wanted > PARTITIONS_PER_REQUEST_MAX:
-        return [], too_many_partitions(topic.name for topic in asked)
-    counts = Counter(topic.name for topic in asked)
+        return [], too_many_partitions(topic.name for topic in topics)
+    counts = Counter(topic.name for topic in topics)
     records: list[Any] = []
     results: list[Created] = []
     accepted: dict[str | None, str] = {}
-    for topic in {topic.name: topic for topic in asked}.values():
+    for topic in {topic.name: topic for topic in topics}.values():
         try:
             if counts[topic.name] > 1:
                 raise Rejected(ErrorCode.invalid_request, _TWICE.format(topic.name))
@@ -149,7 +149,7 @@ def create_records(
         accepted[collision_key(topic.name)] = topic.name
         records += _records(created, topic.configs)
         if len(records) > RECORDS_PER_REQUEST_MAX:
-            return [], _all_refused((topic.name for topic in asked), TOO_MANY_RECORDS)
+            return [], _all_refused((topic.name for topic in topics), TOO_MANY_RECORDS)
         factors = {len(partition.replicas) for partition in created.partitions.values()}
         results.append(
             Created(

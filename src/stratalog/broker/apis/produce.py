@@ -137,13 +137,13 @@ async def _append_with_room(call: Call[ProduceRequest, Needs], request: ProduceR
     """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
     needs = call.needs
     for topic in request.topic_data:
-        for asked in topic.partition_data:
+        for partition in topic.partition_data:
             try:
-                hosted = _hosted(call, topic, asked.index)
+                hosted = _hosted(call, topic, partition.index)
             except Rejected:
                 continue  # answered in its turn
             await hosted.directory.room()
-            if needs.recompression.may_want(hosted, asked.records):
+            if needs.recompression.may_want(hosted, partition.records):
                 await needs.recompression.room()
     answered = _append_all(call, request)
     return await answered if isinstance(answered, asyncio.Future) else answered

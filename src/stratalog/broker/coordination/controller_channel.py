@@ -56,7 +56,7 @@ class ControllerChannel:
         )
         for part in _slices(keys):
             await self._active.submit(
-                partial(Controller.retire_broker, asked=registration, keys=part)
+                partial(Controller.retire_broker, registration=registration, keys=part)
             )
         return await self._active.submit(
             lambda one: one.register_broker(registration, self._active.now_ms())
@@ -84,27 +84,31 @@ class ControllerChannel:
         return await self._active.submit(lambda one: one.delete_topics(topics))
 
     async def create_partitions(
-        self, asked: Sequence[MorePartitions], *, validate_only: bool
+        self, additions: Sequence[MorePartitions], *, validate_only: bool
     ) -> list[Extended]:
         """Add partitions to topics; one result each."""
         return await self._active.submit(
-            lambda one: one.create_partitions(asked, self._entropy, validate_only=validate_only)
+            lambda one: one.create_partitions(additions, self._entropy, validate_only=validate_only)
         )
 
     async def alter_configs(
-        self, asked: Sequence[Alteration], *, validate_only: bool
+        self, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> list[Altered]:
         """Change settings of topics and brokers; one result each."""
         return await self._active.submit(
             lambda one: one.alter_configs(
-                asked, ClusterRules(self._active.decided_config()), validate_only=validate_only
+                alterations,
+                ClusterRules(self._active.decided_config()),
+                validate_only=validate_only,
             )
         )
 
-    async def update_features(self, asked: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool
+    ) -> None:
         """Set levels of features, all or none. Raises Rejected."""
         await self._active.submit(
-            lambda one: one.update_features(asked, validate_only=validate_only)
+            lambda one: one.update_features(updates, validate_only=validate_only)
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
@@ -126,30 +130,32 @@ class ControllerChannel:
         await self._active.submit(lambda one: one.unregister_broker(broker_id))
 
     async def alter_isrs(
-        self, broker_id: int, broker_epoch: int, asked: Sequence[IsrChange]
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> list[IsrAnswer]:
         """Change ISRs as their leader asks; one answer each. Raises Rejected."""
-        return await self._active.submit(lambda one: one.alter_isrs(broker_id, broker_epoch, asked))
+        return await self._active.submit(
+            lambda one: one.alter_isrs(broker_id, broker_epoch, changes)
+        )
 
     async def elect_leaders(
-        self, kind: int, asked: Sequence[TopicPartition] | None
+        self, kind: int, partitions: Sequence[TopicPartition] | None
     ) -> list[Elected]:
         """Elect leaders of these partitions or of all; one result each. Raises Rejected."""
-        return await self._active.submit(lambda one: one.elect_leaders(kind, asked))
+        return await self._active.submit(lambda one: one.elect_leaders(kind, partitions))
 
     async def alter_reassignments(
-        self, asked: Sequence[Reassignment], *, may_change_factor: bool
+        self, changes: Sequence[Reassignment], *, may_change_factor: bool
     ) -> list[Reassigned]:
         """Begin, replace or cancel reassignments; one result each. Raises Rejected."""
         return await self._active.submit(
-            lambda one: one.alter_reassignments(asked, may_change_factor=may_change_factor)
+            lambda one: one.alter_reassignments(changes, may_change_factor=may_change_factor)
         )
 
     async def reassignments(
-        self, asked: Sequence[TopicPartition] | None
+        self, partitions: Sequence[TopicPartition] | None
     ) -> list[tuple[TopicPartition, Partition]]:
         """Return the partitions that are being reassigned, of these or of all."""
-        return await self._active.submit(lambda one: one.reassignments(asked))
+        return await self._active.submit(lambda one: one.reassignments(partitions))
 
     async def assign_directories(
         self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]

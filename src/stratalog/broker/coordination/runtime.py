@@ -92,7 +92,7 @@ class Runtime(Generic[R]):
     def run(self, decide: Decide[R], then: Then) -> None:
         """As `submit`, but call `then(answer, None)` or `then(None, error)`."""
         if self._fallen is not None:
-            self._tell(then, None, self._fallen)
+            self._deliver(then, None, self._fallen)
             return
         try:
             decision = decide(Now(self._clock.steady_ms(), self._clock.now_ms()))
@@ -110,7 +110,7 @@ class Runtime(Generic[R]):
                 # The state may have half of these records: no decision may follow.
                 self._log.error("replay failed", partition=self._name, exc_info=bug)
                 self._fall(bug)
-                self._tell(then, None, bug)
+                self._deliver(then, None, bug)
                 return
         self._add(decision.records, partial(self._release, decision, change, then))
 
@@ -175,7 +175,7 @@ class Runtime(Generic[R]):
         self, decision: Decision[R, Any], change: Any, then: Then, lost: BaseException | None
     ) -> None:
         if lost is not None:
-            self._tell(then, None, lost)
+            self._deliver(then, None, lost)
             return
         done = None
         if decision.records:
@@ -184,15 +184,15 @@ class Runtime(Generic[R]):
             except BaseException as bug:  # noqa: BLE001 - carried to the caller
                 self._log.error("publishing failed", partition=self._name, exc_info=bug)
                 self._fall(bug)
-                self._tell(then, None, bug)
+                self._deliver(then, None, bug)
                 return
         if done is None:
-            self._tell(then, decision.answer, None)
+            self._deliver(then, decision.answer, None)
         else:
-            done.add_done_callback(partial(self._tell_after, then, decision.answer))
+            done.add_done_callback(partial(self._deliver_after, then, decision.answer))
 
     def _refuse(self, then: Then, error: BaseException, lost: BaseException | None) -> None:
-        self._tell(then, None, lost or error)
+        self._deliver(then, None, lost or error)
 
     def _fall(self, error: BaseException) -> None:
         """Fail every decision that is ahead of the commit, and all later ones."""
@@ -204,11 +204,11 @@ class Runtime(Generic[R]):
         for waiter in self._ahead.fall():
             waiter(error)
 
-    def _tell_after(self, then: Then, answer: Any, done: "asyncio.Future[None]") -> None:
+    def _deliver_after(self, then: Then, answer: Any, done: "asyncio.Future[None]") -> None:
         if not done.cancelled():  # else the node ends
-            self._tell(then, answer, done.exception())
+            self._deliver(then, answer, done.exception())
 
-    def _tell(self, then: Then, answer: Any, error: Failure) -> None:
+    def _deliver(self, then: Then, answer: Any, error: Failure) -> None:
         try:
             then(answer, error)
         except BaseException as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
