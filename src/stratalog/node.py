@@ -383,7 +383,9 @@ class Node:
         assert self.broker is not None
         try:
             await self.broker.registration.heartbeat()
-            await self.broker.controller.fence_stale_brokers()
+            active = self.broker.quorum.active
+            if active is not None:
+                await active.fence_stale_brokers()
         except Rejected as error:
             self._log.warning("no heartbeat", reason=error.message)
 

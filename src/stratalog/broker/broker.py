@@ -14,7 +14,7 @@ from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
-from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.metrics import BrokerMetrics
@@ -71,7 +71,7 @@ class Broker:
     moves: Moves
     producer_ids: ProducerIds
     purgatory: Purgatory
-    quorum: MetadataLog
+    quorum: MetadataQuorum
     reads: Reads
     recompression: Recompression
     topics: Topics
@@ -93,7 +93,7 @@ class Broker:
         self.clock = outside.clock
         self.metadata = metadata = cluster.image
         self.controller = cluster.controller
-        self.quorum = cluster.log
+        self.quorum = cluster.quorum
         self.registration = cluster.registration
         self.hosting = hosting
         self.tiering = tiering

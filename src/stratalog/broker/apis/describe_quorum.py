@@ -6,7 +6,7 @@ v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, ad
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -28,7 +28,7 @@ class Needs(NamedTuple):
 
     clock: Clock
     cluster: ClusterView
-    quorum: MetadataLog
+    quorum: MetadataQuorum
 
 
 async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:

@@ -67,6 +67,11 @@ class ActiveController:
         """Return the steady time, for decisions about sessions."""
         return self._clock.steady_ms()
 
+    async def fence_stale_brokers(self) -> None:
+        """Fence every broker whose session has timed out, one decision each. Raises NOT_CONTROLLER."""
+        while await self.submit(lambda one: one.fence_stale_broker(self.now_ms())) is not None:
+            pass
+
     def election_defaults(self) -> ElectionDefaults:
         """Return the values of the settings that decide elections where a topic does not set them."""
         config = self.decided_config()

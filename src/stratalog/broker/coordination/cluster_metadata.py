@@ -11,6 +11,7 @@ from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.metadata_log import MetadataLog, open_metadata_log
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.metadata_snapshots import MetadataSnapshots
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.storage.directory import LogDirectory
@@ -27,6 +28,7 @@ class ClusterMetadata:
     log: MetadataLog
     image: ClusterImage
     snapshots: MetadataSnapshots
+    quorum: MetadataQuorum
     controller: ControllerChannel
     registration: Registration
 
@@ -50,7 +52,8 @@ async def open_cluster_metadata(
     log, replay = await open_metadata_log(node_id, directory, outside)
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     snapshots = MetadataSnapshots(config, clock, log, image)
-    active = await open_controller(config, clock, log, image)
-    controller = ControllerChannel(node_id, active, outside.entropy)
+    quorum = MetadataQuorum(log, image)
+    quorum.active = await open_controller(config, clock, log, image)
+    controller = ControllerChannel(quorum, outside.entropy)
     registration = Registration(config, outside.entropy, directory_ids, image, controller)
-    return ClusterMetadata(log, image, snapshots, controller, registration)
+    return ClusterMetadata(log, image, snapshots, quorum, controller, registration)

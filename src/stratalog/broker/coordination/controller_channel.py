@@ -11,8 +11,9 @@ from functools import partial
 from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.config import ClusterRules
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Partition
 from stratalog.ports import Entropy
 from stratalog.quorum.brokers import ELECTED_AT_ONCE
@@ -41,10 +42,16 @@ __all__ = ["ControllerChannel"]
 class ControllerChannel:
     """The way from one broker to the controller."""
 
-    def __init__(self, node_id: int, active: ActiveController, entropy: Entropy) -> None:
-        self._node_id = node_id
-        self._active = active
+    def __init__(self, quorum: MetadataQuorum, entropy: Entropy) -> None:
+        self._quorum = quorum
         self._entropy = entropy
+
+    @property
+    def _active(self) -> ActiveController:
+        active = self._quorum.active
+        if active is None:
+            raise Rejected(ErrorCode.not_controller, "this node is not the active controller")
+        return active
 
     async def register_broker(self, registration: BrokerRegistration) -> int:
         """Register a broker, fenced; return its epoch. Raises Rejected.
@@ -116,14 +123,6 @@ class ControllerChannel:
         return await self._active.submit(
             lambda one: one.allocate_producer_ids(broker_id, broker_epoch)
         )
-
-    async def fence_stale_brokers(self) -> None:
-        """Fence every broker whose session has timed out, one decision each."""
-        while (
-            await self._active.submit(lambda one: one.fence_stale_broker(self._active.now_ms()))
-            is not None
-        ):
-            pass
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove a broker from the cluster. Raises Rejected."""
