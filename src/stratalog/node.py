@@ -41,6 +41,7 @@ from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Assign, Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.upkeep import Upkeep
+from stratalog.broker.slices import slices
 from stratalog.broker.storage.claim import open_directories
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
@@ -301,9 +302,7 @@ class Node:
             self.broker.tiering.configure(in_effect)
 
     async def _assign_all(self, assign: Assign, hosting: Hosting) -> None:
-        keys = list(hosting.by_id)
-        for start in range(0, len(keys), _PARTITIONS_A_TURN):
-            part = keys[start : start + _PARTITIONS_A_TURN]
+        for part in slices(list(hosting.by_id), _PARTITIONS_A_TURN):
             await self._assign(assign, hosting.unassigned(part))
             await asyncio.sleep(0)
 

@@ -6,12 +6,13 @@ acted on them. It decides nothing.
 The controller is in this process today.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.broker.slices import slices
 from stratalog.config import ClusterRules
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Partition
@@ -61,7 +62,7 @@ class ControllerChannel:
         keys = await self._active.submit(
             lambda one: one.partitions_to_retire(registration, self._active.now_ms())
         )
-        for part in _slices(keys):
+        for part in slices(keys, ELECTED_AT_ONCE):
             await self._active.submit(
                 partial(Controller.retire_broker, registration=registration, keys=part)
             )
@@ -74,7 +75,7 @@ class ControllerChannel:
         answer = await self._active.submit(
             lambda one: one.heartbeat(heartbeat, self._active.now_ms())
         )
-        for part in _slices(answer.leaderless):
+        for part in slices(answer.leaderless, ELECTED_AT_ONCE):
             await self._active.submit(partial(Controller.elect_leaderless, keys=part))
         return answer
 
@@ -163,8 +164,3 @@ class ControllerChannel:
         return await self._active.submit(
             lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
         )
-
-
-def _slices(keys: Sequence[TopicIdPartition]) -> Iterator[Sequence[TopicIdPartition]]:
-    for start in range(0, len(keys), ELECTED_AT_ONCE):
-        yield keys[start : start + ELECTED_AT_ONCE]

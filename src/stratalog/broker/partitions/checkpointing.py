@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.slices import slices
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import CheckpointLines, checkpoint_files, checkpoint_lines
 from stratalog.errors import Rejected
@@ -61,7 +62,7 @@ class Checkpoints:
         """
         self._names[directory] = names
         present = set(lost)
-        for part in _steps(self._in(directory)):
+        for part in slices(self._in(directory), _PARTITIONS_A_STEP):
             present.update(one.name for one in part)
             await asyncio.sleep(0)
         return not names <= present
@@ -89,7 +90,7 @@ class Checkpoints:
         mine = _Collecting()
         collections.append(mine)
         try:
-            for part in _steps(self._in(directory)):
+            for part in slices(self._in(directory), _PARTITIONS_A_STEP):
                 for one in part:
                     is_here = directory in (one.directory, one.arriving)
                     if is_here and self._hosted.get(one.key) is one:
@@ -134,7 +135,7 @@ class Checkpoints:
             hosted = self._in(directory)
             if directory.failure is None and not any(one.is_holding for one in hosted):
                 effects: list[Effect] = []
-                for part in _steps(hosted):
+                for part in slices(hosted, _PARTITIONS_A_STEP):
                     for one in part:
                         effects += one.log.close()
                     await asyncio.sleep(0)
@@ -152,11 +153,6 @@ class Checkpoints:
     def _in(self, directory: LogDirectory) -> list[HostedPartition]:
         """The partitions here, and those whose move here is about to end."""
         return [one for one in self._hosted.values() if directory in (one.directory, one.arriving)]
-
-
-def _steps(hosted: list[HostedPartition]) -> Iterable[list[HostedPartition]]:
-    for start in range(0, len(hosted), _PARTITIONS_A_STEP):
-        yield hosted[start : start + _PARTITIONS_A_STEP]
 
 
 async def _drive(steps: Generator[bool, None, T]) -> T:

@@ -1,7 +1,7 @@
 """Host partitions: the directory of each, and the actions that a change of metadata requires.
 
-In: the metadata image and its deltas, the log directories. Out: hosted partitions, found by name or id. It never
-decides which partitions to host: metadata does.
+In: the metadata image and its deltas, the log directories. Out: hosted partitions (`hosted_partitions.py` finds them).
+It never decides which partitions to host: metadata does.
 
 At start every directory loads its partitions in parallel on its own thread. A directory that was closed cleanly is
 trusted, any other is recovered from its recovery points. Directories of unknown partitions stay until a new partition
@@ -19,7 +19,6 @@ changes.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -27,18 +26,18 @@ import structlog
 
 from stratalog.broker.partitions.checkpointing import Checkpoints
 from stratalog.broker.partitions.creating import Creating, all_of
+from stratalog.broker.partitions.hosted_partitions import HostedPartitions
 from stratalog.broker.partitions.loading import Loaded, Loading
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.settings import configured_topics, log_configs
+from stratalog.broker.slices import slices
 from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.partition_log import PartitionLog
 from stratalog.log.tail import TailBudget
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
-    EMPTY,
     Image,
     Partition,
     Topic,
@@ -55,7 +54,7 @@ from stratalog.replication.roles import (
     replicas_of,
     roles,
 )
-from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
 OnHosted = Callable[[HostedPartition], None]
@@ -68,8 +67,8 @@ _SETTINGS_A_TURN: Final = 1000
 OnTransition = Callable[[Transition, HostedPartition], None]
 
 
-class Hosting:
-    """Every partition of this broker, by topic id and index, and by name for the wire's sake."""
+class Hosting(HostedPartitions):
+    """The partitions of this broker, as the metadata changes them. `start` it, then `apply` each change."""
 
     def __init__(
         self,
@@ -79,23 +78,15 @@ class Hosting:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
+        super().__init__(node_id)
         self.directories = directories
-        self.by_id: dict[TopicIdPartition, HostedPartition] = {}
-        self._topics: dict[str | UUID, dict[int, HostedPartition]] = {}
-        """The partitions of each topic, by its name and by its id: each request looks here, and makes no tuple."""
         self._config = config
-        self._node_id = node_id
         self._clock = clock
         self.asides = Asides(entropy)
         self._tails = TailBudget()
-        self._image = EMPTY
         self._turn = asyncio.Lock()
-        self._changing: list[Collection[TopicIdPartition]] = []
-        """The partitions of each change that is not carried out yet, in order."""
         self.checkpoints = Checkpoints(self.by_id)
         self._log = structlog.get_logger()
-        self.damaged: dict[TopicIdPartition, str] = {}
-        """Partitions that are offline, as their directories are damaged, with the reason."""
         self.resumed: list[tuple[TopicIdPartition, str]] = []
         """Moves that a crash ended, with the directory they went to."""
         self.on_transition: list[OnTransition] = []
@@ -103,48 +94,6 @@ class Hosting:
         """Called with partitions that metadata does not know to be where they are, and with that directory."""
         self.on_rolled: list[OnHosted] = []
         self.on_tier_changed: list[OnHosted] = []
-
-    def find(self, topic: str | UUID, index: int) -> HostedPartition | None:
-        """Return the hosted partition of that topic, by name or by id, or None."""
-        partitions = self._topics.get(topic)
-        return None if partitions is None else partitions.get(index)
-
-    def get(self, topic: str, index: int) -> HostedPartition:
-        """As `find`; raises Rejected as Kafka's `ReplicaManager.getPartitionOrError`.
-
-        UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER where metadata knows it and it is not here, or not yet;
-        KAFKA_STORAGE_ERROR where its log directory is offline or it is damaged.
-        """
-        found = self.find(topic, index)
-        if found is None:
-            raise self._missing(self._image.topic(topic), f"{topic}-{index}", index)
-        found.check_hosted()
-        return found
-
-    def get_by_id(self, topic_id: UUID, index: int) -> HostedPartition:
-        """The hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
-        found = self.find(topic_id, index)
-        if found is None:
-            topic = self._image.topics_by_id.get(topic_id)
-            if topic is None:
-                raise Rejected(ErrorCode.unknown_topic_id, f"no topic {topic_id_text(topic_id)}")
-            raise self._missing(topic, f"{topic.name}-{index}", index)
-        found.check_hosted()
-        return found
-
-    def _missing(self, topic: Topic | None, name: str, index: int) -> Rejected:
-        partition = None if topic is None else topic.partitions.get(index)
-        if topic is None or partition is None:
-            return Rejected(ErrorCode.unknown_topic_or_partition, f"no partition {name}")
-        key = TopicIdPartition(topic.id, index)
-        if self._node_id not in partition.replicas or any(key in one for one in self._changing):
-            return Rejected(ErrorCode.not_leader_or_follower, f"{name} is not here, or not yet")
-        reason = self.damaged.get(key, f"the log directory of {name} is away")
-        return Rejected(ErrorCode.kafka_storage_error, reason)
-
-    def all(self) -> Iterable[HostedPartition]:
-        """Every hosted partition, safe against changes while iterating."""
-        return list(self.by_id.values())
 
     @property
     def is_deleting(self) -> bool:
@@ -162,27 +111,30 @@ class Hosting:
         def add(found: Loaded) -> None:
             name = found.name
             partition = found.topic.partitions[name.partition]
-            replica = self._replica(partition, partition.leader_epoch, found.high_watermark)
-            hosted = self._add(
-                TopicIdPartition(found.topic.id, name.partition),
-                name,
-                found.log,
-                found.directory,
-                replica,
+            self._add(
+                HostedPartition(
+                    TopicIdPartition(found.topic.id, name.partition),
+                    name,
+                    found.log,
+                    found.directory,
+                    self._replica(partition, partition.leader_epoch, found.high_watermark),
+                    self._clock,
+                    was_tiered=found.was_tiered,
+                    on_rolled=self._rolled,
+                )
             )
-            hosted.was_tiered = found.was_tiered
 
         loading = Loading(self.asides, self.checkpoints, self._clock, self._tails, add)
         configs = log_configs(image, self._node_id, self._config)
         await loading.run(self.directories, image, self._node_id, removed_topics, configs)
         self.damaged, self.resumed = loading.damaged, loading.resumed
         creating = Creating(self.asides, self._tails, configs, loading.lost)
-        for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
+        for part in slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
                 self._create(creating, topic, index, partition, is_new=False)
             await asyncio.sleep(0)
         creating.flush()
-        for part in _slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
+        for part in slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
                 self._admit(creating, TopicIdPartition(topic.id, index), partition)
             creating.writes += self._configure(((topic, index) for topic, index, _ in part), image)
@@ -228,7 +180,7 @@ class Hosting:
         yield from self._delete(changed)
         yield from self._keep(creating, image, changed)
         names = ((topic, index) for topic in configured for index in topic.partitions)
-        for part in _slices(names, _SETTINGS_A_TURN):
+        for part in slices(names, _SETTINGS_A_TURN):
             creating.writes += self._configure(part, image)
             if len(part) == _SETTINGS_A_TURN:
                 yield True
@@ -236,11 +188,11 @@ class Hosting:
     def _delete(self, changed: Mapping[TopicIdPartition, Role]) -> Iterator[bool]:
         gone: list[HostedPartition] = []
         deleted = ((key, role) for key, role in changed.items() if isinstance(role, Delete))
-        for part in _slices(deleted, _PARTITIONS_A_TURN):
-            gone += self._remove(part)
+        for part in slices(deleted, _PARTITIONS_A_TURN):
+            gone += self._retire(part)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
-        for part_gone in _slices(gone, _DISCARDED_A_TURN):
+        for part_gone in slices(gone, _DISCARDED_A_TURN):
             yield from self._discard(part_gone)
             if len(part_gone) == _DISCARDED_A_TURN:
                 yield True
@@ -250,7 +202,7 @@ class Hosting:
     ) -> Iterator[bool]:
         """Create what is missing, in one write for each log directory; then give each partition its role."""
         kept = [(key, role) for key, role in changed.items() if not isinstance(role, Delete)]
-        for part in _slices(kept, _PARTITIONS_A_TURN):
+        for part in slices(kept, _PARTITIONS_A_TURN):
             for key, role in part:
                 if not isinstance(role, Stop):
                     topic = image.topics_by_id[key.topic_id]
@@ -259,7 +211,7 @@ class Hosting:
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
         creating.flush()
-        for part in _slices(kept, _PARTITIONS_A_TURN):
+        for part in slices(kept, _PARTITIONS_A_TURN):
             for key, role in part:
                 topic = image.topics_by_id[key.topic_id]
                 self._admit(creating, key, topic.partitions[key.partition])
@@ -294,7 +246,17 @@ class Hosting:
         made = creating.made.pop(key, None)
         if made is not None:
             replica = self._replica(partition, made.leader_epoch, made.log.log_end_offset)
-            self._add(key, made.name, made.log, made.directory, replica)
+            self._add(
+                HostedPartition(
+                    key,
+                    made.name,
+                    made.log,
+                    made.directory,
+                    replica,
+                    self._clock,
+                    on_rolled=self._rolled,
+                )
+            )
 
     def _replica(
         self, partition: Partition, leader_epoch: int, high_watermark: int
@@ -306,23 +268,6 @@ class Hosting:
             leader_epoch=leader_epoch,
             high_watermark=high_watermark,
         )
-
-    def _add(
-        self,
-        key: TopicIdPartition,
-        name: TopicPartition,
-        log: PartitionLog,
-        directory: LogDirectory,
-        replica: PartitionReplica,
-    ) -> HostedPartition:
-        hosted = HostedPartition(
-            key, name, log, directory, replica, self._clock, on_rolled=self._rolled
-        )
-        self.by_id[key] = hosted
-        partitions = self._topics.setdefault(key.topic_id, {})
-        partitions[key.partition] = hosted
-        self._topics[name.topic] = partitions
-        return hosted
 
     def _rolled(self, hosted: HostedPartition) -> None:
         for react in self.on_rolled:
@@ -357,19 +302,11 @@ class Hosting:
     # Roles
 
     def _take(self, hosted: HostedPartition | None, role: Lead | Follow | Stop) -> None:
-        """Give a partition its role, and tell subscribers what that changes."""
+        """Give a partition its role, and notify the subscribers of what that changes."""
         if hosted is None or hosted.directory.failure is not None:
             return  # it is stopped already
-        begins = role.leader_epoch > hosted.replica.leader_epoch
-        if isinstance(role, Lead):
-            if hosted.lead(role.leader_epoch, role.replicas, role.isr):
-                self._notify(Transition.LED, hosted)
-            return
-        if hosted.resign(role.leader_epoch):
-            self._notify(Transition.RESIGNED, hosted)
-        if begins:
-            follows = isinstance(role, Follow)
-            self._notify(Transition.FOLLOWED if follows else Transition.STOPPED, hosted)
+        for transition in hosted.take(role):
+            self._notify(transition, hosted)
 
     def stop_failed(self, directory: LogDirectory) -> None:
         """Stop what lives in a directory that failed: each pending append gets KAFKA_STORAGE_ERROR.
@@ -393,40 +330,17 @@ class Hosting:
         for react in self.on_placed if placed else ():
             react(placed)
 
-    def unassigned(self, keys: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, UUID]:
-        """Return those of these partitions that metadata does not know to be where they are, with where that is."""
-        found: dict[TopicIdPartition, UUID] = {}
-        for key in keys:
-            hosted, partition = self.by_id.get(key), self._image.partition(*key)
-            if hosted is None or partition is None:
-                continue
-            if hosted.is_holding or hosted.directory.failure is not None:
-                continue
-            if partition.directory_of(self._node_id) != hosted.directory.id:
-                found[key] = hosted.directory.id
-        return found
-
     # Deleting
 
-    def _remove(
+    def _retire(
         self, deleted: Iterable[tuple[TopicIdPartition, Delete]]
     ) -> Iterator[HostedPartition]:
         """Take partitions out of the tables, and answer all that is pending."""
         for key, role in deleted:
-            self.damaged.pop(key, None)
-            hosted = self.by_id.pop(key, None)
+            hosted = self._remove(key)
             if hosted is None:
                 continue
-            name = hosted.name
-            partitions = self._topics[key.topic_id]
-            del partitions[key.partition]
-            if not partitions:
-                del self._topics[key.topic_id]
-                if (
-                    self._topics.get(name.topic) is partitions
-                ):  # no topic has come under that name since
-                    del self._topics[name.topic]
-            led = hosted.replica.leads
+            name, led = hosted.name, hosted.replica.leads
             hosted.retire(
                 Rejected(ErrorCode.unknown_topic_or_partition, f"{name} was deleted")
                 if role.topic_is_deleted
@@ -467,10 +381,3 @@ class Hosting:
         """Close every log cleanly, once every change is carried out."""
         async with self._turn:
             await self.checkpoints.close()
-
-
-def _slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in order, `size` of them at a time."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part

@@ -1,7 +1,7 @@
-"""One hosted partition: its log, its directory and its place in replication, for the handlers.
+"""One hosted partition: its place in replication over its placed log, for the handlers.
 
-In: record batches to append, offsets to read. Out: calls back once they are committed, slices of batches. It never
-decides an offset (the log does) and never touches a disk (the directory does).
+In: record batches to append, roles to take. Out: calls back once batches are committed. It never decides an offset (the
+log does), and never reads or writes (`placed_log.py` does).
 
 An append runs in three steps. The log decides (offsets, duplicates, effects). The directory performs the effects.
 Only then do the log end offset and the high watermark move, waiting fetches wake, and the answer leaves.
@@ -10,36 +10,35 @@ Only then do the log end offset and the high watermark move, waiting fetches wak
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
-from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.partitions.acknowledgements import Acknowledgements
+from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.partitions.purgatory import FetchWait
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.config.kinds import LONG_MAX
-from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.effects import Effect, Program, Read
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.effects import Effect
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.reading import ReadPlan, Slices, segment_at
+from stratalog.log.reading import Slices
 from stratalog.log.retention import unconfirmed
 from stratalog.log.timestamps import confirm_time
 from stratalog.log.values import Appended
 from stratalog.ports import Clock
 from stratalog.replication.partition import PartitionReplica
+from stratalog.replication.roles import Follow, Lead, Stop, Transition
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
-T = TypeVar("T")
+_log = structlog.get_logger()
 EMPTY: Final = Slices([], 0, 0)
-_ATTEMPTS_MAX: Final = 5
-"""How often retention may take a file from under one read before that is no coincidence."""
 
 
-class HostedPartition:
+class HostedPartition(PlacedLog):
     """A partition this broker holds a replica of."""
 
     def __init__(  # noqa: PLR0913 - both identities: clients and the disk know the name, the tables the id
@@ -51,38 +50,25 @@ class HostedPartition:
         replica: PartitionReplica,
         clock: Clock,
         *,
+        was_tiered: bool = False,
         on_rolled: Callable[["HostedPartition"], None] = lambda _partition: None,
     ) -> None:
-        self.key = key
-        self.name = name
-        self.log = log
-        self.directory = directory
+        super().__init__(key, name, log, directory)
         self.replica = replica
-        self.deleted = False
-        """Whether its log is deleted here; `check_hosted` says why."""
-        self.metrics = PartitionMetrics()
         self.hosted_from = log.log_end_offset
         """Where the log ended when it came here: what is above came in since."""
-        self.was_tiered = False
+        self.was_tiered: Final = was_tiered
         """Whether a tier's manifest lay beside the log when it was loaded."""
-        self.arriving: LogDirectory | None = None
-        """Where a move is about to end: its checkpoints speak for this partition too."""
-        self.copies = [directory]
-        """Every directory where the partition's name is taken by it: two while a move ends."""
         self.watching: dict[FetchWait, None] = {}
         self.wakes = 0
         """Number of wake-ups of waiting fetches; a fetch compares it before and after its own look-up."""
         self._decided: deque[tuple[Appended, bool, Done, float | None]] = deque()
         """Appends that are not performed: whether each began a segment, its callback, its time to wait for a commit."""
         self._uncommitted = Acknowledgements()
-        self._held: list[tuple[Sequence[Effect], Done]] | None = None
-        self._held_recovery_point = 0
         self._on_rolled = on_rolled
         self._syncing = asyncio.Lock()
         self._clock = clock
         self._flush_is_set = False
-        self._gone: Rejected | None = None
-        self._log = structlog.get_logger()
 
     @property
     def high_watermark(self) -> int:
@@ -206,160 +192,19 @@ class HostedPartition:
         for watcher in self.watching:
             watcher.grown(size)
 
-    def read(
-        self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
-    ) -> Slices | Awaitable[Slices]:
-        """Whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
-
-        Raises, at once or when awaited, `Rejected` (OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, failed directory, deleted
-        topic), or the log's `NotLocal` where the bucket has it.
-        """
-
-        def plan() -> Slices | ReadPlan:
-            self.check_hosted()
-            return self.log.read(
-                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
-            )
-
-        found = plan()
-        try:
-            while type(found) is ReadPlan:
-                data = self.directory.read(found.path, found.position, found.size)
-                if isinstance(data, asyncio.Future):
-                    return self._finish_read(found, data, plan)
-                found = self.log.finish_read(found, data)
-        except Corrupt as error:
-            raise self._unreadable(error) from error
-        assert isinstance(found, Slices)
-        return found
-
-    async def _finish_read(
-        self,
-        found: Slices | ReadPlan,
-        data: "bytes | bytearray | asyncio.Future[bytes]",
-        plan: Callable[[], Slices | ReadPlan],
-    ) -> Slices:
-        """Go on with a read that waits. Retention may take the file away meanwhile: then a new plan is made."""
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                while isinstance(found, ReadPlan):
-                    arrived = await data if isinstance(data, asyncio.Future) else data
-                    # The directory may be another topic's of that name by now.
-                    self.check_hosted()
-                    found = self.log.finish_read(found, arrived)
-                    if isinstance(found, ReadPlan):
-                        data = self.directory.read(found.path, found.position, found.size)
-            except FileNotFoundError:
-                found = plan()
-                if isinstance(found, ReadPlan):
-                    data = self.directory.read(found.path, found.position, found.size)
-            except Corrupt as error:
-                raise self._unreadable(error) from error
-            else:
-                return found
-        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
-
-    async def look(self, program: Callable[[], Program[T]]) -> T:
-        """Run a program of the log that only reads; run a new one if retention deleted a file during the read.
-
-        It runs on the event loop, as every read of a log's state does. Raises `Rejected` as `read` does.
-        """
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                return await self._drive(program())
-            except FileNotFoundError:
-                continue
-            except Corrupt as error:
-                raise self._unreadable(error) from error
-        raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
-
-    async def _drive(self, program: Program[T]) -> T:
-        arrived = None
-        while True:
-            self.check_hosted()
-            try:
-                effect = program.send(arrived)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            assert isinstance(effect, Read)
-            data = self.directory.read(effect.path, effect.position, effect.size)
-            arrived = await data if isinstance(data, asyncio.Future) else data
-
-    def path_of(self, offset: int) -> str:
-        """Return the path of the file that holds `offset`, or would."""
-        segment = segment_at(self.log.segments, offset) or self.log.segments[0]
-        return f"{self.directory.path}/{segment.path}"
-
-    def _unreadable(self, error: Corrupt) -> Rejected:
-        count, is_news = self.metrics.unreadable(error.place or str(error))
-        if is_news:
-            name, path = str(self.name), self.directory.path
-            self._log.error(
-                "log unreadable", partition=name, path=path, reason=str(error), reads=count
-            )
-        return Rejected(ErrorCode.corrupt_message, str(error))
-
-    async def perform(self, effects: tuple[Effect, ...]) -> None:
-        """Have effects of the log performed after all earlier ones (retention, roll, flush, close).
-
-        Raises `Rejected` where the partition is not hosted any more: its directory may be another topic's by now.
-        """
-        if effects:
-            await self.write(effects)
-
-    def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
-        """As `perform`, at once: without effects the future waits for the earlier ones."""
-        self.check_hosted()
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Failure) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-
-        self._perform(effects, done)
-        return answer
-
-    def _perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
-        if self._held is None:
-            self.directory.perform(effects, done, at_once=at_once)
-        else:
-            self._held.append((effects, done))
-
-    # Moving to another directory (`moves.py`)
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether effects wait for the end of a move."""
-        return self._held is not None
-
-    @property
-    def recovery_point(self) -> int:
-        """Up to where a checkpoint may say that the log is durable: what is held is not."""
-        return self.log.recovery_point if self._held is None else self._held_recovery_point
-
-    def hold(self) -> None:
-        """Keep what is decided from here on: paths say nothing of the directory, so it may be performed in another."""
-        assert self._held is None
-        self._held = []
-        self._held_recovery_point = self.log.recovery_point
-
-    def release(self) -> None:
-        """Perform what was held, in `directory`, in order."""
-        held, self._held = self._held or [], None
-        for effects, done in held:
-            try:
-                self.check_hosted()
-            except Rejected as error:
-                done(error)
-            else:
-                self.directory.perform(effects, done)
-
     # Roles (`replication/roles.py`)
+
+    def take(self, role: Lead | Follow | Stop) -> list[Transition]:
+        """Take a role; return what that changes, in order."""
+        begins = role.leader_epoch > self.replica.leader_epoch
+        if isinstance(role, Lead):
+            led = self.lead(role.leader_epoch, role.replicas, role.isr)
+            return [Transition.LED] if led else []
+        changed = [Transition.RESIGNED] if self.resign(role.leader_epoch) else []
+        if begins:
+            follows = isinstance(role, Follow)
+            changed.append(Transition.FOLLOWED if follows else Transition.STOPPED)
+        return changed
 
     def lead(self, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> bool:
         """Lead with these replicas; return whether that begins an epoch. The metadata log has committed both.
@@ -397,10 +242,8 @@ class HostedPartition:
 
     def retire(self, error: Rejected) -> None:
         """Serve nothing any more: its log is deleted. Each pending append, and all later use, gets `error`."""
-        self.deleted = True
-        self._gone = error
+        super().retire(error)
         self.resign(self.replica.leader_epoch, error)
-        self.log.tail.clear()
         self.wake()  # also where it did not lead
 
     def _answer_pending(self, error: Rejected) -> None:
@@ -414,24 +257,7 @@ class HostedPartition:
     def _not_leading(self) -> Rejected:
         return Rejected(ErrorCode.not_leader_or_follower, f"{self.name} is not led here")
 
-    def check_hosted(self) -> None:
-        """Raise `Rejected` where the partition cannot be used any more."""
-        if self._gone is not None:
-            raise self._gone
-        self.directory.check()
-
-    async def perform_beside(self, effects: Sequence[Effect]) -> None:
-        """Have effects performed whose order among others does not matter, where no append waits behind them.
-
-        Raises as `perform`, and FileNotFoundError where a file is gone by then.
-        """
-        directory = self.directory
-        if self._held is None and effects:
-            self.check_hosted()
-            # By then another topic of the name may have its directory.
-            await directory.perform_beside(effects, unless=lambda: self.deleted)
-        if self._held is not None or self.directory is not directory:
-            await self.perform(tuple(effects))  # a move may have copied what was there before
+    # Upkeep (`upkeep.py`)
 
     async def sync_closed(self) -> None:
         """Make closed segments durable, one call after another; the directory's syncing thread does it.
@@ -471,7 +297,7 @@ class HostedPartition:
         )
         end = self.log.segments[0].base_offset
         if end > first:
-            self._log.info("segments deleted", partition=str(self.name), first=first, end=end)
+            _log.info("segments deleted", partition=str(self.name), first=first, end=end)
         return effects
 
     def wake(self) -> None:
