@@ -42,7 +42,7 @@ class Disk(Protocol):
         """Keep room on the drive for `size` bytes of the file, creating it; where the system can."""
 
     def read(self, path: str, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
 
     def try_read(self, path: str, position: int, size: int) -> bytes | bytearray | None:
         """As `read` but never waits: None where the bytes are not in the page cache (or the system cannot tell)."""
@@ -76,7 +76,7 @@ class Disk(Protocol):
         """Entries sorted by name; a missing directory is an empty list."""
 
     def size(self, path: str) -> int:
-        """Bytes of the file; raises FileNotFoundError."""
+        """Return bytes of the file; raises FileNotFoundError."""
 
     def total_bytes(self) -> int: ...
 
@@ -123,7 +123,7 @@ class ObjectStore(Protocol):
     def get(self, path: str) -> bytes: ...
 
     def get_range(self, path: str, start: int, size: int) -> bytes | memoryview:
-        """`size` bytes from `start`; fewer only past the end of the object."""
+        """Return `size` bytes from `start`; fewer only past the end of the object."""
 
     def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
         """Yield neighbouring ranges from `start` on, requested at once, each as it arrives. Ranges are short or
@@ -156,7 +156,7 @@ class Workers(Protocol):
         """Start threads; with `background` all other threads get the processor first."""
 
     def start_processes(self, name: str) -> Worker:
-        """A worker whose calls run in processes beside this one, in any order; each call can be pickled.
+        """Return a worker whose calls run in processes beside this one, in any order; each call can be pickled.
 
         A call whose process dies fails with errors.Unavailable.
         """
@@ -166,16 +166,16 @@ class Clock(Protocol):
     """Three clocks: the wall clock, a steady one for durations, and one for measuring."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds of the wall clock, for timestamps in records. It may be set, forward or back."""
+        """Return epoch milliseconds of the wall clock, for timestamps in records. It may be set, forward or back."""
 
     def steady_ms(self) -> int:
-        """Milliseconds of a steady clock, which is never set: for every decision by a duration.
+        """Return milliseconds of a steady clock, which is never set: for every decision by a duration.
 
         It starts at the epoch milliseconds of the process's start, so it can stand in for an unknown time.
         """
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds of a steady clock with any origin: for measuring, from any thread."""
+        """Return nanoseconds of a steady clock with any origin: for measuring, from any thread."""
 
 
 class Entropy(Protocol):

@@ -32,7 +32,7 @@ class BlockingStream:
                 views[first] = views[first][sent:]
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Bytes received, at least one; 0 when the peer has closed."""
+        """Return bytes received, at least one; 0 when the peer has closed."""
         return self._socket.recv_into(buffer)
 
     def close(self) -> None:

@@ -143,8 +143,9 @@ class CassandraSession:
             pass
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of the answer, a page in memory at a time; `%s` in the statement stands for a value. Raises
-        Unavailable, UserError.
+        """Yield the rows of the answer, a page in memory at a time; `%s` in the statement stands for a value.
+
+        Raises Unavailable, UserError.
         """
         try:
             yield from self._session.execute(statement, tuple(values) or None)
@@ -152,7 +153,7 @@ class CassandraSession:
             raise _failure(error) from error
 
     def shape(self, keyspace: str, table: str) -> Shape | None:
-        """A table's shape; None where it or its keyspace is missing. Raises Unavailable, UserError."""
+        """Return a table's shape; None where it or its keyspace is missing. Raises Unavailable, UserError."""
         found = list(
             self.rows(
                 "SELECT column_name, type, kind FROM system_schema.columns "
@@ -171,7 +172,7 @@ class CassandraSession:
         return any(self.rows(question, (keyspace,)))
 
     def insert(self, statement: str) -> PreparedStatement:
-        """A statement with `?` for values, as `write` takes it. Raises Unavailable, UserError."""
+        """Return a statement with `?` for values, as `write` takes it. Raises Unavailable, UserError."""
         try:
             return self._session.prepare(statement)
         except (*PASSING, *LASTING) as error:

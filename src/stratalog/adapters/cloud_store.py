@@ -152,7 +152,7 @@ class CloudStore:
             yield b"".join(parts)
 
     def _stream(self, path: str, start: int, stop: int) -> Iterator[memoryview]:
-        """The bytes from `start` to before `stop`, as they come."""
+        """Yield the bytes from `start` to before `stop`, as they come."""
         options: Any = {"range": (start, stop)}
         try:
             with self._failures(path):
@@ -264,7 +264,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _virtual_endpoint(at: BucketUrl) -> str | None:
-    """The endpoint with the bucket as the first label of its host, where obstore wants it."""
+    """Return the endpoint with the bucket as the first label of its host, where obstore wants it."""
     if at.endpoint is None:
         return None
     parts = urlsplit(at.endpoint)

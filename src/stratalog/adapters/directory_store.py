@@ -286,7 +286,7 @@ class _Pieces:
 
 
 def _read(file: FileIO, size: int) -> bytes:
-    """`size` bytes, fewer only at the end."""
+    """Return `size` bytes, fewer only at the end."""
     pieces = []
     while size > 0 and (piece := file.read(size)):
         pieces.append(piece)

@@ -99,7 +99,7 @@ class HttpClient:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The failure itself: urllib3 wraps the system's words in its own."""
+    """Return the failure itself: urllib3 wraps the system's words in its own."""
     while error.__cause__ is not None or error.__context__ is not None:
         inner = error.__cause__ or error.__context__
         assert inner is not None, "one of them is there"

@@ -295,7 +295,7 @@ class LocalDisk:
 
 
 def _info(entry: "os.DirEntry[str]") -> FileInfo | None:
-    """A listing's entry, or None for one that vanished meanwhile (a temporary file of another thread)."""
+    """Return a listing's entry, or None for one that vanished meanwhile (a temporary file of another thread)."""
     try:
         is_directory = entry.is_dir()
         return FileInfo(entry.name, 0 if is_directory else entry.stat().st_size, is_directory)

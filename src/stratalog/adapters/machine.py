@@ -25,7 +25,7 @@ _CALLS: Final = 10_000
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU seconds that a process of this machine has used, its threads' too. Raises OSError, ValueError.
+    """Return CPU seconds that a process of this machine has used, its threads' too. Raises OSError, ValueError.
 
     From Linux's /proc; elsewhere there is none, which is an OSError.
     """
@@ -83,7 +83,7 @@ def python_calls_s(seconds: float) -> float:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection over loopback."""
+    """Return two ends of a TCP connection over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far, _ = server.accept()
@@ -119,7 +119,7 @@ def loopback_bytes_s(seconds: float) -> float:
 
 
 def loopback_round_trip_s(seconds: float) -> float:
-    """The median of a byte's way through TCP to another thread and back."""
+    """Return the median of a byte's way through TCP to another thread and back."""
     near, far = _pair()
 
     def echo() -> None:
@@ -174,7 +174,10 @@ def file_bytes_s(directory: str, seconds: float, size_limit: int) -> tuple[float
 
 
 def sync_s(directory: str, seconds: float, times_limit: int = 1000) -> float:
-    """The median of appending 4 KiB to a file in `directory` and waiting until it is on the disk. Raises OSError."""
+    """Return the median of appending 4 KiB to a file in `directory` and waiting until it is on the disk.
+
+    Raises OSError.
+    """
     data = os.urandom(4096)
     times: list[float] = []
     with tempfile.TemporaryFile(dir=directory, prefix="strata-bench-", buffering=0) as file:

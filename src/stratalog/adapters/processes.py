@@ -104,7 +104,7 @@ def _write(stream: IO[bytes], value: Any) -> None:
 
 
 def _read(stream: IO[bytes]) -> Any:
-    """The next value; raises EOFError where the other side is gone."""
+    """Return the next value; raises EOFError where the other side is gone."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError

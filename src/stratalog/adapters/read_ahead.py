@@ -16,7 +16,7 @@ T = TypeVar("T")
 def read_ahead(
     calls: Iterable[tuple[int, Callable[[], T]]], bytes_max: int, at_once: int = 4
 ) -> Iterator[T]:
-    """Results of `calls` in order; `at_once` of them run beside each other. Raises what a call raised.
+    """Yield results of `calls` in order; `at_once` of them run beside each other. Raises what a call raised.
 
     `calls` are gone through only as far as their bytes fit; what is being used counts no more.
     """

@@ -110,7 +110,7 @@ class S3Bucket:
                     raise
 
     def removes_unfinished_uploads(self) -> bool:
-        """Whether a lifecycle rule of the bucket aborts old uploads by itself."""
+        """Return whether a lifecycle rule of the bucket aborts old uploads by itself."""
         with self._failures():
             try:
                 rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._at.bucket)
@@ -143,7 +143,7 @@ def _code(error: Any) -> str:
 
 
 def _status(error: Any) -> int:
-    """The HTTP status; 0 where there was no answer."""
+    """Return the HTTP status; 0 where there was no answer."""
     answer = getattr(error, "response", {})
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 

@@ -35,7 +35,9 @@ class SystemClock:
 
 
 def monotonic_s() -> float:
-    """Seconds of a clock that never goes back, to the microsecond: uvloop's own time stands still within a turn."""
+    """Return seconds of a clock that never goes back, to the microsecond: uvloop's own time stands still within a
+    turn.
+    """
     return time.perf_counter()
 
 

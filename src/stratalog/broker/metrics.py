@@ -161,7 +161,7 @@ def error_codes(body: Any) -> Iterator[int]:
 
 @cache
 def _paths(body: Any) -> tuple[tuple[str, ...], ...]:
-    """The ways from an answer to whatever in it has an error code: names of sequences, outermost first."""
+    """Return the ways from an answer to whatever in it has an error code: names of sequences, outermost first."""
     return tuple(_search(body, ()))
 
 
@@ -176,7 +176,7 @@ def _search(kind: type, above: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
 
 
 def _classes_in(hint: Any) -> Iterable[type]:
-    """What a sequence, or one that may be missing, holds."""
+    """Yield what a sequence, or one that may be missing, holds."""
     for inner in get_args(hint):
         if isinstance(inner, type) and hasattr(inner, "__annotations__") and inner is not ErrorCode:
             yield inner

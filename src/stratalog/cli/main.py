@@ -49,14 +49,14 @@ _MEANINGS = {
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """What a person can act on, alone or in a task group; imported when something has failed."""
+    """Return what a person can act on, alone or in a task group; imported when something has failed."""
     from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
 
     return Corrupt, Fenced, Rejected, Unavailable, UserError, OSError, BaseExceptionGroup
 
 
 def explanation(error: BaseException) -> tuple[str, int] | None:
-    """A failure as (one line, exit code); None for a bug, which deserves its traceback."""
+    """Return a failure as (one line, exit code); None for a bug, which deserves its traceback."""
     from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
 
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

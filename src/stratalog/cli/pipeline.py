@@ -147,7 +147,7 @@ def _read_spec(directory: Path) -> dict[str, Any]:
 
 
 def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
-    """What must be known before the JVM or its catalog starts, and so cannot be in a specification."""
+    """Return what must be known before the JVM or its catalog starts, and so cannot be in a specification."""
     here = state.resolve()
     scratch = str(here / SCRATCH)
     return {
@@ -199,7 +199,7 @@ def spark_home() -> Path:
 
 
 def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ()) -> dict[str, str]:
-    """The environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
+    """Return the environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
 
     Raises UserError where Spark or Java is missing.
     """
@@ -222,7 +222,7 @@ def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ())
 
 
 def _java_home() -> str:
-    """Where a Java 17 or newer lives: JAVA_HOME's, else PATH's."""
+    """Return where a Java 17 or newer lives: JAVA_HOME's, else PATH's."""
     advice = "install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else which("java")
@@ -286,8 +286,10 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _reason(output: Sequence[str]) -> str:
-    """The one line that explains a failed run, out of the last lines of its log: ours, which names broker or bucket,
-    before what any library says. A line that announces a traceback says nothing: its last line does.
+    """Return the one line that explains a failed run, out of the last lines of its log: ours, which names broker or
+    bucket, before what any library says.
+
+    A line that announces a traceback says nothing: its last line does.
     """
     without_traceback = [line for line in output if not line.endswith(TRACEBACK)]
     for pattern in (OURS, FAILED):
@@ -298,7 +300,7 @@ def _reason(output: Sequence[str]) -> str:
 
 
 def table_files(table: Path) -> list[Path]:
-    """The Parquet files that make up a table in a pipeline's warehouse.
+    """Return the Parquet files that make up a table in a pipeline's warehouse.
 
     A streaming table keeps a log of what was committed to it, since an update that failed may leave files behind; it is
     numbered files of one JSON object per file, of which the last `.compact` one holds all before it (Spark:
@@ -319,7 +321,7 @@ def table_files(table: Path) -> list[Path]:
 
 
 def table_rows(state: Path) -> dict[str, int]:
-    """Rows of each table of a pipeline as they lie in its warehouse, by table."""
+    """Return rows of each table of a pipeline as they lie in its warehouse, by table."""
     from pyarrow.parquet import read_metadata
 
     tables = sorted(path for path in (state / "warehouse").iterdir() if path.is_dir())

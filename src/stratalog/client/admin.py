@@ -166,7 +166,7 @@ def alter_configs(
 
 
 def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
-    """The log directories of one broker, with what they hold (of one topic, or of all)."""
+    """Return the log directories of one broker, with what they hold (of one topic, or of all)."""
 
     def read(body: DescribeLogDirsResponse) -> list[LogDirectory]:
         _checked(body.error_code, "log directories")
@@ -208,7 +208,7 @@ def move_replica(topic: str, partition: int, path: str) -> Call[Altered]:
 
 
 def find_coordinator(group: str) -> Call[int]:
-    """Node id of a group's coordinator."""
+    """Return node id of a group's coordinator."""
 
     def read(body: FindCoordinatorResponse) -> int:
         (found,) = body.coordinators
@@ -231,7 +231,7 @@ def list_groups() -> Call[list[ListedGroup]]:
 
 
 def describe_group(group: str) -> Call[DescribedGroup]:
-    """A group's state and members."""
+    """Return a group's state and members."""
 
     def read(body: DescribeGroupsResponse) -> DescribedGroup:
         (found,) = body.groups
@@ -267,7 +267,7 @@ def delete_group(group: str) -> Call[Altered]:
 
 
 def fetch_offsets(group: str) -> Call[Offsets]:
-    """Every offset that a group has committed."""
+    """Return every offset that a group has committed."""
 
     def read(body: OffsetFetchResponse) -> Offsets:
         (found,) = body.groups

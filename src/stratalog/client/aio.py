@@ -92,25 +92,25 @@ class Client:
         await self.close()
 
     async def metadata(self, topics: Sequence[str] | None = None) -> ClusterInfo:
-        """Brokers and the topics named (None: all); a missing topic has its error in its entry."""
+        """Return brokers and the topics named (None: all); a missing topic has its error in its entry."""
         return await self._run(self._view.metadata(topics))
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """One result per topic, in the broker's order; look at each `error`."""
+        """Return one result per topic, in the broker's order; look at each `error`."""
         return await self._run(
             self._view.on_controller(calls.create_topics(topics, validate_only=validate_only))
         )
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """One result per topic; look at each `error`."""
+        """Return one result per topic; look at each `error`."""
         return await self._run(self._view.on_controller(calls.delete_topics(names)))
 
     async def describe_configs(
         self, resources: Sequence[tuple[int, str]], *, documentation: bool = False
     ) -> list[ResourceConfigs]:
-        """Configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
+        """Return configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
         return await self._run(
             self._view.on_any(calls.describe_configs(resources, documentation=documentation))
         )
@@ -172,7 +172,7 @@ class Client:
         raise AssertionError("the second round returns or raises")
 
     async def init_producer_id(self) -> tuple[int, int]:
-        """A fresh (producer id, epoch), to be built into batches."""
+        """Return a fresh (producer id, epoch), to be built into batches."""
         return await self._run(self._view.on_any(calls.init_producer_id()))
 
     async def produce(
@@ -195,7 +195,7 @@ class Client:
         return await self.link_to((await self.leader_of(topic, partition))[0])
 
     async def leader_of(self, topic: str, partition: int) -> tuple[int, UUID]:
-        """(node id of a partition's leader, the topic's id), as far as is known."""
+        """Return (node id of a partition's leader, the topic's id), as far as is known."""
         leader = await self._run(self._view.leader(topic, partition))
         return leader, self._view.topics[topic].topic_id
 

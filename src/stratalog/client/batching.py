@@ -78,7 +78,7 @@ class Batches:
             self._take_answer()
 
     def acknowledged(self) -> int:
-        """How many records a broker has acknowledged so far; call it once nothing more will be sent."""
+        """Return how many records a broker has acknowledged so far; call it once nothing more will be sent."""
         while self._answers:
             self._take_answer()
         return self._acknowledged

@@ -112,7 +112,7 @@ class BlockingClient:
         self.close()
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterInfo:
-        """Brokers and the topics named (None: all); a missing topic has its error in its entry."""
+        """Return brokers and the topics named (None: all); a missing topic has its error in its entry."""
         return self._run(self._view.metadata(topics))
 
     def list_offsets(
@@ -122,7 +122,7 @@ class BlockingClient:
         return self._run(self._view.list_offsets(wanted, isolation))
 
     def describe_configs(self, resources: Sequence[tuple[int, str]]) -> list[ResourceConfigs]:
-        """Configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
+        """Return configurations of (calls.TOPIC, name) or (calls.BROKER, node id as text)."""
         return self._run(self._view.on_any(calls.describe_configs(resources)))
 
     def fetch(self, span: FetchSpan) -> FetchedPartition:

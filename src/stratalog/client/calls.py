@@ -207,7 +207,7 @@ class Produced:
 
 
 def error_of(code: int) -> ErrorCode:
-    """The error a code stands for; a code from the future is an unknown error."""
+    """Return the error a code stands for; a code from the future is an unknown error."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -215,7 +215,7 @@ def error_of(code: int) -> ErrorCode:
 
 
 def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
-    """What the broker serves: API key -> (lowest, highest version)."""
+    """Return what the broker serves: API key -> (lowest, highest version)."""
 
     def read(body: ApiVersionsResponse) -> Mapping[int, tuple[int, int]]:
         return {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
@@ -225,7 +225,7 @@ def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
 
 
 def metadata(topics: Sequence[str] | None) -> Call[ClusterInfo]:
-    """Brokers and the topics named (None: all). A missing topic is an entry with its error; none is created."""
+    """Return brokers and the topics named (None: all). A missing topic is an entry with its error; none is created."""
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
 
     def read(body: MetadataResponse) -> ClusterInfo:
@@ -259,7 +259,7 @@ def _topic(topic: MetadataResponseTopic) -> TopicInfo:
 def list_offsets(
     wanted: Mapping[TopicPartition, int], isolation: int
 ) -> Call[dict[TopicPartition, ListedOffset]]:
-    """Offsets by timestamp (epoch ms, EARLIEST, LATEST) of partitions that one broker leads."""
+    """Return offsets by timestamp (epoch ms, EARLIEST, LATEST) of partitions that one broker leads."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (name, index), timestamp in wanted.items():
         row = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
@@ -342,7 +342,7 @@ def delete_topics(names: Sequence[str]) -> Call[list[TopicResult]]:
 def describe_configs(
     resources: Sequence[tuple[int, str]], *, documentation: bool = False
 ) -> Call[list[ResourceConfigs]]:
-    """Configurations of (TOPIC or BROKER, name)s, in full."""
+    """Return configurations of (TOPIC or BROKER, name)s, in full."""
     wanted = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         for kind, name in resources
@@ -380,7 +380,7 @@ def _config(entry: DescribeConfigsResourceResult) -> ConfigEntry:
 
 
 def init_producer_id() -> Call[tuple[int, int]]:
-    """A fresh (producer id, epoch) for idempotent produce."""
+    """Return a fresh (producer id, epoch) for idempotent produce."""
 
     def read(body: InitProducerIdResponse) -> tuple[int, int]:
         if body.error_code:

@@ -72,7 +72,7 @@ Program = Generator[Ask | Pause, Any, T]
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port` (IPv6 in brackets) as pairs. Raises ValueError naming the part that is wrong."""
+    """Return `host:port,host:port` (IPv6 in brackets) as pairs. Raises ValueError naming the part that is wrong."""
     servers = []
     for part in text.split(","):
         server = part.strip()
@@ -105,7 +105,7 @@ class ClusterView:
         return [broker] if broker is not None else []
 
     def metadata(self, topics: Sequence[str] | None) -> Program[ClusterInfo]:
-        """Fresh metadata; also remembered for routing."""
+        """Return fresh metadata; also remembered for routing."""
         info: ClusterInfo = yield from _persistent(lambda: _ask(None, calls.metadata(topics)))
         self.brokers = dict(info.brokers)
         self.topics.update(info.topics)
@@ -143,7 +143,7 @@ class ClusterView:
         return (yield from _persistent(attempt))
 
     def leader(self, topic: str, partition: int, *, fresh: bool = False) -> Program[int]:
-        """Node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
+        """Return node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
         if fresh or topic not in self.topics:
             yield from self.metadata([topic])
         info = self.topics[topic]
@@ -163,7 +163,10 @@ class ClusterView:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: int
     ) -> Program[dict[TopicPartition, ListedOffset]]:
-        """Offsets by timestamp, asked of each partition's leader. Raises Rejected for the first that has none."""
+        """Return offsets by timestamp, asked of each partition's leader.
+
+        Raises Rejected for the first that has none.
+        """
         answers: dict[TopicPartition, ListedOffset] = {}
 
         def attempt() -> Program[dict[TopicPartition, ListedOffset]]:

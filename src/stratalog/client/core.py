@@ -76,12 +76,12 @@ class ClientConnection:
         return correlation_id, pieces
 
     def get_buffer(self) -> memoryview:
-        """Where to receive the next bytes."""
+        """Return where to receive the next bytes."""
         self._target = self._frames.get_buffer(-1)
         return self._target
 
     def received(self, count: int) -> list[tuple[int, Any]]:
-        """(correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
+        """Return (correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
 
         Raises Unavailable when the stream makes no sense: close the connection then.
         """

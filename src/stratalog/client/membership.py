@@ -149,7 +149,8 @@ def leave_group(group: str, member_id: str) -> Call[None]:
 def range_assignment(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """What each member reads: of every topic a run of partitions, the first members one more where it does not divide.
+    """Return what each member reads: of every topic a run of partitions, the first members one more where it does not
+    divide.
 
     `members`: member -> topics, in the order of the members; `partitions`: topic -> how many. Kafka: RangeAssignor.
     """

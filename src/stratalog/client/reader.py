@@ -99,7 +99,9 @@ class Reader:
         self.positions.pop(key, None)
 
     async def poll(self, timeout_s: float) -> list[Fetched]:
-        """What has arrived, once something has; nothing after `timeout_s`, or where the leaders have nothing new."""
+        """Return what has arrived, once something has; nothing after `timeout_s`, or where the leaders have nothing
+        new.
+        """
         assert self.positions, "something to read"
         try:
             await self._ask()

@@ -68,7 +68,7 @@ _SAME_AS_TOTAL: Final = "-2"
 
 
 def our_names(chosen: Chosen) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """The settings with Confluent's names replaced, and a line for each of those.
+    """Return the settings with Confluent's names replaced, and a line for each of those.
 
     Raises UserError, one line, where they name no bucket that can be used.
     """
@@ -100,7 +100,10 @@ def our_topic_setting(name: str, value: str) -> tuple[str, str]: ...
 @overload
 def our_topic_setting(name: str, value: str | None) -> tuple[str, str | None]: ...
 def our_topic_setting(name: str, value: str | None) -> tuple[str, str | None]:
-    """A topic's setting by our name; any that is not Confluent's as it is. A value of None (to unset it) stays None."""
+    """Return a topic's setting by our name; any that is not Confluent's as it is.
+
+    A value of None (to unset it) stays None.
+    """
     if name not in TOPIC_ALIASES:
         return name, value
     return TOPIC_ALIASES[name], None if value is None else _value(name, value)

@@ -52,7 +52,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_overrides(items: Iterable[str]) -> dict[str, str]:
-    """`name=value` items as pairs; raises UserError for one without `=`."""
+    """Return `name=value` items as pairs; raises UserError for one without `=`."""
     pairs = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -64,7 +64,7 @@ def parse_overrides(items: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Setting name -> (variable, value) for every variable that names a setting.
+    """Return setting name -> (variable, value) for every variable that names a setting.
 
     As in Kafka's images, `___` stands for `-` and `__` for `_`.
     """
@@ -101,7 +101,8 @@ class BrokerConfig:
         profile: builtins.str = "",
         strict: builtins.bool = False,
     ) -> tuple["BrokerConfig", builtins.list[builtins.str]]:
-        """The configuration, and lines for a person: each name without effect or of another's, and what a profile did.
+        """Return the configuration, and lines for a person: each name without effect or of another's, and what a
+        profile did.
 
         Raises UserError, one line with name, value and what is accepted, for a value that is wrong; with `strict` also
         for an unknown name.
@@ -136,7 +137,7 @@ class BrokerConfig:
         return config, warnings
 
     def get(self, name: builtins.str) -> Value:
-        """The value of a setting; None only where its default is None and it was not set."""
+        """Return the value of a setting; None only where its default is None and it was not set."""
         if name in self.values:
             return self.values[name]
         setting = setting_of(name)
@@ -148,32 +149,32 @@ class BrokerConfig:
         return name in self.values
 
     def int(self, name: builtins.str) -> builtins.int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.get(name)
         assert isinstance(value, int), name
         assert not isinstance(value, bool), name
         return value
 
     def float(self, name: builtins.str) -> builtins.float:
-        """A number."""
+        """Return a number."""
         value = self.get(name)
         assert isinstance(value, float | int), name
         return value
 
     def bool(self, name: builtins.str) -> builtins.bool:
-        """True or false."""
+        """Return True or false."""
         value = self.get(name)
         assert isinstance(value, bool), name
         return value
 
     def str(self, name: builtins.str) -> builtins.str:
-        """Text, "" where nothing was set."""
+        """Return text, "" where nothing was set."""
         value = self.get(name)
         assert isinstance(value, str), name
         return value
 
     def list(self, name: builtins.str) -> tuple[builtins.str, ...]:
-        """Items, in order."""
+        """Return items, in order."""
         value = self.get(name)
         assert isinstance(value, tuple), name
         return value

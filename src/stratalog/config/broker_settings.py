@@ -381,7 +381,7 @@ def is_secret(name: str) -> bool:
 
 
 def setting_of(name: str) -> Setting | None:
-    """The setting of that name, None for none.
+    """Return the setting of that name, None for none.
 
     `listener.name.NAME.` before a limit of connections is that limit for one listener (KIP-402, KIP-612), beside the
     one for all of them; before the place of a key or certificate it is that of one listener.

@@ -54,7 +54,7 @@ class ConfigEntry:
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str], dynamic: DynamicConfigs = _NOTHING
 ) -> list[ConfigEntry]:
-    """Every topic setting, in order of name. `overrides` are the topic's own, `dynamic` the running brokers'."""
+    """Return every topic setting, in order of name. `overrides` are the topic's own, `dynamic` the running brokers'."""
     return [
         _topic_entry(broker, TOPIC_SETTINGS[name], overrides.get(name), dynamic)
         for name in sorted(TOPIC_SETTINGS)
@@ -92,7 +92,7 @@ def _topic_entry(
 
 
 def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
-    """Every broker setting, in order of name, listeners' own where set. `dynamic`: set at work (KIP-226)."""
+    """Return every broker setting, in order of name, listeners' own where set. `dynamic`: set at work (KIP-226)."""
     entries = []
     for name in sorted({*BROKER_SETTINGS, *broker.values, *dynamic.own}):
         setting = setting_of(name)
@@ -116,7 +116,7 @@ def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[Confi
 
 
 def describe_every_broker(every: Mapping[str, str]) -> list[ConfigEntry]:
-    """What was set for all brokers together, and nothing else, in order of name."""
+    """Return what was set for all brokers together, and nothing else, in order of name."""
     dynamic = DynamicConfigs(every=every)
     return [
         _entry(

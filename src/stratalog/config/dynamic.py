@@ -27,7 +27,7 @@ class DynamicConfigs:
     def of(
         cls, configs: Mapping[tuple[int, str], Mapping[str, str]], node_id: int
     ) -> "DynamicConfigs":
-        """Those of one broker among all resources' (resource type and name)."""
+        """Return those of one broker among all resources' (resource type and name)."""
         return cls(configs.get((BROKER, str(node_id)), {}), configs.get((BROKER, ""), {}))
 
     def over(self, static: BrokerConfig) -> BrokerConfig:

@@ -177,7 +177,7 @@ class Setting:
             self.check.fits(words)
 
     def text(self, value: Value) -> str | None:
-        """A value as Kafka's tools print it: the inverse of `parse`; None stays None."""
+        """Return a value as Kafka's tools print it: the inverse of `parse`; None stays None."""
         match value:
             case None:
                 return None

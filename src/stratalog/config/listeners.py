@@ -27,7 +27,7 @@ class Listener:
 
 
 def parse_listener(text: str) -> Listener:
-    """One listener; raises BadValue where it is not `NAME://host:port`."""
+    """Return one listener; raises BadValue where it is not `NAME://host:port`."""
     name, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not (separator and colon and name and port.isdecimal() and int(port) <= PORT_MAX):
@@ -41,7 +41,7 @@ def parse_listener(text: str) -> Listener:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`host:port`, as in a listener; raises BadValue."""
+    """Return `host:port`, as in a listener; raises BadValue."""
     listener = parse_listener(f"ADDRESS://{text}")
     return listener.host, listener.port
 
@@ -63,7 +63,7 @@ def check_listeners(texts: Sequence[str]) -> None:
 
 
 def items_of(text: str) -> tuple[str, ...]:
-    """The items of a text that Kafka calls a string and reads as a list."""
+    """Return the items of a text that Kafka calls a string and reads as a list."""
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
@@ -95,7 +95,7 @@ def check_directories(texts: Sequence[str]) -> None:
 
 
 def parse_address_limit(text: str) -> tuple[str, int]:
-    """`address:count`, an IPv6 address as it is or in brackets; raises BadValue."""
+    """Return `address:count`, an IPv6 address as it is or in brackets; raises BadValue."""
     address, colon, count = text.rpartition(":")
     if not (colon and count.isdecimal()):
         raise BadValue

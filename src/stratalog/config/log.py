@@ -60,7 +60,7 @@ class LogConfig:
 
 
 def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """A topic's settings over the broker's defaults.
+    """Return a topic's settings over the broker's defaults.
 
     `overrides` were checked when the topic was made; a name or value that is not understood any more is an error of
     the caller (AssertionError), since metadata holds only what `check_topic_configs` let pass.
@@ -75,7 +75,7 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every topic setting's effective value."""
+    """Return every topic setting's effective value."""
     unknown = overrides.keys() - TOPIC_SETTINGS.keys()
     assert not unknown, f"unknown topic settings {sorted(unknown)}"
     return {
@@ -97,7 +97,7 @@ def broker_default(broker: BrokerConfig, name: str) -> Value:
 
 
 def synonym_value(broker: BrokerConfig, synonym: Synonym) -> Value:
-    """The broker's value behind a topic setting, in the topic setting's unit; None where it says nothing."""
+    """Return the broker's value behind a topic setting, in the topic setting's unit; None where it says nothing."""
     if synonym.name not in BROKER_SETTINGS:
         return None
     value = broker.get(synonym.name)

@@ -24,7 +24,7 @@ def named_options(
     without_effect: Collection[str] = (),
     page: str,
 ) -> dict[str, str]:
-    """`defaults`, overlaid with what was given. Names are case-insensitive, as everywhere in Spark.
+    """Return `defaults`, overlaid with what was given. Names are case-insensitive, as everywhere in Spark.
 
     `without_effect`: names in lower case that are taken and not looked at, beside Spark's own.
     `page`: where people read about the options. Raises ValueError for a name that is not known.
@@ -44,7 +44,7 @@ def named_options(
 
 
 def positive(options: Mapping[str, str], name: str) -> int:
-    """The option as a whole number of at least 1. Raises ValueError."""
+    """Return the option as a whole number of at least 1. Raises ValueError."""
     text = options[name].strip()
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"option '{name}' is {text!r}: a whole number of at least 1 is needed")
@@ -52,7 +52,7 @@ def positive(options: Mapping[str, str], name: str) -> int:
 
 
 def whole(options: Mapping[str, str], name: str) -> int:
-    """The option as a whole number. Raises ValueError."""
+    """Return the option as a whole number. Raises ValueError."""
     text = options[name].strip()
     if not text.isdecimal():
         raise ValueError(f"option '{name}' is {text!r}: a whole number is needed")
@@ -60,7 +60,7 @@ def whole(options: Mapping[str, str], name: str) -> int:
 
 
 def seconds(options: Mapping[str, str], name: str) -> float:
-    """The option in seconds, from `500ms`, `30s`, `30`, `2m`, `1h`. Raises ValueError."""
+    """Return the option in seconds, from `500ms`, `30s`, `30`, `2m`, `1h`. Raises ValueError."""
     text = options[name].strip()
     found = _SECONDS.fullmatch(text)
     if found is None or int(found[1]) == 0:

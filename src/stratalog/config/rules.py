@@ -42,7 +42,7 @@ class ClusterRules:
             check_broker_configs(changed, after, cluster_wide=not resource_name)
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
-        """What a list holds where the resource does not set it; None for a setting that is no list."""
+        """Return what a list holds where the resource does not set it; None for a setting that is no list."""
         if resource_type == Resource.TOPIC:
             is_list = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
             value = broker_default(self._broker, name) if is_list else None

@@ -12,7 +12,7 @@ MINUTE_MS = 60 * SECOND_MS
 
 
 def _quota(what: str, done: str, follows: str) -> tuple[Setting, ...]:
-    """A rate and the window that it is measured over (KIP-956)."""
+    """Return a rate and the window that it is measured over (KIP-956)."""
     name = f"remote.log.manager.{what}"
     return (
         Setting(

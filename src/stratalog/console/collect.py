@@ -137,7 +137,7 @@ class Scraper:
         ProcessCollector(registry=self._process)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The whole exposition, piece by piece."""
+        """Yield the whole exposition, piece by piece."""
         pause = Pause(self._watched.clock.elapsed_ns)
         held: list[str] = []
         size = 0
@@ -260,7 +260,7 @@ def _of_requests(broker: Broker) -> Iterator[str]:
 
 
 def _family(metric: Metric, samples: Iterable[_Sample]) -> Iterator[str]:
-    """Its head and samples, many lines at a time."""
+    """Yield its head and samples, many lines at a time."""
     lines = [head(metric)]
     for labels, value in samples:
         lines.append(sample(metric, labels, value))

@@ -24,13 +24,13 @@ _BOUNDS: Final = [*(f"{bound / _SECOND_NS:g}" for bound in BOUNDS_NS), "+Inf"]
 
 
 def head(metric: Metric) -> str:
-    """The two lines before a metric's samples."""
+    """Return the two lines before a metric's samples."""
     meaning = metric.meaning.translate(_HELP_ESCAPES)
     return f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind.value}\n"
 
 
 def labelled(metric: Metric, *values: object) -> str:
-    """The labels of a sample, in braces; "" for none."""
+    """Return the labels of a sample, in braces; "" for none."""
     if not values:
         return ""
     pairs = zip(metric.labels, values, strict=True)
@@ -38,19 +38,19 @@ def labelled(metric: Metric, *values: object) -> str:
 
 
 def sample(metric: Metric, labels: str, value: float) -> str:
-    """One sample's line; `labels` as `labelled` makes them."""
+    """Return one sample's line; `labels` as `labelled` makes them."""
     return f"{metric.name}{labels} {number(value)}\n"
 
 
 def number(value: float) -> str:
-    """A value as Prometheus reads it."""
+    """Return a value as Prometheus reads it."""
     if isinstance(value, int):
         return str(value)
     return "+Inf" if value == inf else repr(value)
 
 
 def histogram(metric: Metric, histogram: Histogram, *values: object) -> Iterator[str]:
-    """A histogram's lines, in seconds."""
+    """Yield a histogram's lines, in seconds."""
     counts = list(histogram.counts)
     below = list(accumulate(counts))
     labels = labelled(metric, *values)

@@ -53,7 +53,7 @@ async def health(watched: Watched, pause: Pause) -> Health:
 
 
 async def _offline(broker: Broker, pause: Pause) -> tuple[int, str]:
-    """How many partitions should be led here and are not (or not on a directory that works), and one of them."""
+    """Return how many partitions should be led here and are not (or not on a directory that works), and one of them."""
     count, first = 0, ""
     for key, name in _placed_here(broker):
         await pause()
@@ -65,7 +65,7 @@ async def _offline(broker: Broker, pause: Pause) -> tuple[int, str]:
 
 
 def _placed_here(broker: Broker) -> Iterator[tuple[TopicIdPartition, str]]:
-    """Key and name of every partition with a replica here. The image is immutable: it may be walked slowly."""
+    """Yield key and name of every partition with a replica here. The image is immutable: it may be walked slowly."""
     for topic in broker.metadata.image.topics_by_id.values():
         for index, partition in topic.partitions.items():
             if broker.cluster.node_id in partition.replicas:

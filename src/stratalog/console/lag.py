@@ -76,7 +76,7 @@ class GroupLags:
         """Offsets that the last measurement did not look up."""
 
     async def measure(self, pause: Pause) -> AsyncIterator[Lag]:
-        """Every committed offset of a partition hosted here."""
+        """Yield every committed offset of a partition hosted here."""
         places: dict[_Key, _Place] = {}
         rates: dict[HostedPartition, tuple[int, int, float]] = {}
         left, self.lookups_left = LOOKUPS_MAX, 0
@@ -102,7 +102,7 @@ class GroupLags:
         self._places, self._rates = places, rates
 
     def _rate(self, hosted: HostedPartition) -> tuple[int, int, float]:
-        """Bytes per second since the last measurement that was some time ago."""
+        """Return bytes per second since the last measurement that was some time ago."""
         now_ns, total = self._broker.clock.elapsed_ns(), hosted.metrics.bytes_in
         before = self._rates.get(hosted)
         if before is None:
@@ -171,14 +171,14 @@ class GroupLags:
         )
 
     def _room(self, hosted: HostedPartition, place: _Place) -> float:
-        """How much may be appended until `retention.bytes` takes this place."""
+        """Return how much may be appended until `retention.bytes` takes this place."""
         config = hosted.log.config
         if config.retention_bytes < 0 or "delete" not in config.cleanup_policy:
             return inf
         return max(config.retention_bytes - self._ahead(hosted, place), 0)
 
     def _ahead(self, hosted: HostedPartition, place: _Place) -> int:
-        """Bytes of log from this place to the end."""
+        """Return bytes of log from this place to the end."""
         log = hosted.log
         if place.segment is not None:
             base = place.segment.base_offset
@@ -200,13 +200,13 @@ def _is_behind(hosted: HostedPartition, kept: KeptOffset) -> bool:
 
 
 def _behind(hosted: HostedPartition, place: _Place) -> float:
-    """Seconds between the batch at this place and the newest record there is."""
+    """Return seconds between the batch at this place and the newest record there is."""
     newest = max(segment.max_timestamp for segment in hosted.log.segments[-2:])
     return max(newest - place.timestamp, 0) / 1000
 
 
 def _time_left(hosted: HostedPartition, place: _Place, now_ms: int) -> float:
-    """Seconds until `retention.ms` takes this place."""
+    """Return seconds until `retention.ms` takes this place."""
     config = hosted.log.config
     if config.retention_ms < 0 or "delete" not in config.cleanup_policy:
         return inf

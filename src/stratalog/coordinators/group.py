@@ -51,15 +51,15 @@ class Member:
     sync_token: Any = None
 
     def prefers(self, protocols: Iterable[Protocol]) -> bool:
-        """Whether these are the protocols it has already given, in that order."""
+        """Return whether these are the protocols it has already given, in that order."""
         return list(self.protocols.items()) == [(one.name, one.metadata) for one in protocols]
 
     def vote(self, candidates: set[str]) -> str:
-        """Its first choice among protocols that all members support."""
+        """Return its first choice among protocols that all members support."""
         return next(name for name in self.protocols if name in candidates)
 
     def is_excused(self) -> bool:
-        """Whether a missed heartbeat is excused: the member waits for the coordinator's answer."""
+        """Return whether a missed heartbeat is excused: the member waits for the coordinator's answer."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
 
@@ -107,7 +107,7 @@ class Group:
         return self.state is GroupState.EMPTY and not self.pending
 
     def reads(self, topic: str) -> bool:
-        """Whether a member may subscribe to `topic`: where members do not say, they may."""
+        """Return whether a member may subscribe to `topic`: where members do not say, they may."""
         return self.has_subscriptions if self.topics is None else topic in self.topics
 
     def note_topics(self) -> None:
@@ -214,7 +214,9 @@ class Group:
         self.note_topics()
 
     def elect_protocol(self) -> str:
-        """The protocol with most votes among those that all support; the earliest voted for, where several are even."""
+        """Return the protocol with most votes among those that all support; the earliest voted for, where several are
+        even.
+        """
         candidates = {name for name, count in self.support.items() if count == len(self.members)}
         assert candidates, f"{self.group_id}: nothing in common"
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -260,7 +262,7 @@ class Group:
                 return member_id in self.members or len(self.members) < size_max
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for."""
+        """Return the longest that any member asks for."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:

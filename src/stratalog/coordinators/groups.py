@@ -166,7 +166,7 @@ class GroupShard:
         return self._decision(turn)
 
     def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
-        """Committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
+        """Return committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
         self._check_loaded()
         topics = self._offsets.fetch(request.group_id, request.topics)
         return OffsetFetchAnswer(request.group_id, OK, topics)
@@ -180,7 +180,7 @@ class GroupShard:
         return self._decision(turn)
 
     def describe(self, group_id: str) -> GroupDescription:
-        """One group as it is now."""
+        """Return one group as it is now."""
         self._check_loaded()
         group = self._groups.get(group_id)
         if group is not None:
@@ -191,7 +191,7 @@ class GroupShard:
         return GroupDescription(group_id, ErrorCode.group_id_not_found, dead)
 
     def list_groups(self, states: Collection[str] = ()) -> list[ListedGroup]:
-        """All groups, or those in one of `states` (names in any case)."""
+        """Return all groups, or those in one of `states` (names in any case)."""
         self._check_loaded()
         ids = dict.fromkeys((*self._groups, *self._offsets.group_ids()))
         groups = [self._groups.get(group_id) or Group(group_id) for group_id in ids]

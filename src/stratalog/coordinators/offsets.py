@@ -45,11 +45,11 @@ class Offsets:
         return group_id in self._kept
 
     def group_ids(self) -> Iterable[str]:
-        """Groups with a committed offset, in the order of their first commit."""
+        """Return groups with a committed offset, in the order of their first commit."""
         return self._kept.keys()
 
     def of_group(self, group_id: str) -> Iterator[tuple[str, int, KeptOffset]]:
-        """Topic, partition and offset of each that a group has committed."""
+        """Yield topic, partition and offset of each that a group has committed."""
         for topic, partitions in self._kept.get(group_id, {}).items():
             for partition, kept in partitions.items():
                 yield topic, partition, kept
@@ -87,7 +87,7 @@ class Offsets:
     def fetch(
         self, group_id: str, topics: tuple[FetchTopic, ...] | None
     ) -> tuple[FetchedTopic, ...]:
-        """What is committed, -1 for what is not; all that is committed for topics None.
+        """Return what is committed, -1 for what is not; all that is committed for topics None.
 
         An offset that belongs to an earlier topic of that name counts as none.
         """
@@ -130,7 +130,7 @@ class Offsets:
 
 
 def refused(topics: Iterable[CommitTopic], error: ErrorCode) -> OffsetCommitAnswer:
-    """The answer where the whole request is refused."""
+    """Return the answer where the whole request is refused."""
     return OffsetCommitAnswer(
         tuple(
             CommittedTopic(
@@ -144,7 +144,7 @@ def refused(topics: Iterable[CommitTopic], error: ErrorCode) -> OffsetCommitAnsw
 
 
 def java_length(text: str) -> int:
-    """UTF-16 code units, in which Kafka counts `offset.metadata.max.bytes`."""
+    """Return UTF-16 code units, in which Kafka counts `offset.metadata.max.bytes`."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

@@ -35,7 +35,7 @@ class KeptOffset(NamedTuple):
 
 
 def group_record(group: Group, assignments: dict[str, bytes]) -> OffsetRecord:
-    """The group's generation with an assignment for each member."""
+    """Return the group's generation with an assignment for each member."""
     name = group.protocol_name
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -74,7 +74,10 @@ def new_group_record(group_id: str, now_ms: int) -> OffsetRecord:
 
 
 def group_of(group_id: str, value: GroupMetadataValue) -> Group:
-    """The group as it was written: Stable, or Empty without members. It supports only the protocol chosen then."""
+    """Return the group as it was written: Stable, or Empty without members.
+
+    It supports only the protocol chosen then.
+    """
     state = GroupState.STABLE if value.members else GroupState.EMPTY
     group = Group(
         group_id,
@@ -109,12 +112,12 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
 
 
 def group_tombstone(group_id: str) -> OffsetRecord:
-    """The end of a group; its offsets have their own."""
+    """Return the end of a group; its offsets have their own."""
     return encode_key(GroupMetadataKey(group=group_id)), None
 
 
 def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -> OffsetRecord:
-    """One committed offset."""
+    """Return one committed offset."""
     value = OffsetCommitValue(
         offset=kept.offset,
         leader_epoch=kept.leader_epoch,
@@ -128,12 +131,12 @@ def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> OffsetRecord:
-    """The end of one committed offset."""
+    """Return the end of one committed offset."""
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
 
 
 def kept_offset(value: OffsetCommitValue) -> KeptOffset:
-    """The offset that a record holds."""
+    """Return the offset that a record holds."""
     return KeptOffset(
         value.offset,
         value.leader_epoch,

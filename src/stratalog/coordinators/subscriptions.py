@@ -21,7 +21,7 @@ CONSUMER = "consumer"
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """Topics that any of these members subscribes to; None where one of them cannot be read."""
+    """Return topics that any of these members subscribes to; None where one of them cannot be read."""
     topics: set[str] = set()
     for one in metadata:
         try:

@@ -89,7 +89,7 @@ class Turn:
         self.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
 
     def decision(self) -> GroupDecision:
-        """All that was decided."""
+        """Return all that was decided."""
         return Decision(tuple(self.records), Outcome(tuple(self.answers), tuple(self.news)))
 
 

@@ -87,7 +87,7 @@ def _kernel(signature: Any) -> Any:
 
 @_kernel(types.int64(_bytes_in, types.int64, types.int64))
 def _big_endian(data: Any, position: int, size: int) -> int:
-    """Signed big-endian integer of `size` bytes (1, 2, 4 or 8)."""
+    """Return signed big-endian integer of `size` bytes (1, 2, 4 or 8)."""
     value = types.int64(0)
     for index in range(size):
         value = (value << 8) | types.int64(data[position + index])
@@ -116,7 +116,7 @@ def _read_long_varint(data: Any, position: int, end: int) -> tuple[int, int]:
 
 @_INLINED
 def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time.
+    """Return a zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time.
 
     Nearly all have one byte or two; an unsigned index spares a look at whether it counts from the end.
     """
@@ -172,7 +172,7 @@ def scan(data: Any, position: int, table: Any) -> tuple[int, int, int]:
 def _find_fields(
     data: Any, position: int, end: int
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
-    """Where the fields of one record lie.
+    """Return where the fields of one record lie.
 
     Returns (status, stop, timestamp delta, offset delta, key, its size, value, its size, headers' number, headers).
     Where the status is DONE or TRAILING, every span lies inside [position, stop), and stop <= end.
@@ -203,7 +203,7 @@ def _find_fields(
 
 @_kernel(types.int64(_bytes_in, types.int64, types.int64))
 def _marker_type(data: Any, position: int, end: int) -> int:
-    """What the control record there says: 0 (abort), 1 (commit) or another type; -1 where it makes no sense."""
+    """Return what the control record there says: 0 (abort), 1 (commit) or another type; -1 where it makes no sense."""
     status, _, _, _, key, key_size, _, _, _, _ = _find_fields(data, position, end)
     if status != DONE or key_size < 4:
         return -1
@@ -381,7 +381,7 @@ def _has_room(state: Any, key_end: int, keys: Any, value_end: int, values: Any) 
 
 @_INLINED
 def _timestamp(table: Any, batch: int, later: int) -> int:
-    """A record's timestamp (epoch ms): with log append time the batch's own."""
+    """Return a record's timestamp (epoch ms): with log append time the batch's own."""
     if table[batch, ATTRIBUTES] & _LOG_APPEND_TIME:
         return table[batch, MAX_TIMESTAMP]  # type: ignore[no-any-return]
     return table[batch, BASE_TIMESTAMP] + later  # type: ignore[no-any-return]
@@ -389,7 +389,7 @@ def _timestamp(table: Any, batch: int, later: int) -> int:
 
 @_INLINED
 def _is_wanted(state: Any, offset: int, timestamp: int) -> bool:
-    """Whether a record of this offset and timestamp becomes a row."""
+    """Return whether a record of this offset and timestamp becomes a row."""
     is_inside = state[BEGIN] <= offset < state[STOP]
     return is_inside and state[SINCE] <= timestamp <= state[LATEST]  # type: ignore[no-any-return]
 

@@ -166,7 +166,7 @@ class Decoder:
         self.end = end
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """The rows that still wait."""
+        """Return the rows that still wait."""
         return self._rows.flush()
 
     def _check(self, view: memoryview, table: Any, name: str) -> None:
@@ -240,7 +240,9 @@ class Decoder:
 
 
 def _transactions(aborted: Sequence[tuple[int, int]]) -> Any:
-    """Aborted transactions in the order of their first offsets, with a column in which `sift` notes the open ones."""
+    """Return aborted transactions in the order of their first offsets, with a column in which `sift` notes the open
+    ones.
+    """
     rows = [(producer, first, 0) for producer, first in sorted(aborted, key=itemgetter(1))]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 

@@ -80,7 +80,7 @@ class Layout:
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """Spark's types for columns of `COLUMNS`, HEADERS and ORIGIN, in the order given."""
+    """Return Spark's types for columns of `COLUMNS`, HEADERS and ORIGIN, in the order given."""
     return pa.schema([pa.field(name, _KINDS[name]) for name in columns])
 
 
@@ -192,7 +192,7 @@ class Rows:
                 state[compiled.RECORD] = 0
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """What waits, as at most one Arrow batch."""
+        """Yield what waits, as at most one Arrow batch."""
         rows = int(self._state[compiled.ROWS])
         if not rows:
             return
@@ -204,7 +204,7 @@ class Rows:
         yield found
 
     def _sizes(self, rows: int) -> list[int]:
-        """Bytes in each of the columns of bytes."""
+        """Return bytes in each of the columns of bytes."""
         ends = self._ends[:, self._state[compiled.HEADERS]]
         keys, values = self._ints[compiled.KEY_ENDS : compiled.VALUE_ENDS + 1, rows]
         return [int(keys), int(values), *ends.tolist()]
@@ -243,7 +243,7 @@ class Rows:
         )
 
     def _column(self, kind: pa.DataType, column: int, bits: Any, ends: Any) -> pa.Array:
-        """A column of bytes with all its rows."""
+        """Return a column of bytes with all its rows."""
         rows = len(ends) - 1
         nulls = 0 if column == compiled.NAMES else int(self._state[compiled.NULLS + column])
         validity = _validity(bits, rows) if nulls else None
@@ -253,7 +253,7 @@ class Rows:
 
 
 def _kept(array: Any, size: int) -> Any:
-    """The front of an array; alone where it is less than half, for what was made for more is not to live on."""
+    """Return the front of an array; alone where it is less than half, for what was made for more is not to live on."""
     front = array[:size]
     base = array if array.base is None else array.base
     return front if 2 * size >= base.shape[-1] else front.copy()
@@ -264,7 +264,10 @@ def _validity(bits: Any, rows: int) -> pa.Buffer:
 
 
 def _constant(text: str, rows: int) -> pa.Array:
-    """A column of one text. Not `pa.array` or `pa.scalar`: they import pandas, most of a second in a cold worker."""
+    """Return a column of one text.
+
+    Not `pa.array` or `pa.scalar`: they import pandas, most of a second in a cold worker.
+    """
     encoded = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * len(encoded)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * rows)]
@@ -272,12 +275,12 @@ def _constant(text: str, rows: int) -> pa.Array:
 
 
 def _plain(values: Any, kind: pa.DataType) -> pa.Array:
-    """A column without nulls."""
+    """Return a column without nulls."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], null_count=0)
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """Header keys as strings. Kafka says UTF-8 but checks nothing: other bytes become U+FFFD, as in Java."""
+    """Return header keys as strings. Kafka says UTF-8 but checks nothing: other bytes become U+FFFD, as in Java."""
     validity, offsets, data = column.buffers()
     if not data.size or np.frombuffer(data, dtype=np.uint8).max() < _ASCII_END:
         return pa.Array.from_buffers(pa.string(), len(column), [validity, offsets, data])

@@ -33,7 +33,9 @@ def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> Non
 
 
 def check_fetched(view: memoryview, next_offset: int, directory: str) -> list[BatchHeader]:
-    """The headers of batches that have offsets already; raises Corrupt unless they are whole, sound and in order."""
+    """Return the headers of batches that have offsets already; raises Corrupt unless they are whole, sound and in
+    order.
+    """
     headers: list[BatchHeader] = []
     end = 0
     offset = next_offset
@@ -59,7 +61,7 @@ def is_full(
     last_offset: int,
     now_ms: int,
 ) -> bool:
-    """Whether batches of `size` bytes in all must go to a new segment (Kafka: `LogSegment.shouldRoll`).
+    """Return whether batches of `size` bytes in all must go to a new segment (Kafka: `LogSegment.shouldRoll`).
 
     Time is the records' own, as long as they have one.
     """

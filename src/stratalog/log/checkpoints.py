@@ -63,7 +63,7 @@ def offset_line(name: TopicPartition, offset: int) -> str:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """The {(topic, partition): offset} of an offset checkpoint; raises Corrupt."""
+    """Return the {(topic, partition): offset} of an offset checkpoint; raises Corrupt."""
     offsets = {}
     for line in _decode_lines(data):
         fields = line.split()
@@ -74,12 +74,12 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """A leader epoch checkpoint of (epoch, first offset) pairs."""
+    """Return a leader epoch checkpoint of (epoch, first offset) pairs."""
     return encode_lines([f"{epoch} {start}" for epoch, start in entries])
 
 
 def decode_epochs(data: bytes) -> list[tuple[int, int]]:
-    """The (epoch, first offset) pairs of a leader epoch checkpoint; raises Corrupt."""
+    """Return the (epoch, first offset) pairs of a leader epoch checkpoint; raises Corrupt."""
     entries = []
     for line in _decode_lines(data):
         fields = line.split()
@@ -90,7 +90,7 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_meta_properties(meta: MetaProperties) -> bytes:
-    """The `meta.properties` file, version 1."""
+    """Return the `meta.properties` file, version 1."""
     lines = [f"cluster.id={meta.cluster_id}"]
     if meta.directory_id is not None:
         lines.append(f"directory.id={topic_id_text(meta.directory_id)}")
@@ -115,12 +115,12 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """The `partition.metadata` file of a partition."""
+    """Return the `partition.metadata` file of a partition."""
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
 
 
 def decode_partition_metadata(data: bytes) -> uuid.UUID:
-    """The topic id in a `partition.metadata` file; raises Corrupt."""
+    """Return the topic id in a `partition.metadata` file; raises Corrupt."""
     values = {}
     for line in _text(data).splitlines():
         name, _, value = line.partition(":")
@@ -136,7 +136,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch in a clean shutdown file, -1 where it has none (older Kafkas wrote an empty one)."""
+    """Return the broker epoch in a clean shutdown file, -1 where it has none (older Kafkas wrote an empty one)."""
     try:
         found = json.loads(data)
     except ValueError:

@@ -38,7 +38,7 @@ class LeaderEpochs:
         return self._starts[0] if self._starts else NO_OFFSET
 
     def entries(self) -> list[tuple[int, int]]:
-        """Every (epoch, first offset), oldest first."""
+        """Return every (epoch, first offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> None:
@@ -70,12 +70,13 @@ class LeaderEpochs:
         self.dirty = True
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which `offset` was written, -1 if that is not known."""
+        """Return the epoch in which `offset` was written, -1 if that is not known."""
         at = bisect_right(self._starts, offset) - 1
         return self._epochs[at] if at >= 0 else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and the offset after its last; (-1, -1) where `epoch` is newer than all.
+        """Return the largest epoch up to `epoch` and the offset after its last; (-1, -1) where `epoch` is newer than
+        all.
 
         An `epoch` older than every known one is answered with itself and the first offset known.
         """
@@ -88,14 +89,14 @@ class LeaderEpochs:
         return floor, self._starts[above]
 
     def between(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The epochs of offsets [start, end), the first clipped to `start`."""
+        """Return the epochs of offsets [start, end), the first clipped to `start`."""
         first = max(bisect_right(self._starts, start) - 1, 0)
         last = bisect_left(self._starts, end)
         pairs = zip(self._epochs[first:last], self._starts[first:last], strict=True)
         return [(epoch, max(begin, start)) for epoch, begin in pairs]
 
     def encode(self) -> bytes:
-        """The `leader-epoch-checkpoint` file."""
+        """Return the `leader-epoch-checkpoint` file."""
         return encode_epochs(self.entries())
 
     @classmethod

@@ -108,7 +108,9 @@ class TimeIndex:
         self.offsets.append(offset)
 
     def floor(self, timestamp: int) -> int:
-        """The relative offset below which every record is older than `timestamp`; 0 where none is known to be."""
+        """Return the relative offset below which every record is older than `timestamp`; 0 where none is known to
+        be.
+        """
         at = bisect_left(self.timestamps, timestamp)
         return self.offsets[at - 1] if at else 0
 
@@ -144,7 +146,7 @@ def _check_ascending(values: "array[int]", what: str) -> None:
 
 
 def search_file(path: str, size: int, entry: Struct, key: int) -> Program[tuple[int, int] | None]:
-    """The last entry of an index file whose first field is at most `key`, or None.
+    """Return the last entry of an index file whose first field is at most `key`, or None.
 
     Reads a logarithm of the file: single entries until one chunk is left.
     """

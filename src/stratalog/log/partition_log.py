@@ -290,8 +290,10 @@ class PartitionLog:
         return first, syncs
 
     def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
-        """Where the closed segments end; effects in the order of all others, then syncs in any order, that make them
-        durable. Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
+        """Return where the closed segments end; effects in the order of all others, then syncs in any order, that make
+        them durable.
+
+        Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
 
         Kafka: `UnifiedLog.roll`, which has the closed segment and the producers at its end flushed in the background.
         """

@@ -163,7 +163,7 @@ class ProducerStates:
             del self._states[producer_id]
 
     def encode(self) -> bytes:
-        """The `.snapshot` file (Kafka's ProducerSnapshot, version 1): of each producer its newest batch."""
+        """Return the `.snapshot` file (Kafka's ProducerSnapshot, version 1): of each producer its newest batch."""
         entries = []
         for producer_id, state in self._states.items():
             _first, last, base_offset, last_offset, timestamp = (

@@ -96,7 +96,7 @@ class Places:
         self._positions[offset] = segment, position
 
     def take(self, offset: int, segment: Segment) -> int | None:
-        """The position of `offset`, if a read ended there and it is still in `segment`."""
+        """Return the position of `offset`, if a read ended there and it is still in `segment`."""
         found = self._positions.pop(offset, None)
         if found is None or found[0] is not segment:
             return None
@@ -121,7 +121,7 @@ def advance(
 
 
 def segment_at(segments: list[Segment], offset: int) -> Segment | None:
-    """The last segment that begins at or before `offset`."""
+    """Return the last segment that begins at or before `offset`."""
     at = bisect_right(segments, offset, key=_base_offset)
     return segments[at - 1] if at else None
 
@@ -145,7 +145,8 @@ def read_batches(
     *,
     minimum_one_batch: bool,
 ) -> Generator[Read, Result, Slices]:
-    """Whole batches from the one that holds `offset` (or the next there is), below `end_offset`, out of one segment.
+    """Yield whole batches from the one that holds `offset` (or the next there is), below `end_offset`, out of one
+    segment.
 
     `segments` is the log's own list: it may change between reads. Raises Corrupt where the files make no sense.
     """
@@ -182,7 +183,8 @@ def read_batches(
 def batch_at(
     segments: list[Segment], offset: int, end_offset: int
 ) -> Program[tuple[Segment, int, BatchHeader] | None]:
-    """The batch that holds `offset` (or the next there is, below `end_offset`): its segment, its place and its header.
+    """Return the batch that holds `offset` (or the next there is, below `end_offset`): its segment, its place and its
+    header.
 
     Reads headers and little more. Raises Corrupt where the files make no sense.
     """

@@ -42,7 +42,7 @@ _SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 def read_topic_id(directory: str) -> Program[uuid.UUID | None]:
-    """The topic id in a partition's directory; None where a crash came before it was written. Raises Corrupt."""
+    """Return the topic id in a partition's directory; None where a crash came before it was written. Raises Corrupt."""
     try:
         data = yield Read(f"{directory}/{PARTITION_METADATA}", 0, _SMALL_FILE_BYTES)
     except FileNotFoundError:

@@ -85,7 +85,7 @@ def _limits(config: LogConfig) -> tuple[int, int]:
 
 
 def deleted_paths(segments: Iterable[Segment], snapshots: set[int]) -> list[str]:
-    """Every file of these segments, oldest first, with the producer snapshots that only they need."""
+    """Return every file of these segments, oldest first, with the producer snapshots that only they need."""
     paths = []
     for segment in segments:
         base = segment.base_offset

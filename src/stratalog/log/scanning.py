@@ -164,7 +164,9 @@ def read_max_timestamp(segment: Segment) -> Program[bool]:
 def load_producers(
     directory: str, segments: list[Segment], snapshots: set[int], end_offset: int, now_ms: int
 ) -> Program[ProducerStates]:
-    """Producers as they were at `end_offset`: the newest sound snapshot at or below it, then the batches after it."""
+    """Return producers as they were at `end_offset`: the newest sound snapshot at or below it, then the batches after
+    it.
+    """
     producers, position = yield from _newest_snapshot(directory, snapshots, end_offset, now_ms)
 
     def take(header: BatchHeader, _view: memoryview) -> bool:
@@ -183,7 +185,7 @@ def load_producers(
 def load_snapshot(
     directory: str, snapshots: set[int], end_offset: int, now_ms: int
 ) -> Program[ProducerStates]:
-    """Producers as the newest sound snapshot at or below `end_offset` has them."""
+    """Return producers as the newest sound snapshot at or below `end_offset` has them."""
     producers, _offset = yield from _newest_snapshot(directory, snapshots, end_offset, now_ms)
     return producers
 

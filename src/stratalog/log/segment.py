@@ -34,7 +34,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 def segment_path(directory: str, offset: int, suffix: str) -> str:
-    """The path of one of a segment's files."""
+    """Return the path of one of a segment's files."""
     return f"{directory}/{offset:020}{suffix}"
 
 
@@ -99,7 +99,9 @@ class Segment:
         return segment_path(self.directory, self.base_offset, TIME_INDEX)
 
     def age_ms(self, now_ms: int, wall_ms: int) -> int:
-        """What retention by time compares: since the records' largest timestamp, else since the segment last grew."""
+        """Return what retention by time compares: since the records' largest timestamp, else since the segment last
+        grew.
+        """
         if self.max_timestamp >= 0:
             return wall_ms - self.max_timestamp
         return now_ms - self.touched_ms
@@ -131,7 +133,7 @@ class Segment:
         self.next_offset = offset
 
     def begin(self, config: LogConfig, now_ms: int) -> list[Effect]:
-        """What comes before its first append."""
+        """Return what comes before its first append."""
         self.first_append_ms = now_ms
         return [Reserve(self.path, config.segment_bytes)] if config.preallocate else []
 
@@ -165,7 +167,7 @@ class Segment:
         self.time_index = None
 
     def file_suffixes(self) -> list[str]:
-        """The files that exist for it once closed, the log first."""
+        """Return the files that exist for it once closed, the log first."""
         suffixes = [LOG, INDEX, TIME_INDEX]
         if self.has_transaction_index:
             suffixes.append(TRANSACTION_INDEX)

@@ -111,7 +111,7 @@ class TailCache:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, minimum_one_batch: bool
     ) -> tuple[list[memoryview], int, int] | None:
-        """Whole batches from the one that holds `offset`, as (views, first offset, next offset).
+        """Return whole batches from the one that holds `offset`, as (views, first offset, next offset).
 
         None where the batch is not here, no batch ends at or below `end_offset`, or none fits `max_bytes`.
         """

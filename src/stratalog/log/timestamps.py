@@ -47,7 +47,8 @@ def confirm_time(segment: Segment) -> Program[None]:
 def offset_for_timestamp(
     segments: list[Segment], timestamp: int, start_offset: int, end_offset: int
 ) -> Program[tuple[int, int, int] | None]:
-    """The first record at or after `timestamp` within [start_offset, end_offset), as (offset, timestamp, leader epoch).
+    """Return the first record at or after `timestamp` within [start_offset, end_offset), as (offset, timestamp, leader
+    epoch).
 
     "First" is by offset. Kafka: `UnifiedLog.fetchOffsetByTimestamp`.
     """
@@ -107,7 +108,7 @@ def _search_records(
 def _search_batch(
     batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int, end_offset: int
 ) -> tuple[int, int] | None:
-    """The record looked for, as (offset, timestamp).
+    """Return the record looked for, as (offset, timestamp).
 
     Where a producer wrote what cannot be opened, or what would fill the memory, the batch's beginning: nothing at or
     after `timestamp` lies before it. Raises Corrupt where the bytes are not what the producer wrote.

@@ -143,7 +143,7 @@ class Delta:
             self.replay(base_offset + index, record)
 
     def image(self) -> Image:
-        """The image after everything replayed so far."""
+        """Return the image after everything replayed so far."""
         for topic_id, partitions in self._partitions.items():
             self._topics.set(topic_id, replace(self._topics.now[topic_id], partitions=partitions))
         self._partitions = {}
@@ -160,7 +160,7 @@ class Delta:
         )
 
     def _partitions_of(self, topic_id: UUID) -> dict[int, Partition]:
-        """The topic's partitions, ours to write to."""
+        """Return the topic's partitions, ours to write to."""
         mine = self._partitions.get(topic_id)
         if mine is None:
             mine = self._partitions[topic_id] = dict(self._topics.now[topic_id].partitions)
@@ -309,14 +309,17 @@ class Delta:
 
 
 def apply(image: Image, offset: int, record: Any) -> Image:
-    """`image` after one more record; it copies each map that the record touches. For many records use a Delta."""
+    """Return `image` after one more record; it copies each map that the record touches.
+
+    For many records use a Delta.
+    """
     delta = Delta(image)
     delta.replay(offset, record)
     return delta.image()
 
 
 def broker_of(record: RegisterBrokerRecord) -> Broker:
-    """The broker that the record registers."""
+    """Return the broker that the record registers."""
     return Broker(
         id=record.broker_id,
         epoch=record.broker_epoch,
@@ -337,7 +340,7 @@ def broker_of(record: RegisterBrokerRecord) -> Broker:
 
 
 def partition_of(record: PartitionRecord) -> Partition:
-    """The partition that the record creates; no eligible replicas where it says nothing of them."""
+    """Return the partition that the record creates; no eligible replicas where it says nothing of them."""
     return Partition(
         replicas=record.replicas,
         isr=record.isr,

@@ -101,7 +101,7 @@ class Partition:
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> UUID | None:
-        """The log directory that the broker's replica is known to be in; None while none is assigned."""
+        """Return the log directory that the broker's replica is known to be in; None while none is assigned."""
         if broker_id not in self.replicas or not self.directories:
             return None
         found = self.directories[self.replicas.index(broker_id)]

@@ -74,7 +74,7 @@ def parse_file_name(name: str) -> SnapshotId | None:
 
 
 def records_of(image: Image) -> Iterator[Any]:
-    """The records that give `image` when replayed on the empty one, in an order that depends on nothing else.
+    """Yield the records that give `image` when replayed on the empty one, in an order that depends on nothing else.
 
     The metadata version comes first, as a reader must know it before anything else (KIP-778).
     """
@@ -107,7 +107,7 @@ def encode_snapshot(
     last_contained_timestamp_ms: int,
     control: Sequence[ControlRecord] = (),
 ) -> bytes:
-    """The bytes of the image's `.checkpoint` file; `control` is carried over from the log (versions, voters)."""
+    """Return the bytes of the image's `.checkpoint` file; `control` is carried over from the log (versions, voters)."""
     return b"".join(snapshot_batches(image, now_ms, last_contained_timestamp_ms, control))
 
 
@@ -135,7 +135,7 @@ def encode_checkpoint(
     epoch: int,
     control: Sequence[ControlRecord] = (),
 ) -> bytes:
-    """A `.checkpoint` file of these records: also a node's first one, and `bootstrap.checkpoint`."""
+    """Return a `.checkpoint` file of these records: also a node's first one, and `bootstrap.checkpoint`."""
     return b"".join(
         _batches(
             records,
@@ -205,14 +205,14 @@ def decode_snapshot(data: Buffer) -> Snapshot:
 
 
 def image_of(snapshot: Snapshot, identity: SnapshotId) -> Image:
-    """The image that a snapshot's records give, placed at its offset and epoch."""
+    """Return the image that a snapshot's records give, placed at its offset and epoch."""
     delta = Delta(EMPTY)
     delta.replay_all(0, snapshot.records)
     return replace(delta.image(), offset=identity.end_offset - 1, epoch=identity.epoch)
 
 
 def broker_record(broker: Broker) -> RegisterBrokerRecord:
-    """The record that registers the broker as it is."""
+    """Return the record that registers the broker as it is."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -238,14 +238,14 @@ def broker_record(broker: Broker) -> RegisterBrokerRecord:
 
 
 def topic_records(topic: Topic) -> Iterator[TopicRecord | PartitionRecord]:
-    """The topic, then its partitions in order."""
+    """Yield the topic, then its partitions in order."""
     yield TopicRecord(name=topic.name, topic_id=topic.id)
     for index in sorted(topic.partitions):
         yield partition_record(topic, index, topic.partitions[index])
 
 
 def partition_record(topic: Topic, index: int, partition: Partition) -> PartitionRecord:
-    """The record that creates the partition as it is, epochs included."""
+    """Return the record that creates the partition as it is, epochs included."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic.id,

@@ -50,7 +50,7 @@ class _Visitor:
 
 
 def access_log(chance: Random, begin_ms: int, per_second: float) -> Iterator[tuple[int, str, str]]:
-    """(epoch ms, visitor's address, line) of each request; times rise, `per_second` of them on average."""
+    """Yield (epoch ms, visitor's address, line) of each request; times rise, `per_second` of them on average."""
     visitors: list[_Visitor] = []
     wanted = max(4, round(per_second * _THINKING_S))
     now_ms = float(begin_ms)

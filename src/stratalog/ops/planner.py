@@ -96,40 +96,42 @@ class Estimate:
 
 
 def network_multiplier(topic: Topic) -> int:
-    """Times that a byte from a producer crosses the network: in and to the other replicas, once to the tier, once to
-    each consumer group.
+    """Return times that a byte from a producer crosses the network: in and to the other replicas, once to the tier,
+    once to each consumer group.
     """
     return topic.replication_factor + int(topic.tiered) + topic.consumer_groups
 
 
 def cluster_multiplier(topics: Sequence[Topic]) -> float:
-    """The topics' multipliers, weighted by what comes in."""
+    """Return the topics' multipliers, weighted by what comes in."""
     return sum(t.ingress * network_multiplier(t) for t in topics) / _ingress(topics)
 
 
 def tier_share(topics: Sequence[Topic]) -> float:
-    """How much tiering adds to the network's load, as a share of what it was without."""
+    """Return how much tiering adds to the network's load, as a share of what it was without."""
     tiered = sum(t.ingress for t in topics if t.tiered)
     return tiered / (_ingress(topics) * cluster_multiplier(topics) - tiered)
 
 
 def remote_bytes(topic: Topic) -> float:
-    """Usable capacity in the bucket: one copy, for the store protects it."""
+    """Return usable capacity in the bucket: one copy, for the store protects it."""
     return topic.kept_bytes if topic.tiered else 0
 
 
 def classic_bytes(topic: Topic) -> float:
-    """Raw local capacity without a tier: every replica of everything."""
+    """Return raw local capacity without a tier: every replica of everything."""
     return topic.kept_bytes * topic.replication_factor
 
 
 def open_segments_bytes(segment_bytes: int, replicas: int) -> int:
-    """The most that is not tiered yet: a segment that is still open in every replica."""
+    """Return the most that is not tiered yet: a segment that is still open in every replica."""
     return segment_bytes * replicas
 
 
 def local_bytes(topic: Topic) -> float:
-    """Local capacity over all brokers: open segments and the hotset; everything where the topic is not tiered."""
+    """Return local capacity over all brokers: open segments and the hotset; everything where the topic is not
+    tiered.
+    """
     if not topic.tiered:
         return classic_bytes(topic)
     hotset = topic.ingress * min(topic.hotset_s, topic.retention_s) * topic.replication_factor
@@ -137,12 +139,12 @@ def local_bytes(topic: Topic) -> float:
 
 
 def rebalance_bound_s(segment_bytes: int, replicas: int, throttle: float) -> float:
-    """The longest that moving `replicas` takes: only what is not tiered yet moves, however much is kept."""
+    """Return the longest that moving `replicas` takes: only what is not tiered yet moves, however much is kept."""
     return open_segments_bytes(segment_bytes, replicas) / throttle
 
 
 def classic_rebalance_s(kept_bytes: float, rate: float = CLASSIC_REBALANCE_RATE) -> float:
-    """How long a rebalance takes without a tier, extrapolated from the reference: it grows with what is kept."""
+    """Return how long a rebalance takes without a tier, extrapolated from the reference: it grows with what is kept."""
     return kept_bytes / rate
 
 
@@ -325,7 +327,7 @@ class Comparison:
 def compare_replication(
     topics: Sequence[Topic], cluster: Cluster, *, drives: int = 3, volumes: int = 2
 ) -> list[Comparison]:
-    """`drives` replicas on brokers' own drives against `volumes` replicas on volumes that protect themselves.
+    """Return `drives` replicas on brokers' own drives against `volumes` replicas on volumes that protect themselves.
 
     On volumes a drive's failure is rebuilt by the volume, and a broker that is replaced under its old id with its old
     volume fetches only what it missed; on drives it fetches all it held.

@@ -165,7 +165,7 @@ def _metadata_losses(disk: Disk) -> Iterator[Loss]:
 
 
 def _records(disk: Disk, path: str, start: int, end: int) -> Iterator[str]:
-    """What can be read of bytes [start, end) of the metadata log, a line for each record."""
+    """Yield what can be read of bytes [start, end) of the metadata log, a line for each record."""
     end = min(end, disk.size(path))
     while (found := run(disk, next_sound(path, start, end, 0))) is not None:
         start, header = found
@@ -180,7 +180,7 @@ def _records(disk: Disk, path: str, start: int, end: int) -> Iterator[str]:
 
 
 def _gaps(disk: Disk, directory: str) -> Program[list[Loss]]:
-    """Every span of a log's bytes that holds no sound batch."""
+    """Return every span of a log's bytes that holds no sound batch."""
     found = []
     for base in _bases(disk, directory):
         segment = Segment(directory, base, 0)

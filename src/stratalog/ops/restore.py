@@ -139,8 +139,9 @@ class _Named(NamedTuple):
 def _registered(
     bucket: Bucket, state: ClusterState | None, damaged: list[str]
 ) -> dict[str, TierTopic]:
-    """The topics of the registry, by id. A damaged entry is replaced by the state's, else left out; `damaged` says
-    which.
+    """Return the topics of the registry, by id.
+
+    A damaged entry is replaced by the state's, else left out; `damaged` says which.
     """
     found: dict[str, str] = {}
     topics = list_topics(bucket.store, bucket.cluster_id, found)
@@ -166,7 +167,7 @@ def _registered(
 def _named(
     bucket: Bucket, registered: dict[str, TierTopic], state: ClusterState | None
 ) -> list[_Named]:
-    """The topics, by name."""
+    """Return the topics, by name."""
     deleted = {mark.topic_id for mark in list_deleted(bucket.store, bucket.cluster_id)}
     in_state = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
     state_ms = state.written_ms if state is not None else -1

@@ -250,7 +250,7 @@ class _Offsets:
         )
 
     def batches(self, partition: int, now_ms: int) -> Iterator[bytearray]:
-        """One partition's log."""
+        """Yield one partition's log."""
         records = self._records.get(partition, [])
         for start in range(0, len(records), _RECORDS_PER_BATCH):
             some = records[start : start + _RECORDS_PER_BATCH]
@@ -293,7 +293,7 @@ def _image(
     node_id: int,
     directory_id: UUID,
 ) -> Image:
-    """Metadata in which the node leads everything; its next start names it leader in epochs one higher."""
+    """Return metadata in which the node leads everything; its next start names it leader in epochs one higher."""
     state = found.state
     configs = {
         (int(ResourceType.TOPIC), topic.name): topic.configs for topic, _ in topics if topic.configs

@@ -65,13 +65,13 @@ class SettingRules(Protocol):
         """Raise Rejected (INVALID_CONFIG, INVALID_REQUEST) where `after` may not follow `before`."""
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
-        """What a list holds where the resource does not set it; None for a setting that is no list."""
+        """Return what a list holds where the resource does not set it; None for a setting that is no list."""
 
 
 def alter_records(
     image: Image, alterations: Sequence[Alteration], rules: SettingRules
 ) -> tuple[list[ConfigRecord], list[Altered]]:
-    """Records for what can be changed, and one result per resource, in order; what is so already writes none."""
+    """Return records for what can be changed, and one result per resource, in order; what is so already writes none."""
     counts = Counter((one.resource_type, one.resource_name) for one in alterations)
     records: list[ConfigRecord] = []
     results: list[Altered] = []
@@ -142,7 +142,7 @@ def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, st
 
 
 def _edited(resource_type: int, change: Change, after: Values, rules: SettingRules) -> str:
-    """A list with items added or taken away: the resource's own, else what counts where it sets none."""
+    """Return a list with items added or taken away: the resource's own, else what counts where it sets none."""
     items: Sequence[str] | None = rules.default_items(resource_type, change.name)
     if items is None:
         raise Rejected(ErrorCode.invalid_config, f"{change.name} is not a list")

@@ -117,7 +117,7 @@ class Controller:
         return delta
 
     def bootstrap(self) -> Decision[Any, int]:
-        """The first records of an empty log; none later. Answer: the metadata version level.
+        """Return the first records of an empty log; none later. Answer: the metadata version level.
 
         Raises Corrupt for a log of a level that we do not know: it must not be written to.
         """

@@ -52,7 +52,7 @@ def feature_records(
     levels: dict[str, int],
     updates: Sequence[FeatureUpdate],
 ) -> list[FeatureLevelRecord]:
-    """Records that set every level, none where it is set already. All or nothing.
+    """Return records that set every level, none where it is set already. All or nothing.
 
     `levels` are finalized features that are kept elsewhere than in the image (kraft.version). Raises Rejected:
     INVALID_UPDATE_VERSION, INVALID_REQUEST.

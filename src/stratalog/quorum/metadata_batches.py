@@ -19,12 +19,12 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 
 
 def encode_batch(records: Sequence[Any], now_ms: int) -> bytearray:
-    """One batch of metadata records, applied wholly or not at all; the appending log sets offset and epoch."""
+    """Return one batch of metadata records, applied wholly or not at all; the appending log sets offset and epoch."""
     return build_batch([Record(0, now_ms, None, encode(record)) for record in records])
 
 
 def encode_control_batch(records: Sequence[ControlRecord], now_ms: int) -> bytearray:
-    """One control batch (KIP-595): what a new leader appends first."""
+    """Return one control batch (KIP-595): what a new leader appends first."""
     pairs = [encode_control(record) for record in records]
     return build_batch([Record(0, now_ms, key, value) for key, value in pairs], control=True)
 

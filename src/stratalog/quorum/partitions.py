@@ -45,7 +45,7 @@ class Extended:
 def extend_records(
     image: Image, additions: Sequence[MorePartitions], entropy: Entropy
 ) -> tuple[list[Any], list[Extended]]:
-    """Records that add what can be added, and one result per topic asked for, in order."""
+    """Return records that add what can be added, and one result per topic asked for, in order."""
     counts = Counter(more.topic for more in additions)
     records: list[Any] = []
     results: list[Extended] = []

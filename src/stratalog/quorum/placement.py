@@ -20,7 +20,9 @@ Replicas = tuple[int, ...]
 def place(
     brokers: Sequence[Broker], partitions: int, replication_factor: int, start: int
 ) -> list[Replicas]:
-    """Replicas for each partition; raises Rejected(INVALID_REPLICATION_FACTOR) where there are too few brokers."""
+    """Return replicas for each partition; raises Rejected(INVALID_REPLICATION_FACTOR) where there are too few
+    brokers.
+    """
     usable = [broker for broker in brokers if not broker.in_controlled_shutdown]
     if replication_factor > len(usable):
         raise Rejected(
@@ -74,7 +76,7 @@ def _with_followers(leader: Broker, others: deque[Broker], replication_factor: i
 
 
 def _alternating_racks(brokers: Sequence[Broker]) -> list[Broker]:
-    """One broker of each rack in turn, so that neighbours are on different racks as far as possible."""
+    """Return one broker of each rack in turn, so that neighbours are on different racks as far as possible."""
     by_rack: dict[str, list[Broker]] = {}
     for broker in sorted(brokers, key=lambda broker: broker.id):
         by_rack.setdefault(broker.rack or "", []).append(broker)

@@ -107,7 +107,7 @@ def _is_in_progress(partition: Partition) -> bool:
 
 
 def _moved(before: Partition, replicas: Replicas) -> Target:
-    """All replicas of both, the wanted ones first.
+    """Return all replicas of both, the wanted ones first.
 
     Replicas that an earlier reassignment is adding stay among the added ones, so that cancelling removes them all.
     """

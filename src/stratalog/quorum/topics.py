@@ -122,7 +122,7 @@ def create_records(
     entropy: Entropy,
     colliding: Callable[[str], str | None],
 ) -> tuple[list[Any], list[Created]]:
-    """Records that create what can be created, and one result per name asked for, in order.
+    """Return records that create what can be created, and one result per name asked for, in order.
 
     `colliding(name)` is an existing topic whose name collides with this one.
     """
@@ -250,7 +250,7 @@ def _partition_count(topic: NewTopic, rules: TopicRules) -> int:
 
 
 def _new_topic(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entropy) -> Topic:
-    """The topic with its partitions placed; raises Rejected for what cannot be."""
+    """Return the topic with its partitions placed; raises Rejected for what cannot be."""
     chosen = bool(topic.assignments)
     placed = _assigned(image, topic) if chosen else _placed(image, topic, rules, entropy)
     partitions = dict(enumerate(new_partitions(image.brokers, placed)))
@@ -277,7 +277,7 @@ def _placed(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entropy) 
 
 
 def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
-    """The replicas that the client chose, checked."""
+    """Return the replicas that the client chose, checked."""
     if topic.replication_factor != DEFAULT or topic.partitions != DEFAULT:
         raise Rejected(
             ErrorCode.invalid_request,
@@ -324,13 +324,13 @@ def check_assignment(image: Image, replicas: Replicas) -> None:
 
 
 def new_partitions(brokers: Mapping[int, Broker], placed: Sequence[Replicas]) -> list[Partition]:
-    """Partitions that begin on these brokers. Those with the same replicas are one object: it never changes."""
+    """Return partitions that begin on these brokers. Those with the same replicas are one object: it never changes."""
     made = {replicas: _new_partition(brokers, replicas) for replicas in set(placed)}
     return [made[replicas] for replicas in placed]
 
 
 def _new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partition:
-    """A partition that begins on these brokers, of which one at least is active."""
+    """Return a partition that begins on these brokers, of which one at least is active."""
     isr = tuple(broker for broker in replicas if brokers[broker].is_active)
     assert isr, f"no active broker among {replicas}"
     return Partition(
@@ -354,7 +354,7 @@ def _records(topic: Topic, configs: Mapping[str, str]) -> list[Any]:
 
 
 def fresh_topic_id(image: Image, entropy: Entropy) -> UUID:
-    """An id that no topic has, that means nothing special and that reads as no option on a command line."""
+    """Return an id that no topic has, that means nothing special and that reads as no option on a command line."""
     while True:
         topic_id = entropy.uuid()
         reserved = topic_id.int <= DIRECTORY_UNASSIGNED.int

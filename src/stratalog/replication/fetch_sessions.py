@@ -160,7 +160,8 @@ class FetchSessions(Generic[Requested]):
         by_id: bool,
         now_ms: int,
     ) -> Fetch[Requested]:
-        """A fetch that names `requested`, each partition once: all it wants, or in a session what is new or changed.
+        """Return a fetch that names `requested`, each partition once: all it wants, or in a session what is new or
+        changed.
 
         Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where
         the session is addressed the other way now.

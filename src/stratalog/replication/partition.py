@@ -176,7 +176,9 @@ class PartitionReplica:
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
     def last_stable_offset(self, first_unstable: int | None) -> int:
-        """Offset below which every transaction is decided; `first_unstable` starts the oldest that is not, if any."""
+        """Return offset below which every transaction is decided; `first_unstable` starts the oldest that is not, if
+        any.
+        """
         if first_unstable is None:
             return self.high_watermark
         return min(self.high_watermark, first_unstable)

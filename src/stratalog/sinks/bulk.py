@@ -86,19 +86,21 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def is_passing(status: int) -> bool:
-    """Whether what failed with this HTTP status may work later: too many requests, or the server's own trouble."""
+    """Return whether what failed with this HTTP status may work later: too many requests, or the server's own
+    trouble.
+    """
     return status == _TOO_MANY or status >= 500
 
 
 def retry_delay_s(attempt: int, init_s: float, max_s: float, chance: float) -> float:
-    """How long to wait before the attempt after `attempt` (from 0) failures; `chance` in [0.5, 1] keeps many writers
-    from coming back together.
+    """Return how long to wait before the attempt after `attempt` (from 0) failures; `chance` in [0.5, 1] keeps many
+    writers from coming back together.
     """
     return min(max_s, init_s * float(1 << min(attempt, 30))) * chance
 
 
 def batched(documents: Iterable[Document], count_max: int) -> Iterator[list[Document]]:
-    """Documents in lists of at most `count_max`, and of no more bytes than a request should have."""
+    """Yield documents in lists of at most `count_max`, and of no more bytes than a request should have."""
     batch: list[Document] = []
     size = 0
     for document in documents:
@@ -112,7 +114,7 @@ def batched(documents: Iterable[Document], count_max: int) -> Iterator[list[Docu
 
 
 def bulk_body(documents: Iterable[Document]) -> bytes:
-    """Each document behind the line that names it; `index` creates or overwrites."""
+    """Return each document behind the line that names it; `index` creates or overwrites."""
     lines = []
     for document in documents:
         lines += [b'{"index":{"_id":', msgspec.json.encode(document.id), b"}}\n"]
@@ -121,7 +123,7 @@ def bulk_body(documents: Iterable[Document]) -> bytes:
 
 
 def answered(index: str, documents: Sequence[Document], status: int, body: bytes) -> Answered:
-    """What an answer to a bulk request says of each of its documents. TOO_LARGE is for the caller.
+    """Return what an answer to a bulk request says of each of its documents. TOO_LARGE is for the caller.
 
     Raises UserError where it is not the documents that are wrong: no such index, no right to write, index closed.
     """
@@ -152,7 +154,7 @@ def answered(index: str, documents: Sequence[Document], status: int, body: bytes
 
 
 def error_text(body: bytes) -> str:
-    """What an answer that is no success says, in one line; a proxy's answers are not OpenSearch's."""
+    """Return what an answer that is no success says, in one line; a proxy's answers are not OpenSearch's."""
     try:
         error: Any = msgspec.json.decode(body, type=_Failure).error
     except (msgspec.DecodeError, UnicodeDecodeError):

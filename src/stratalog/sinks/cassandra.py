@@ -87,7 +87,7 @@ def access_from(environment: Mapping[str, str]) -> Access:
 
 
 def connected(options: CassandraOptions) -> CassandraSession:
-    """A session, as options and environment say. Raises Unavailable, UserError."""
+    """Return a session, as options and environment say. Raises Unavailable, UserError."""
     return CassandraSession(
         options.hosts,
         access_from(os.environ),

@@ -125,7 +125,7 @@ def parse_cassandra_options(given: Mapping[str, str]) -> CassandraOptions:
 
 
 def _hosts(text: str) -> tuple[tuple[str, int], ...]:
-    """Names, comma-separated: `one`, `one:9042`, `[::1]:9042`. A cluster has one port for all."""
+    """Return names, comma-separated: `one`, `one:9042`, `[::1]:9042`. A cluster has one port for all."""
     hosts = []
     for one in filter(None, (item.strip() for item in text.split(","))):
         found = re.fullmatch(r"(?:\[([0-9A-Fa-f:]+)\]|([^\s:@/\[\]]+))(?::(\d{1,5}))?", one)
@@ -152,7 +152,7 @@ def _name(options: Mapping[str, str], option: str) -> str:
 
 
 def _replication(text: str) -> Mapping[str, str] | None:
-    """`1` for a single data centre, or how many in which: `{"dc1": 3, "dc2": 2}`."""
+    """Return `1` for a single data centre, or how many in which: `{"dc1": 3, "dc2": 2}`."""
     if not text:
         return None
     wrong = ValueError(

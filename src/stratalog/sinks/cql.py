@@ -33,13 +33,16 @@ _TYPES: Final = (
 
 
 def quoted(name: str) -> str:
-    """A name as it is written, whatever words CQL keeps for itself."""
+    """Return a name as it is written, whatever words CQL keeps for itself."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
-    """The columns' CQL types. Raises ValueError where a column has none, or those that name a record are missing."""
+    """Return the columns' CQL types.
+
+    Raises ValueError where a column has none, or those that name a record are missing.
+    """
     columns = {}
     for field in schema:
         kind = next((cql for is_one, cql in _TYPES if is_one(field.type)), None)
@@ -56,7 +59,7 @@ def columns_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def create_keyspace(options: CassandraOptions) -> str:
-    """The statement that makes the keyspace where it is missing; `replication` must have been given."""
+    """Return the statement that makes the keyspace where it is missing; `replication` must have been given."""
     assert options.replication is not None, "asked for only where it was given"
     copies = ", ".join(f"'{name}': '{value}'" for name, value in options.replication.items())
     return (
@@ -65,7 +68,10 @@ def create_keyspace(options: CassandraOptions) -> str:
 
 
 def create_table(options: CassandraOptions, columns: Mapping[str, str]) -> str:
-    """The statement that makes the table where it is missing. Raises ValueError where the key has no such column."""
+    """Return the statement that makes the table where it is missing.
+
+    Raises ValueError where the key has no such column.
+    """
     for name in options.key.columns:
         if name not in columns:
             raise ValueError(
@@ -78,7 +84,7 @@ def create_table(options: CassandraOptions, columns: Mapping[str, str]) -> str:
 
 
 def insert(options: CassandraOptions, columns: Mapping[str, str]) -> str:
-    """The statement that writes a row, to be prepared."""
+    """Return the statement that writes a row, to be prepared."""
     names = ", ".join(map(quoted, columns))
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO {_table(options)} ({names}) VALUES ({marks})"  # noqa: S608 - names are quoted
@@ -89,7 +95,7 @@ def _table(options: CassandraOptions) -> str:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Each row's values. A time is milliseconds since 1970, which is all that Cassandra keeps of it."""
+    """Yield each row's values. A time is milliseconds since 1970, which is all that Cassandra keeps of it."""
     yield from zip(*(_values(column) for column in batch.columns), strict=True)
 
 

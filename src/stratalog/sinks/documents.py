@@ -68,7 +68,7 @@ class Document:
         return f"topic {topic}, partition {partition}, offset {offset}"
 
     def letter(self, index: str, kind: str, reason: str) -> "Document":
-        """The document that says why `index` refused this one."""
+        """Return the document that says why `index` refused this one."""
         topic, partition, offset = self.id.rsplit("-", 2)
         fields = {
             "topic": topic,
@@ -82,7 +82,7 @@ class Document:
 
 
 def mappings_of(schema: pa.Schema) -> dict[str, Any]:
-    """How an index keeps rows of `schema`. Raises ValueError where such rows cannot be documents."""
+    """Return how an index keeps rows of `schema`. Raises ValueError where such rows cannot be documents."""
     for name in _ID_COLUMNS:
         if name not in schema.names:
             raise ValueError(
@@ -119,7 +119,10 @@ def _mapping(name: str, kind: pa.DataType) -> dict[str, Any]:
 
 
 def documents_of(batch: pa.RecordBatch) -> Iterator[Document]:
-    """The rows, in order. NaN and infinity become null: JSON has neither. Raises UserError for a row without an id."""
+    """Yield the rows, in order.
+
+    NaN and infinity become null: JSON has neither. Raises UserError for a row without an id.
+    """
     names = batch.schema.names
     topic_at, partition_at, offset_at = (names.index(name) for name in _ID_COLUMNS)
     encode = msgspec.json.Encoder(decimal_format="number").encode

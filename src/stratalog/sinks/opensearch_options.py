@@ -92,7 +92,7 @@ def parse_opensearch_options(given: Mapping[str, str]) -> OpenSearchOptions:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    """Addresses, comma-separated: `search`, `search:9200`, `https://search:9200`."""
+    """Return addresses, comma-separated: `search`, `search:9200`, `https://search:9200`."""
     hosts = []
     for one in filter(None, (item.strip() for item in text.split(","))):
         parts = urlsplit(one if "://" in one else f"http://{one}")

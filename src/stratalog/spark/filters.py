@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def pruning_of(filters: Iterable[Filter]) -> Pruning:
-    """The bounds that conditions on topic, partition, offset and timestamp give."""
+    """Return the bounds that conditions on topic, partition, offset and timestamp give."""
     topics: set[Any] | None = None
     partitions: set[Any] | None = None
     firsts: list[int] = []
@@ -81,7 +81,7 @@ def _add_time(one: Filter, since: list[int], until: list[int]) -> None:
 
 
 def _whole_ms(moment: datetime) -> int:
-    """Epoch milliseconds, those begun left out: a record's are whole, so as a bound this is never too narrow."""
+    """Return epoch milliseconds, those begun left out: a record's are whole, so as a bound this is never too narrow."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

@@ -46,7 +46,9 @@ class OpenSearchSource(DataSource):
 
 
 def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> OpenSearchOptions:
-    """The options, with the index made ready for rows of `schema`: what is wrong is said before any task starts."""
+    """Return the options, with the index made ready for rows of `schema`: what is wrong is said before any task
+    starts.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from stratalog.sinks.opensearch import prepare

@@ -32,7 +32,7 @@ def end_with_parent() -> None:
 
 
 def _connect_port() -> int:
-    """The port that the Connect server of this process was given."""
+    """Return the port that the Connect server of this process was given."""
     session = SparkSession._instantiatedSession  # noqa: SLF001 - as Spark itself finds the port in its tests
     assert session is not None, "the server is started before its client"
     service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")  # noqa: SLF001

@@ -29,7 +29,7 @@ class Written(WriterCommitMessage):
 
 
 def checked(schema: StructType, options: SinkOptions) -> SinkOptions:
-    """The options, if rows of `schema` can be written with them. Raises ValueError."""
+    """Return the options, if rows of `schema` can be written with them. Raises ValueError."""
     check_columns({one.name: one.dataType.simpleString() for one in schema.fields}, options)
     return options
 

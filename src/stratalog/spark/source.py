@@ -84,7 +84,7 @@ class StratalogSource(DataSource):
         return "stratalog"
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source, unless `columns` names others."""
+        """Return the columns of Spark's Kafka source, unless `columns` names others."""
         columns = _columns(parse_options(self.options))
         return catalog.with_options(columns, self.options) if self._is_table else columns
 
@@ -214,7 +214,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {"_options": self._options}
 
     def initialOffset(self) -> dict[str, Any]:  # Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         options = self._options
         snapshot = self._snapshot()
         first = starting_offsets(self._opened(), snapshot, options, LATEST)
@@ -234,7 +234,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
+        """Return how far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
         snapshot = self._snapshot()
         begun = from_json(start, _ids(snapshot))
         ends = {key: extent.end for key, extent in snapshot.extents.items()}
@@ -268,7 +268,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _is_due(
         self, firsts: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, int]
     ) -> bool:
-        """Whether `minOffsetsPerTrigger` offsets wait, or have waited for long enough."""
+        """Return whether `minOffsetsPerTrigger` offsets wait, or have waited for long enough."""
         options, now_s = self._options, monotonic_s()
         least = options.min_offsets_per_trigger
         waiting = sum(end - firsts[key] for key, end in ends.items())
@@ -282,7 +282,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # Spark's name
-        """The log's end as last seen and how far behind it the last batch ends, for the query's progress.
+        """Return the log's end as last seen and how far behind it the last batch ends, for the query's progress.
 
         The three numbers are offsets of one partition, named as the metrics of Spark's Kafka source.
         """
@@ -334,7 +334,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _firsts(
         self, begun: Positions, snapshot: Snapshot, wanted: Iterable[TopicIdPartition]
     ) -> dict[TopicIdPartition, int]:
-        """Where each partition goes on: behind what was read, or at its beginning where it is new."""
+        """Return where each partition goes on: behind what was read, or at its beginning where it is new."""
         self._refuse_strangers(begun, snapshot)
         firsts = {}
         for key in wanted:
@@ -393,7 +393,7 @@ def _ids(snapshot: Snapshot) -> dict[str, UUID]:
 
 
 def _begun(positions: Positions, begins: Positions | None = None) -> Positions:
-    """The positions, as the end of a batch that begins at `begins` (there, if None) and is a query's first."""
+    """Return the positions, as the end of a batch that begins at `begins` (there, if None) and is a query's first."""
     return Positions(positions.topics, (begins or positions).topics)
 
 

@@ -77,7 +77,7 @@ def _batches(
 
 
 def _chosen(topic: str, partitions: object, offsets: object) -> dict[str, str]:
-    """Options that choose the topic's partitions and bound their offsets."""
+    """Return options that choose the topic's partitions and bound their offsets."""
     if partitions is None and offsets is None:
         return {"subscribe": topic}
     if partitions is not None and offsets is not None:
@@ -122,7 +122,7 @@ def _times(since: Moment | None, until: Moment | None) -> Pruning:
 
 
 def _epoch_ms(moment: Moment) -> int:
-    """The first whole millisecond since 1970 that is not before `moment`.
+    """Return the first whole millisecond since 1970 that is not before `moment`.
 
     Records have whole milliseconds, so as a bound of either side it parts them as `moment` does.
     """

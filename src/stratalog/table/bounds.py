@@ -61,7 +61,7 @@ def _place(extent: Extent, where: int) -> int:
 def _by_key(
     given: Mapping[str, Mapping[int, int]], snapshot: Snapshot, option: str
 ) -> dict[TopicIdPartition, int]:
-    """Values by name and partition as values by key; every partition read, and no other, must have one."""
+    """Return values by name and partition as values by key; every partition read, and no other, must have one."""
     found: dict[TopicIdPartition, int] = {}
     ids = {topic.name: topic.topic_id for topic in snapshot.topics.values()}
     for name, partitions in given.items():

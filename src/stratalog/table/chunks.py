@@ -56,7 +56,7 @@ def chunks(
     committed: bool,
     salvage: bool = False,
 ) -> Iterator[Chunk]:
-    """The chunks of a task, the next ones fetched while one is used.
+    """Yield the chunks of a task, the next ones fetched while one is used.
 
     With `salvage` an object that is missing or damaged becomes chunks with `damage`, as small as the index allows: an
     entry, or the whole object where its index is damaged. Raises Corrupt naming the object without it; Unavailable;
@@ -98,7 +98,7 @@ class _Source:
     salvage: bool
 
     def read(self, run: tuple[int, int], first: int, stop: int) -> list[Chunk]:
-        """Entries [first, stop) in one request; with damage among them, and `salvage`, in several chunks."""
+        """Return entries [first, stop) in one request; with damage among them, and `salvage`, in several chunks."""
         try:
             data = read_entries(self.store, self.piece.segment, self.index, first, stop)
         except Corrupt as fault:
@@ -110,7 +110,7 @@ class _Source:
     def _salvaged(
         self, run: tuple[int, int], first: int, stop: int, damage: str
     ) -> Iterator[Chunk]:
-        """Chunks of the entries that are whole, and one for each run of others."""
+        """Yield chunks of the entries that are whole, and one for each run of others."""
         path, entries = self.piece.segment.path, self.index.entries
         start, end = entries.positions[first], _end(entries, stop)
         try:
@@ -143,14 +143,14 @@ class _Source:
 
 
 def _unknown(piece: Piece, fault: Corrupt) -> Chunk:
-    """The whole of an object whose index cannot be read."""
+    """Return the whole of an object whose index cannot be read."""
     entry = piece.segment.entry
     offsets = (entry.base_offset, entry.last_offset + 1)
     return Chunk(piece.segment.path, offsets, offsets, b"", (), str(fault))
 
 
 def _end(entries: IndexBlock, stop: int) -> int:
-    """Where the entry before `stop` ends in the data."""
+    """Return where the entry before `stop` ends in the data."""
     return entries.positions[stop - 1] + entries.lengths[stop - 1]
 
 
@@ -161,7 +161,9 @@ def _any(flags: Sequence[int], flag: int) -> bool:
 def _indexes(
     task: BucketTask, store: ObjectStore, metrics: ReadMetrics, *, salvage: bool
 ) -> Iterator[tuple[Piece, SegmentIndex | Corrupt]]:
-    """Each piece with the index of its object, or with `salvage` why there is none; the next ones come meanwhile."""
+    """Return each piece with the index of its object, or with `salvage` why there is none; the next ones come
+    meanwhile.
+    """
     sizes = [piece.segment.entry.size - piece.segment.entry.data_size for piece in task.pieces]
     for size in sizes:
         metrics.bucket(size)
@@ -201,7 +203,7 @@ def _runs(entries: IndexBlock, piece: Piece, wanted: Range) -> Iterator[tuple[in
 
 
 def _cuts(entries: IndexBlock, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A run in parts of about CHUNK_BYTES."""
+    """Yield a run in parts of about CHUNK_BYTES."""
     begin, size = first, 0
     for at in range(first, stop):
         if size and size + entries.lengths[at] > CHUNK_BYTES:
@@ -212,7 +214,7 @@ def _cuts(entries: IndexBlock, first: int, stop: int) -> Iterator[tuple[int, int
 
 
 def _offsets(entries: IndexBlock, piece: Piece, first: int, stop: int) -> tuple[int, int]:
-    """What entries [first, stop) answer for: up to the next one, compacted offsets in between included."""
+    """Return what entries [first, stop) answer for: up to the next one, compacted offsets in between included."""
     entry = piece.segment.entry
     begin = entries.base_offsets[first] if first else entry.base_offset
     return begin, entries.base_offsets[stop] if stop < len(entries) else entry.last_offset + 1

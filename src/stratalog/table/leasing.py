@@ -85,7 +85,7 @@ class Leasing:
             self._put = None
 
     def _holds(self, versions: Mapping[str, Mapping[str, int]]) -> bool:
-        """Whether the lease that is there is young, and pins these or older ones."""
+        """Return whether the lease that is there is young, and pins these or older ones."""
         put = self._put
         return (
             put is not None
@@ -128,7 +128,7 @@ def kept(
     store: ObjectStore,
     clock: Clock | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches; the lease is renewed while they are read, each third of its time.
+    """Yield the batches; the lease is renewed while they are read, each third of its time.
 
     On a thread: the consumer may compute on one batch for longer than the lease lives.
     """

@@ -78,7 +78,7 @@ class Log:
         return self._client is not None
 
     def snapshot(self) -> Snapshot:
-        """Topics and extents as they are now, with the newest manifests."""
+        """Return topics and extents as they are now, with the newest manifests."""
         topics = (
             self._broker_topics(self._client) if self._client is not None else self._bucket_topics()
         )
@@ -91,7 +91,7 @@ class Log:
     def offsets_at(
         self, snapshot: Snapshot, wanted: Mapping[TopicIdPartition, int]
     ) -> dict[TopicIdPartition, int | None]:
-        """The first offset whose record is as young as a timestamp (epoch ms); None where all are older."""
+        """Return the first offset whose record is as young as a timestamp (epoch ms); None where all are older."""
         if self._client is not None:
             names = {
                 TopicPartition(snapshot.topics[key.topic_id].name, key.partition): key
@@ -126,8 +126,8 @@ class Log:
     def located(
         self, ranges: Iterable[tuple[Range, Manifest | None]]
     ) -> list[tuple[Range, list[RemoteSegment]]]:
-        """The segments that hold each range, of what the bucket holds of it; archive manifests that none touches stay
-        closed.
+        """Return the segments that hold each range, of what the bucket holds of it; archive manifests that none touches
+        stay closed.
         """
         return [
             (wanted, self._live(manifest, wanted.first, wanted.end)) for wanted, manifest in ranges
@@ -136,7 +136,7 @@ class Log:
     def leased(
         self, tasks: Sequence[Task], ranges: Iterable[tuple[Range, Manifest | None]]
     ) -> list[Task]:
-        """The tasks, with a read lease on what they read of the bucket."""
+        """Return the tasks, with a read lease on what they read of the bucket."""
         if self._leasing is None:
             return list(tasks)
         manifests = {
@@ -152,7 +152,7 @@ class Log:
             self._leasing.release()
 
     def _first_live(self, extent: Extent, since_ms: int) -> int | None:
-        """The first offset of the oldest segment that has a record of that time or later; None without one."""
+        """Return the first offset of the oldest segment that has a record of that time or later; None without one."""
         if extent.manifest is None or self._bucket is None:
             return None
         live = self._bucket.archives.live(extent.manifest, first=extent.start, since_ms=since_ms)

@@ -41,13 +41,13 @@ class Positions:
     """Where the batch that ends here begins, where it is a query's first."""
 
     def of(self, topic_id: UUID, partition: int) -> int | None:
-        """The next offset of a partition; None where it was not known then."""
+        """Return the next offset of a partition; None where it was not known then."""
         topic = self.topics.get(topic_id)
         return topic.partitions.get(partition) if topic is not None else None
 
 
 def to_json(positions: Positions) -> dict[str, Any]:
-    """What Spark is to keep; topics by name, partitions by number, so that equal positions are equal texts."""
+    """Return what Spark is to keep; topics by name, partitions by number, so that equal positions are equal texts."""
     kept = {"version": VERSION, "topics": _topics_json(positions.topics)}
     if positions.begins is not None:
         kept["begins"] = _topics_json(positions.begins)
@@ -68,7 +68,7 @@ def _topics_json(topics: Mapping[UUID, TopicPosition]) -> dict[str, Any]:
 
 
 def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
-    """Positions out of a checkpoint; `ids` are the topics that there are, for one of Kafka's source.
+    """Return positions out of a checkpoint; `ids` are the topics that there are, for one of Kafka's source.
 
     Raises ValueError where it is neither Kafka's nor ours, or of a later version.
     """

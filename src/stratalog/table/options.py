@@ -54,7 +54,7 @@ class Bound:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
 
     def has(self, place: int) -> bool:
-        """Whether some partition's bound is EARLIEST or LATEST, as `place` says."""
+        """Return whether some partition's bound is EARLIEST or LATEST, as `place` says."""
         given = (self.offsets or {}).values()
         return self.everywhere == place or any(place in offsets.values() for offsets in given)
 
@@ -250,7 +250,9 @@ def _selection(
 
 
 def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound | None:
-    """The bound on one side: one timestamp, else a timestamp per partition, else offsets (Spark's precedence)."""
+    """Return the bound on one side: one timestamp, else a timestamp per partition, else offsets (Spark's
+    precedence).
+    """
     one = _parsed(options, f"{side}Timestamp", _timestamp)
     if one is not None:
         return Bound(timestamp=one)
@@ -261,7 +263,7 @@ def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound |
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Those named, or Kafka's; headers and origin behind them where their own options ask."""
+    """Return those named, or Kafka's; headers and origin behind them where their own options ask."""
     chosen = _parsed(options, "columns", _column_names) or COLUMNS
     for option, column in (("includeHeaders", HEADERS), ("includeOrigin", ORIGIN)):
         if _parsed(options, option, _flag) and column not in chosen:
@@ -403,7 +405,7 @@ def _flag(text: str) -> bool:
 
 
 def _delay(text: str) -> float:
-    """Seconds, from Spark's words for a time: 500ms, 30s, 15m."""
+    """Return seconds, from Spark's words for a time: 500ms, 30s, 15m."""
     found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d|)", text.strip().lower())
     if found is None:
         raise ValueError("a time such as 500ms, 30s or 15m is needed")
@@ -417,7 +419,7 @@ def _protocol(text: str) -> str:
 
 
 def _strategy(text: str) -> bool:
-    """Whether a timestamp behind the last record is an error."""
+    """Return whether a timestamp behind the last record is an error."""
     found = {"error": True, "latest": False}.get(text.strip().lower())
     if found is None:
         raise ValueError("'error' or 'latest' is needed")

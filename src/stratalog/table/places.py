@@ -39,7 +39,7 @@ class Shared:
 
 
 def client_of(shared: Shared) -> BlockingClient:
-    """The process's client for these brokers."""
+    """Return the process's client for these brokers."""
     assert shared.bootstrap is not None, "a client without brokers"
     return _client(shared.bootstrap, shared.client_id, shared.request_timeout_s)
 
@@ -51,5 +51,5 @@ def _client(bootstrap: str, client_id: str, timeout_s: float) -> BlockingClient:
 
 @lru_cache(maxsize=4)
 def store_at(url: str) -> ObjectStore:
-    """The process's store at `url`. Raises UserError for a URL that is none of ours."""
+    """Return the process's store at `url`. Raises UserError for a URL that is none of ours."""
     return open_store(url)

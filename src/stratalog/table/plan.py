@@ -45,7 +45,7 @@ class Range:
         return self.since_ms is not None or self.until_ms is not None
 
     def may_hold(self, min_timestamp: int, max_timestamp: int, *, exact: bool) -> bool:
-        """Whether something of these timestamps may be wanted; `exact`: none is older than the least.
+        """Return whether something of these timestamps may be wanted; `exact`: none is older than the least.
 
         Timestamps need not rise with offsets, so only what is known of all records of a span rules it out.
         """
@@ -98,7 +98,7 @@ def plan(
     max_records: int | None = None,
     missing: Callable[[Missing], None] | None = None,
 ) -> list[Task]:
-    """Tasks for all of `ranges` (with their segments in the order of offsets), in their order; at least about
+    """Return tasks for all of `ranges` (with their segments in the order of offsets), in their order; at least about
     `min_tasks`, none of more than `max_records` offsets.
 
     `missing` receives offsets that are in no live segment where there is no broker. Without it Missing is raised.
@@ -139,7 +139,7 @@ def _may_hold(part: Range, segment: RemoteSegment) -> bool:
 
 
 def _in_parts(wanted: Range, max_records: int | None) -> Iterator[Range]:
-    """Equal parts of at most `max_records` offsets."""
+    """Yield equal parts of at most `max_records` offsets."""
     length = wanted.end - wanted.first
     cuts = 1 if max_records is None else max(1, ceil(length / max_records))
     for number in range(cuts):
@@ -190,7 +190,7 @@ def _task_bytes(cold_bytes: int, min_tasks: int | None, hot_tasks: int) -> int:
 
 
 def _cold_tasks(part: Range, segments: Sequence[RemoteSegment], limit: int) -> Iterator[BucketTask]:
-    """Small segments together up to `limit` bytes, large ones cut into equal parts of about `limit`."""
+    """Yield small segments together up to `limit` bytes, large ones cut into equal parts of about `limit`."""
     waiting: list[Piece] = []
     waiting_bytes = 0
     for segment in segments:
@@ -212,7 +212,9 @@ def _cold_tasks(part: Range, segments: Sequence[RemoteSegment], limit: int) -> I
 
 
 def _hot_tasks(part: Range, all_offsets: int, min_tasks: int | None) -> Iterator[BrokerTask]:
-    """One task, or more in proportion to the offsets where `min_tasks` asks for them (as Spark's Kafka source)."""
+    """Yield one task, or more in proportion to the offsets where `min_tasks` asks for them (as Spark's Kafka
+    source).
+    """
     length = part.end - part.first
     cuts = (
         1

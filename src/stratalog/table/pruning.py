@@ -33,7 +33,7 @@ class Pruning:
         end: Mapping[TopicIdPartition, int],
         ask: Callable[[Mapping[TopicIdPartition, int]], Mapping[TopicIdPartition, int | None]],
     ) -> tuple[dict[TopicIdPartition, int], dict[TopicIdPartition, int]]:
-        """Bounds of each partition, narrowed.
+        """Return bounds of each partition, narrowed.
 
         `ask` finds an offset before which no record is as young as a timestamp (epoch ms).
         """
@@ -54,7 +54,7 @@ class Pruning:
         return first, end
 
     def timed(self, wanted: Range) -> Range:
-        """The range, with the times that are wanted of it."""
+        """Return the range, with the times that are wanted of it."""
         return replace(wanted, since_ms=self.since_ms, until_ms=self.until_ms)
 
     def _touches(self, topic: str, partition: int) -> bool:

@@ -44,7 +44,7 @@ class Write:
     task: int
 
     def header(self, row: int) -> Header:
-        """What the record of the task's row `row` says."""
+        """Return what the record of the task's row `row` says."""
         return WRITE_HEADER, f"{self.run}/{self.batch}/{self.attempt}/{self.task}/{row}".encode()
 
 
@@ -85,7 +85,9 @@ async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: W
 
 
 def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """(topic, partition, key, value, headers, timestamp in epoch ms) of each row; None where no such column is."""
+    """Yield (topic, partition, key, value, headers, timestamp in epoch ms) of each row; None where no such column
+    is.
+    """
     for batch in found:
         columns = []
         for name in ("topic", "partition", "key", "value", "headers", "timestamp"):

@@ -193,7 +193,7 @@ def _read_broker(
 def _fetch(
     wanted: Range, shared: Shared, client: BlockingClient, decoder: Decoder, losses: Losses
 ) -> tuple[memoryview, list[tuple[int, int]]] | None:
-    """One Fetch; None where the log now begins later and `failOnDataLoss` lets the task go on there."""
+    """Return one Fetch; None where the log now begins later and `failOnDataLoss` lets the task go on there."""
     span = FetchSpan(
         wanted.topic,
         wanted.topic_id,

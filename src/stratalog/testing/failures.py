@@ -45,7 +45,7 @@ def failing(api: Api, failure: Failure) -> Handler:
 
 
 def refusal(api_key: int, call: Call[Any, Any], code: ErrorCode) -> Any:
-    """The answer to `call` with `code` everywhere."""
+    """Return the answer to `call` with `code` everywhere."""
     if api_key == _PRODUCE and call.body.acks == 0:
         return None
     return _refused(_response_class(api_key), call.body, code)
@@ -91,7 +91,7 @@ def _has_error_codes(cls: type[Struct]) -> bool:
 
 
 def _items(requested: Any) -> list[Any]:
-    """What a request, or a part of it, asks of: topics, partitions, groups. The first list that has any."""
+    """Return what a request, or a part of it, asks of: topics, partitions, groups. The first list that has any."""
     for name in _attributes(requested):
         value = getattr(requested, name)
         if isinstance(value, list | tuple) and value:
@@ -104,7 +104,7 @@ def _attributes(requested: Any) -> tuple[str, ...]:
 
 
 def _named(name: str, requested: Any) -> Any:
-    """A field that says of what the answer speaks, as the request has it; None where it has none."""
+    """Return a field that says of what the answer speaks, as the request has it; None where it has none."""
     family = _INDEXES if name in _INDEXES else (name,) if name in _NAMES else ()
     if not _attributes(requested):  # a request that lists bare names or indexes
         plain = _INDEXES if isinstance(requested, int) else _NAMES[:4]

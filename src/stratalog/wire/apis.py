@@ -152,5 +152,5 @@ FLEXIBLE_FROM: Final = {api.key: api.flexible_from for api in APIS.values()}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version is flexible; False for a key that does not exist."""
+    """Return whether this version is flexible; False for a key that does not exist."""
     return version >= FLEXIBLE_FROM.get(api_key, NEVER)

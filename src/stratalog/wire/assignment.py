@@ -39,7 +39,7 @@ def decode_assignment(data: memoryview) -> tuple[TopicPartition, ...]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What tells a member to read these, in version 0, which every consumer reads."""
+    """Return what tells a member to read these, in version 0, which every consumer reads."""
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
@@ -52,7 +52,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def encode_subscription(topics: Collection[str]) -> bytes:
-    """What a consumer tells its group's leader (Kafka: ConsumerProtocolSubscription, version 0)."""
+    """Return what a consumer tells its group's leader (Kafka: ConsumerProtocolSubscription, version 0)."""
     out = bytearray(_I16.pack(0) + _I32.pack(len(topics)))
     for topic in topics:
         out += _text(topic)
@@ -60,7 +60,7 @@ def encode_subscription(topics: Collection[str]) -> bytes:
 
 
 def decode_subscription(data: memoryview) -> tuple[str, ...]:
-    """Topics that a consumer subscribes to; what later versions append does not matter here."""
+    """Return topics that a consumer subscribes to; what later versions append does not matter here."""
     found = []
     try:
         (topics,), position = _I32.unpack_from(data, _I16.size), _I16.size + _I32.size

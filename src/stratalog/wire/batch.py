@@ -127,7 +127,7 @@ BASE_SEQUENCE: Final = 11
 
 
 def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; raises Corrupt where 61 bytes are not there or they are no v2 header."""
+    """Return the header at `position`; raises Corrupt where 61 bytes are not there or they are no v2 header."""
     if position < 0 or position + HEADER_SIZE > len(buf):
         raise Corrupt(
             f"{max(len(buf) - position, 0)} bytes where a batch header needs {HEADER_SIZE}"
@@ -144,7 +144,7 @@ def parse_header(buf: Buffer, position: int = 0) -> BatchHeader:
 def scan(
     buf: Buffer, position: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Every whole batch in `buf[position:end]` with its position.
+    """Yield every whole batch in `buf[position:end]` with its position.
 
     Ends silently at a last batch of which the end is missing; raises Corrupt (from the iterator) where a header makes
     no sense. CRCs are not looked at.
@@ -159,7 +159,7 @@ def scan(
 
 
 def crc_holds(buf: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the whole batch at `position` is there and its CRC32C is the header's."""
+    """Return whether the whole batch at `position` is there and its CRC32C is the header's."""
     end = position + header.size
     if end > len(buf):
         return False
@@ -168,7 +168,7 @@ def crc_holds(buf: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """The headers of a produced records field, which must be one or more whole, sound batches.
+    """Return the headers of a produced records field, which must be one or more whole, sound batches.
 
     Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (nonsense, CRC), MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no whole batch, magic 0 or 1, record count, control batch, sequence),
@@ -271,7 +271,7 @@ def set_max_timestamp(
 
 
 def last_whole(buf: Buffer) -> int:
-    """How many bytes of `buf` are whole batches whose CRC holds, counted from its start."""
+    """Return how many bytes of `buf` are whole batches whose CRC holds, counted from its start."""
     position = 0
     with memoryview(buf) as view:
         try:

@@ -64,7 +64,7 @@ class Oversized(Corrupt):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the codec's Kafka format. An unknown codec is a bug of the caller.
+    """Return `data` in the codec's Kafka format. An unknown codec is a bug of the caller.
 
     `level` means what Kafka's `compression.*.level` does, None its default: gzip -1 is zlib's own choice, lz4 9 the
     fast compressor and every other level the thorough one (KIP-390).

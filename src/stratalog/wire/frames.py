@@ -75,7 +75,7 @@ class FrameReader:
         self._view = _EMPTY
 
     def get_buffer(self, _hint: int) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return where the next bytes go; never empty."""
         assert not self.has_more, "all that was read is cut before more is received"
         frame = self._frame
         if frame is None:

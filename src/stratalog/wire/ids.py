@@ -42,17 +42,20 @@ class TopicIdPartition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def topic_id_of(raw: bytes) -> UUID:
-    """The id whose 16 bytes are on the wire. Kept: requests name the same few, and making one takes a microsecond."""
+    """Return the id whose 16 bytes are on the wire.
+
+    Kept: requests name the same few, and making one takes a microsecond.
+    """
     return UUID(bytes=raw)
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """The id in 22 characters, as `org.apache.kafka.common.Uuid.toString` prints it."""
+    """Return the id in 22 characters, as `org.apache.kafka.common.Uuid.toString` prints it."""
     return urlsafe_b64encode(topic_id.bytes)[:22].decode("ascii")
 
 
 def topic_id_parse(text: str) -> UUID:
-    """The id printed as `text`; raises ValueError for anything that `topic_id_text` cannot have printed."""
+    """Return the id printed as `text`; raises ValueError for anything that `topic_id_text` cannot have printed."""
     try:
         raw = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError) as error:

@@ -16,7 +16,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of `key` with the sign bit cleared (Java's `Utils.toPositive(Utils.murmur2(key))`)."""
+    """Return the hash of `key` with the sign bit cleared (Java's `Utils.toPositive(Utils.murmur2(key))`)."""
     length = len(key)
     hashed = _SEED ^ length
     whole = length & ~3
@@ -32,5 +32,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition, of `partitions`, that Java's default partitioner picks for `key`."""
+    """Return the partition, of `partitions`, that Java's default partitioner picks for `key`."""
     return murmur2(key) % partitions

@@ -34,7 +34,7 @@ _MAX_TIMESTAMP: Final = Struct(">q")
 def recompress(
     batch: Buffer, codec: int, level: int | None = None, demands: Demands = NO_DEMANDS
 ) -> bytearray:
-    """`batch`, whose header and CRC were checked, with its records in `codec` (`compression.CODECS`).
+    """Return `batch`, whose header and CRC were checked, with its records in `codec` (`compression.CODECS`).
 
     The largest timestamp is put right where the header lies. Raises Rejected as `validation` does: no client need try
     again.

@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 def read_records(batch_view: Buffer, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """Every record of the batch at the start of `batch_view`, decompressed if need be.
+    """Yield every record of the batch at the start of `batch_view`, decompressed if need be.
 
     Raises Corrupt (from the iterator) for anything that is not exactly the header's count of records; never reads past
     the batch, never unpacks more than `max_bytes`. The CRC is not looked at: `batch.crc_holds`.
@@ -185,7 +185,10 @@ class BatchBuilder:
         transactional: bool = False,
         control: bool = False,
     ) -> bytearray:
-        """The batch, whole and with its CRC. At least one record must have been added. The builder is unchanged."""
+        """Return the batch, whole and with its CRC.
+
+        At least one record must have been added. The builder is unchanged.
+        """
         assert self.count > 0, "a batch has at least one record"
         attributes = self._codec
         if transactional:
@@ -242,7 +245,7 @@ def build_batch(  # noqa: PLR0913 - a batch header has these fields
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """One batch of `records`, whose own offsets are ignored: they follow `base_offset` one by one."""
+    """Return one batch of `records`, whose own offsets are ignored: they follow `base_offset` one by one."""
     builder = BatchBuilder(codec)
     for record in records:
         builder.add(record.key, record.value, record.timestamp, record.headers)

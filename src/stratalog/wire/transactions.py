@@ -40,7 +40,7 @@ class Aborted:
         self._open: set[int] = set()
 
     def has(self, header: BatchHeader) -> bool:
-        """Whether a batch, the next in the order of offsets, is to be passed over."""
+        """Return whether a batch, the next in the order of offsets, is to be passed over."""
         while self._ahead and self._ahead[-1][1] <= header.last_offset:
             self._open.add(self._ahead.pop()[0])
         if header.is_control:  # the marker that ends its producer's transaction

@@ -83,7 +83,7 @@ def check_batch(
 def restore(
     batch: memoryview, header: BatchHeader, *, bytes_max: int = RESTORED_BYTES_MAX
 ) -> bytes:
-    """The batch's records as they were before compression.
+    """Return the batch's records as they were before compression.
 
     Raises Rejected: INVALID_RECORD where they are not the codec's bytes; MESSAGE_TOO_LARGE where they are more than
     `bytes_max`, on which Java's producer splits the batch.
@@ -97,7 +97,8 @@ def restore(
 
 
 def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
-    """The largest timestamp of `records`, restored, which must be exactly the header's count; -1 where none has one.
+    """Return the largest timestamp of `records`, restored, which must be exactly the header's count; -1 where none has
+    one.
 
     Raises Rejected(INVALID_RECORD) where a record is not what its length says or not the next, and RecordsRefused
     (INVALID_RECORD, INVALID_TIMESTAMP where there is one such) where records are not what is demanded.

@@ -25,7 +25,7 @@ ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
 def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """The unsigned varint at `position` and the position after it.
+    """Return the unsigned varint at `position` and the position after it.
 
     Raises Corrupt where the buffer ends inside it, or it has more bytes or a larger value than `bits` (32 or 64) take.
     """
@@ -55,13 +55,13 @@ def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, i
 
 
 def read_signed(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """The zigzag varint at `position` and the position after it; raises Corrupt as `read_unsigned`."""
+    """Return the zigzag varint at `position` and the position after it; raises Corrupt as `read_unsigned`."""
     value, position = read_unsigned(buffer, position, bits)
     return (value >> 1) ^ -(value & 1), position
 
 
 def encode_unsigned(value: int) -> bytes:
-    """`value` (0 or more) in as few bytes as it takes."""
+    """Return `value` (0 or more) in as few bytes as it takes."""
     assert value >= 0, "an unsigned varint is not negative"
     if value < 0x80:
         return ONE_BYTE[value]
@@ -74,5 +74,5 @@ def encode_unsigned(value: int) -> bytes:
 
 
 def encode_signed(value: int) -> bytes:
-    """`value` (any sign, 64 bits at most) as a zigzag varint."""
+    """Return `value` (any sign, 64 bits at most) as a zigzag varint."""
     return encode_unsigned(value << 1 if value >= 0 else ((-value) << 1) - 1)

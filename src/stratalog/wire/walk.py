@@ -37,7 +37,9 @@ _FAR: Final = 1 << 61
 
 
 def _long(data: bytes, at: i64, bits_max: i64) -> tuple[i64, i64]:
-    """The zigzag varint at `at`, of any length, and the position after it; that is past the end where it has none."""
+    """Return the zigzag varint at `at`, of any length, and the position after it; that is past the end where it has
+    none.
+    """
     value: i64 = 0
     shift: i64 = 0
     while shift < bits_max:
@@ -51,7 +53,7 @@ def _long(data: bytes, at: i64, bits_max: i64) -> tuple[i64, i64]:
 
 
 def _field(data: bytes, at: i64) -> i64:
-    """The position after a field with its length before it, maybe null; past the end where it does not fit."""
+    """Return the position after a field with its length before it, maybe null; past the end where it does not fit."""
     length: i64 = data[at]
     at += 1
     if length < 128:
@@ -63,7 +65,7 @@ def _field(data: bytes, at: i64) -> i64:
 
 
 def _headers(data: bytes, at: i64) -> i64:
-    """The position after a record's headers; past the end where they do not fit."""
+    """Return the position after a record's headers; past the end where they do not fit."""
     count, at = _long(data, at, 35)
     if count < 0:
         return len(data) + 1

@@ -99,14 +99,14 @@ def resource_of(requested: _Resource) -> tuple[int, str]:
 
 
 def change(resource_type: int, name: str, operation: int, value: str | None) -> Change:
-    """One setting as it was asked for, a topic's by our own name."""
+    """Return one setting as it was asked for, a topic's by our own name."""
     if resource_type == ResourceType.TOPIC:
         name, value = our_setting(name, value)
     return Change(name, operation, value)
 
 
 def our_setting(name: str, value: _Text) -> tuple[str, _Text]:
-    """A topic's setting by our own name, with a line in the log where it came by another."""
+    """Return a topic's setting by our own name, with a line in the log where it came by another."""
     ours, meant = our_topic_setting(name, value)
     if ours != name:
         get_logger().info("setting by another name", setting=name, stands_for=ours, value=meant)

@@ -75,7 +75,7 @@ def _may_create(call: Call[CreateTopicsRequest, Needs], name: str) -> bool:
 
 
 async def _is_too_much(call: Call[CreateTopicsRequest, Needs]) -> bool:
-    """Whether the topics together have more partitions than one request may ask for."""
+    """Return whether the topics together have more partitions than one request may ask for."""
     count = 0
     default = call.needs.config.int("num.partitions")
     async for topic in call.pace.each(call.body.topics):

@@ -26,7 +26,7 @@ class Needs(NamedTuple):
 
 
 def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse:
-    """The cluster's id, controller and brokers."""
+    """Return the cluster's id, controller and brokers."""
     cluster = call.needs.cluster
     endpoint_type = call.body.endpoint_type
     if endpoint_type != _BROKERS:

@@ -34,7 +34,7 @@ class Needs(NamedTuple):
 async def handle(
     call: Call[DescribeTopicPartitionsRequest, Needs],
 ) -> DescribeTopicPartitionsResponse:
-    """Partitions from the cursor on, topics by name; the next cursor where there are more."""
+    """Return partitions from the cursor on, topics by name; the next cursor where there are more."""
     body = call.body
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:

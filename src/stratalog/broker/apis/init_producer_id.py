@@ -20,7 +20,9 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[InitProducerIdRequest, Needs]) -> InitProducerIdResponse:
-    """A producer id of its own, always a new one: without a transactional id the owner of an old one is unknown."""
+    """Return a producer id of its own, always a new one: without a transactional id the owner of an old one is
+    unknown.
+    """
     try:
         _check(call)
         producer_id = await call.needs.producer_ids.next()

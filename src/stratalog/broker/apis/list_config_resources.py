@@ -27,7 +27,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ListConfigResourcesRequest, Needs]) -> ListConfigResourcesResponse:
-    """The names of everything that can have settings, of the types asked for; of every type where none is."""
+    """Return the names of everything that can have settings, of the types asked for; of every type where none is."""
     if not call.allows_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return ListConfigResourcesResponse(error_code=denied, config_resources=[])

@@ -23,7 +23,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
-    """The groups that this broker coordinates."""
+    """Return the groups that this broker coordinates."""
     body = call.body
     types = {name.lower() async for name in call.pace.each(body.types_filter)}
     states = {name.lower() async for name in call.pace.each(body.states_filter)}

@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ListOffsetsRequest, Needs]) -> ListOffsetsResponse:
-    """An offset, with its timestamp and leader epoch, for each partition and timestamp asked.
+    """Return an offset, with its timestamp and leader epoch, for each partition and timestamp asked.
 
     A partition that is asked for twice is refused, and answered once.
     """
@@ -96,7 +96,7 @@ async def _partition(
 async def _find(
     call: Call[ListOffsetsRequest, Needs], hosted: HostedPartition, timestamp: int
 ) -> tuple[int, int]:
-    """(offset, timestamp); (-1, -1) where nothing matches."""
+    """Return (offset, timestamp); (-1, -1) where nothing matches."""
     if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
         raise Rejected(ErrorCode.unsupported_version, f"timestamp {timestamp}")
     read_committed = call.body.isolation_level == 1
@@ -120,7 +120,7 @@ async def _find(
 
 
 def _pending_upload(hosted: HostedPartition) -> int:
-    """The first offset that the bucket lacks; -1 where the topic has no tier, or its end is unknown here."""
+    """Return the first offset that the bucket lacks; -1 where the topic has no tier, or its end is unknown here."""
     log = hosted.log
     if not log.config.remote_storage_enable:
         return -1

@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 def handle(
     call: Call[MetadataRequest, Needs],
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Brokers and the topics asked for, each once; missing ones are created where that is allowed."""
+    """Return brokers and the topics asked for, each once; missing ones are created where that is allowed."""
     requested = call.body.topics
     if requested is None or (call.version == 0 and not requested):
         topics = call.needs.cluster.image.topics_by_id

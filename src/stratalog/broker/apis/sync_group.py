@@ -23,7 +23,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[SyncGroupRequest, Needs]) -> SyncGroupResponse:
-    """The member's assignment, once the leader has given it."""
+    """Return the member's assignment, once the leader has given it."""
     body = call.body
     if len(body.assignments) > _ASSIGNMENTS_MAX:
         return SyncGroupResponse(error_code=ErrorCode.invalid_request, assignment=b"")

@@ -42,7 +42,7 @@ class ClusterImage:
         self._on_change = on_change
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
+        """Return the topic of that name, or None."""
         return self.image.topic(name)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:

@@ -174,11 +174,14 @@ class Groups:
         return await self._ask(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
 
     async def describe(self, group_id: str) -> GroupDescription:
-        """One group as it is, after all that was decided before."""
+        """Return one group as it is, after all that was decided before."""
         return await self._shard(group_id).look(lambda shard: shard.describe(group_id))
 
     async def list_groups(self, states: Collection[str]) -> list[ListedGroup]:
-        """All groups coordinated here. Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet."""
+        """Return all groups coordinated here.
+
+        Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet.
+        """
         if self._loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
         answers = [
@@ -219,7 +222,7 @@ class Groups:
             await shard.forget(is_gone)
 
     def _is_gone(self, topic: str, topic_id: UUID) -> bool:
-        """Whether a topic was deleted while no broker coordinated these groups: a crash came between."""
+        """Return whether a topic was deleted while no broker coordinated these groups: a crash came between."""
         now = self._topic_id(topic)
         return now is None or topic_id not in (now, NO_TOPIC_ID)
 

@@ -53,7 +53,7 @@ class ClientMemory:
         return self.requests >= self.requests_max
 
     def fetch_bytes(self, wanted: int) -> int:
-        """How large an answer may get; while too much is not taken by its clients, one batch at a time."""
+        """Return how large an answer may get; while too much is not taken by its clients, one batch at a time."""
         return wanted if self.answers < self.answers_max else min(wanted, 1)
 
     async def room(self) -> None:

@@ -116,7 +116,7 @@ class Connections:
         return True
 
     def _until_turn(self, listener: str) -> float:
-        """Seconds until a new connection may be served: at the rate, a second's worth of them at once."""
+        """Return seconds until a new connection may be served: at the rate, a second's worth of them at once."""
         now = asyncio.get_running_loop().time()
         turn_s = max(self._turn_s.get(listener, now), now) + 1 / self._rate[listener]
         self._turn_s[listener] = turn_s
@@ -155,7 +155,7 @@ class Connections:
                 connection.refuse("its request does not come, and memory for requests is short")
 
     def _is_slow(self, connection: Connection, now: float) -> bool:
-        """Whether the connection holds memory for a request that it may send and does not."""
+        """Return whether the connection holds memory for a request that it may send and does not."""
         return (
             connection.is_receiving
             and connection.is_reading
@@ -168,5 +168,5 @@ class Connections:
 
 
 def _limit(listener: str, setting: str) -> str:
-    """A setting of all connections, or of those of one listener (KIP-402)."""
+    """Return a setting of all connections, or of those of one listener (KIP-402)."""
     return f"listener.name.{listener.lower()}.{setting}" if listener else setting

@@ -151,7 +151,7 @@ class Checkpoints:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
 
     def _in(self, directory: LogDirectory) -> list[HostedPartition]:
-        """The partitions here, and those whose move here is about to end."""
+        """Return the partitions here, and those whose move here is about to end."""
         return [one for one in self._hosted.values() if directory in (one.directory, one.arriving)]
 
 

@@ -117,7 +117,7 @@ class Moves:
         raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
     def to(self, target: LogDirectory) -> "Iterable[Move]":
-        """The moves under way to a directory."""
+        """Return the moves under way to a directory."""
         return [move for move in self._moves.values() if move.target is target]
 
     async def close(self) -> None:
@@ -344,7 +344,7 @@ def _name(path: str) -> str:
 
 
 def _piece(path: str, position: int, size: int) -> Program[bytes | None]:
-    """Bytes of a file, b"" at its end; None where it is not there."""
+    """Return bytes of a file, b"" at its end; None where it is not there."""
     try:
         data = yield Read(path, position, size)
     except FileNotFoundError:

@@ -287,7 +287,7 @@ class HostedPartition(PlacedLog):
         await self.perform(self.due())
 
     def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
-        """What time asks of the log (`PartitionLog.due`), with a line for what is given up."""
+        """Return what time asks of the log (`PartitionLog.due`), with a line for what is given up."""
         first = self.log.segments[0].base_offset
         effects = self.log.due(
             self._clock.steady_ms(),

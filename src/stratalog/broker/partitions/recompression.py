@@ -80,7 +80,7 @@ class Recompression:
             await waiter
 
     def may_want(self, hosted: HostedPartition, records: memoryview | None) -> bool:
-        """Whether a batch for this partition may have to wait here."""
+        """Return whether a batch for this partition may have to wait here."""
         if records is not None and len(records) > _CODEC_AT and records[_CODEC_AT] & CODEC_MASK:
             return True
         return hosted.log.config.compression_type != AS_PRODUCED or hosted in self._queues
@@ -219,7 +219,7 @@ def _with_timestamp(view: memoryview, header: BatchHeader, largest: int) -> Batc
 
 
 def _codec(kept_as: str, header: BatchHeader) -> int:
-    """The codec that a batch is kept in."""
+    """Return the codec that a batch is kept in."""
     if kept_as == AS_PRODUCED:
         return header.codec
     return CODECS["none" if kept_as == _UNCOMPRESSED else kept_as]

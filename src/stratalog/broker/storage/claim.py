@@ -27,7 +27,10 @@ _IGNORED: Final = {".lock", "lost+found"}
 
 
 def read_meta(path: str, disk: Disk) -> MetaProperties | None:
-    """What a directory says of itself; None where it was never formatted. Raises UserError where it is damaged."""
+    """Return what a directory says of itself; None where it was never formatted.
+
+    Raises UserError where it is damaged.
+    """
     try:
         data = disk.read(META_PROPERTIES, 0, _META_BYTES_MAX)
     except FileNotFoundError:
@@ -41,7 +44,7 @@ def read_meta(path: str, disk: Disk) -> MetaProperties | None:
 
 
 def new_cluster_id(entropy: Entropy) -> str:
-    """A cluster id as Kafka makes them: 22 characters, never one that starts like an option."""
+    """Return a cluster id as Kafka makes them: 22 characters, never one that starts like an option."""
     while (text := topic_id_text(entropy.uuid())).startswith("-"):
         pass
     return text

@@ -188,7 +188,7 @@ def _choose_one(
 def _key(
     image: Image, name: TopicPartition | None, topic_id: UUID | None
 ) -> TopicIdPartition | None:
-    """The partition of that name and id, if it is one that metadata knows."""
+    """Return the partition of that name and id, if it is one that metadata knows."""
     topic = None if topic_id is None else image.topics_by_id.get(topic_id)
     if (
         topic is None
@@ -201,7 +201,7 @@ def _key(
 
 
 def _named(image: Image, directory: str) -> TopicIdPartition | None:
-    """The partition that has the name of a directory, whatever id the directory has."""
+    """Return the partition that has the name of a directory, whatever id the directory has."""
     name = parse_directory_name(directory)
     topic = None if name is None else image.topic(name.topic)
     return None if topic is None else _key(image, name, topic.id)

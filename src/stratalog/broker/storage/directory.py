@@ -226,7 +226,7 @@ class LogDirectory:
     def read(
         self, path: str, position: int, size: int
     ) -> "bytes | bytearray | asyncio.Future[bytes]":
-        """Bytes at once where the page cache has them, else from a reader thread."""
+        """Return bytes at once where the page cache has them, else from a reader thread."""
         self.check()
         found = self.disk.try_read(path, position, size)
         if found is not None:
@@ -282,7 +282,7 @@ class LogDirectory:
         return self._beside(self._reader, call)
 
     async def space(self) -> tuple[int, int]:
-        """Bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
+        """Return bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
         self.check()
         total, free = await self._beside(
             self._reader, lambda: (self.disk.total_bytes(), self.disk.free_bytes())

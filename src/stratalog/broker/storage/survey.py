@@ -74,28 +74,32 @@ CheckpointLines = tuple[str, str, str]
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
-    """What a partition's directory is called once it is none any more; cut to what file systems take, as in Kafka."""
+    """Return what a partition's directory is called once it is none any more; cut to what file systems take, as in
+    Kafka.
+    """
     tail = f".{unique}{suffix}"
     return directory[: _NAME_LENGTH_MAX - len(tail)] + tail
 
 
 def future_of(name: str) -> str:
-    """The directory that a move's copy `<topic>-<partition>.<unique>-future` is to become."""
+    """Return the directory that a move's copy `<topic>-<partition>.<unique>-future` is to become."""
     return name.removesuffix(FUTURE).rpartition(".")[0]
 
 
 def partition_name(found: str) -> str:
-    """The name that a partition's directory has once it is loaded: a copy of a committed move gets the partition's."""
+    """Return the name that a partition's directory has once it is loaded: a copy of a committed move gets the
+    partition's.
+    """
     return future_of(found) if found.endswith(FUTURE) else found
 
 
 def index_of(name: str) -> int:
-    """The index of a partition, by the name of its directory."""
+    """Return the index of a partition, by the name of its directory."""
     return int(name.rpartition("-")[2])
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """Topic and index of a partition's directory."""
+    """Return topic and index of a partition's directory."""
     topic, dash, index = name.rpartition("-")
     return TopicPartition(topic, int(index)) if dash and topic and index.isdecimal() else None
 
@@ -121,7 +125,7 @@ def checkpoint_files(lines: Collection[CheckpointLines]) -> list[WriteLines]:
 
 
 def read_incarnation() -> Program[int]:
-    """What `TIER_INCARNATION` says, a number in decimal; 0 where it is not there. Raises UserError."""
+    """Return what `TIER_INCARNATION` says, a number in decimal; 0 where it is not there. Raises UserError."""
     try:
         data = yield Read(TIER_INCARNATION, 0, _METADATA_BYTES_MAX)
     except FileNotFoundError:

@@ -93,7 +93,7 @@ class TimedDisk:
             self._slowest = took_ns, operation, path
 
     def take_slowest(self) -> tuple[int, str, str]:
-        """The slowest call since this was last asked: nanoseconds, operation and file."""
+        """Return the slowest call since this was last asked: nanoseconds, operation and file."""
         slowest, self._slowest = self._slowest, (0, "", "")
         return slowest
 

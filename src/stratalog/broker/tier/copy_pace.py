@@ -46,7 +46,7 @@ class CopyPace:
 
 
 def quota_of(bytes_per_second: int, samples: int, sample_s: int, clock: Clock) -> ByteQuota | None:
-    """A quota as KIP-956's settings give it; None where there is none."""
+    """Return a quota as KIP-956's settings give it; None where there is none."""
     if bytes_per_second == LONG_MAX:
         return None
     return ByteQuota(bytes_per_second, samples, sample_s * 1000, clock.steady_ms())

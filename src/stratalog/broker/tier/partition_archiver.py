@@ -385,7 +385,7 @@ class PartitionArchiver:
 
 
 def _chunks(disk: Disk, info: SegmentInfo) -> Iterator[bytes]:
-    """A segment's bytes, a piece at a time."""
+    """Yield a segment's bytes, a piece at a time."""
     position = 0
     while position < info.size:
         piece = disk.read(info.path, position, min(_CHUNK_BYTES, info.size - position))

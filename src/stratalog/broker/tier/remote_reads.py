@@ -111,8 +111,10 @@ class RemoteReads:
         *,
         search: bool = False,
     ) -> RemoteSegment | None:
-        """What `look` finds, which may open an archive manifest. Raises Rejected, too where it takes longer than a
-        fetch waits, or a `search` by time: what comes is found at once the next time.
+        """Return what `look` finds, which may open an archive manifest.
+
+        Raises Rejected, too where it takes longer than a fetch waits, or a `search` by time: what comes is found at
+        once the next time.
         """
         wait_s = self._search_s if search else self._wait_s
         answer = await self._ask(hosted, str(hosted.name), lambda: (look(),), wait_s)

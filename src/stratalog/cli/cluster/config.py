@@ -46,7 +46,7 @@ Unsets = Annotated[
 
 
 def resource(topic: str | None, broker: str | None) -> tuple[int, str]:
-    """(Kafka's resource type, name) of what was named. Raises UserError unless it is one thing."""
+    """Return (Kafka's resource type, name) of what was named. Raises UserError unless it is one thing."""
     from stratalog.client.calls import BROKER, TOPIC
     from stratalog.errors import UserError
 
@@ -133,7 +133,7 @@ async def alter_settings(
 
 
 def parse_configs(items: Sequence[str]) -> dict[str, str]:
-    """`name=value` items as pairs; raises UserError for one without `=`."""
+    """Return `name=value` items as pairs; raises UserError for one without `=`."""
     from stratalog.config import our_topic_setting
     from stratalog.config.shown import name_in
     from stratalog.errors import UserError

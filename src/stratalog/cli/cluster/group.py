@@ -88,7 +88,7 @@ async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
 
 
 async def existing_group(client: "Client", name: str) -> "DescribedGroup":
-    """A group as its coordinator describes it; raises UserError where there is none."""
+    """Return a group as its coordinator describes it; raises UserError where there is none."""
     from stratalog.client.admin import describe_group
     from stratalog.errors import ErrorCode, Rejected, UserError
 
@@ -112,7 +112,7 @@ def without_members(group: "DescribedGroup") -> None:
 
 
 async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, Any]]:
-    """One row per partition that the group has an offset for, or reads."""
+    """Return one row per partition that the group has an offset for, or reads."""
     from stratalog.client.admin import fetch_offsets
     from stratalog.client.calls import EARLIEST, LATEST
 
@@ -141,7 +141,7 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
 
 
 async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) -> float:
-    """Seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
+    """Return seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.shared.reading import records_from
 
@@ -155,7 +155,7 @@ async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) 
 
 
 async def existing_keys(client: "Client", keys: "list[TopicPartition]") -> "list[TopicPartition]":
-    """Those of topics that are there: offsets outlive their topic for a while."""
+    """Return those of topics that are there: offsets outlive their topic for a while."""
     topics = (await client.metadata(sorted({key.topic for key in keys}))).topics if keys else {}
     return [key for key in keys if key.partition in topics[key.topic].partitions]
 

@@ -154,7 +154,7 @@ def verify(
 
 
 def checked(file: Path) -> tuple[int, str | None]:
-    """(sound batches, what is wrong behind them) of a segment."""
+    """Return (sound batches, what is wrong behind them) of a segment."""
     import mmap
 
     from stratalog.errors import UserError
@@ -219,7 +219,7 @@ def dump_batches(view: memoryview, *, records: bool, as_json: bool) -> int:
 
 
 def batch_row(position: int, header: "BatchHeader") -> dict[str, Any]:
-    """One batch's header as a row."""
+    """Return one batch's header as a row."""
     from stratalog.wire.compression import CODECS
 
     codecs = {number: name for name, number in CODECS.items()}

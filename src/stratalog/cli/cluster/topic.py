@@ -176,7 +176,7 @@ async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
 
 
 def skew_of(sizes: Sequence[int]) -> float:
-    """The largest over the average; 1 where there is nothing."""
+    """Return the largest over the average; 1 where there is nothing."""
     total = sum(sizes)
     return round(max(sizes) * len(sizes) / total, 4) if total else 1.0
 

@@ -159,7 +159,7 @@ async def read_back(client: "Client") -> tuple[int, int]:
 
 
 def in_bucket(bucket: Path) -> str:
-    """What the bucket alone says it holds."""
+    """Return what the bucket alone says it holds."""
     from stratalog.adapters.object_store import open_store
     from stratalog.tier.reading.reader import open_bucket
 

@@ -146,7 +146,7 @@ class counted:  # noqa: N801 - used as a function
 
 
 def topic_row(topic: "FoundTopic") -> dict[str, Any]:
-    """A topic and what the bucket has of it."""
+    """Return a topic and what the bucket has of it."""
     manifests = [one.manifest for one in topic.partitions if one.manifest is not None]
     live = [one for manifest in manifests for one in manifest.live_totals()]
     return {
@@ -205,7 +205,7 @@ def found_json(found: "Found", now_ms: int) -> dict[str, Any]:
 
 
 def taken_json(taken: "Taken", now_ms: int) -> dict[str, Any]:
-    """What was made, for programs; `moved` are committed offsets that lay past the end."""
+    """Return what was made, for programs; `moved` are committed offsets that lay past the end."""
     return {
         **found_json(taken.found, now_ms),
         "incarnation": taken.incarnation,

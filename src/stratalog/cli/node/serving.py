@@ -27,7 +27,7 @@ class ServerWords:
 
 
 def plain_words(words: Sequence[str]) -> ServerWords | None:
-    """The words as typer reads them; None for all but whole options and one file."""
+    """Return the words as typer reads them; None for all but whole options and one file."""
     found = ServerWords()
     rest = iter(words)
     for word in rest:
@@ -64,7 +64,7 @@ def serve(words: ServerWords) -> None:
 def load_config(
     properties: Path | None, overrides: Sequence[str] | None, profile: str = ""
 ) -> "BrokerConfig":
-    """A broker's settings from file, environment, overrides and profile; warnings go to standard error."""
+    """Return a broker's settings from file, environment, overrides and profile; warnings go to standard error."""
     import os
 
     from stratalog.config import BrokerConfig

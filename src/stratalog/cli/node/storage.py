@@ -107,7 +107,7 @@ def info(properties: PropertiesFile = None, override: Overrides = None, json: Js
 
 
 def describe_directory(path: str) -> dict[str, Any]:
-    """One log directory as a row. Reads only."""
+    """Return one log directory as a row. Reads only."""
     from stratalog.adapters.local_disk import LocalDisk
     from stratalog.broker.storage.claim import read_meta
     from stratalog.log.checkpoints import CLEAN_SHUTDOWN
@@ -148,7 +148,7 @@ def check_exists(path: str) -> None:
 
 
 def is_partition(name: str, is_directory: bool) -> bool:
-    """Whether a directory's entry is a partition that counts, `topic-N`."""
+    """Return whether a directory's entry is a partition that counts, `topic-N`."""
     return is_directory and name.rpartition("-")[2].isdecimal()
 
 

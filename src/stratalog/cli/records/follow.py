@@ -65,7 +65,7 @@ async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
 
 
 async def existing(client: "Client", wanted: Wanted) -> list[int]:
-    """The partitions to read. Raises UserError for a topic or partition that is not there."""
+    """Return the partitions to read. Raises UserError for a topic or partition that is not there."""
     from stratalog.cli.shared.reading import chosen_partitions
 
     return await chosen_partitions(client, wanted.topic, wanted.partitions)
@@ -238,7 +238,7 @@ class Following:
 async def committed_offsets(
     client: "Client", group: str, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Where a group goes on, for those partitions that it has an offset of."""
+    """Return where a group goes on, for those partitions that it has an offset of."""
     from stratalog.client.admin import fetch_offsets
 
     wanted = set(partitions)

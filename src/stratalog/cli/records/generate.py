@@ -31,7 +31,7 @@ class Generated:
 def plan_of(
     made: str | None, file: "Path | None", count: int | None, rate: float | None, seed: int
 ) -> Generated:
-    """The options, checked together. Raises UserError."""
+    """Return the options, checked together. Raises UserError."""
     from stratalog.errors import UserError
 
     if made is None:

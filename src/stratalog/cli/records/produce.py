@@ -171,7 +171,7 @@ def send_file(bootstrap: str, order: Order, file: Path | None) -> tuple[int, boo
 
 
 def headers_of(items: Sequence[str]) -> Headers:
-    """`name=value` items as headers; raises UserError for one without `=`."""
+    """Return `name=value` items as headers; raises UserError for one without `=`."""
     from stratalog.errors import UserError
 
     pairs: list[tuple[str, bytes | None]] = []
@@ -184,7 +184,7 @@ def headers_of(items: Sequence[str]) -> Headers:
 
 
 def encoded(separator: str | None) -> bytes | None:
-    """A separator as the bytes to look for. Raises UserError for an empty one."""
+    """Return a separator as the bytes to look for. Raises UserError for an empty one."""
     from stratalog.errors import UserError
 
     if separator == "":
@@ -274,7 +274,7 @@ async def chunks(read: Callable[[], Awaitable[bytes | None]]) -> AsyncIterator[l
 
 
 def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, bytes, int]:
-    """(key, value, timestamp) of a line. Raises UserError for a timestamp that is none."""
+    """Return (key, value, timestamp) of a line. Raises UserError for a timestamp that is none."""
     from stratalog.errors import UserError
 
     timestamp = now_ms if order.timestamp is None else order.timestamp
@@ -291,7 +291,7 @@ def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, byt
 
 
 def record_of_json(line: bytes, order: Order, now_ms: int) -> tuple[Any, ...]:
-    """(key, value, timestamp, headers) of an object. Raises UserError for a line that is none."""
+    """Return (key, value, timestamp, headers) of an object. Raises UserError for a line that is none."""
     from stratalog.errors import UserError
 
     try:
@@ -308,7 +308,7 @@ def record_of_json(line: bytes, order: Order, now_ms: int) -> tuple[Any, ...]:
 
 
 def text_of(name: str, found: dict[str, Any]) -> bytes | None:
-    """`name`, or `name_base64` for bytes that are no text; None where there is neither."""
+    """Return `name`, or `name_base64` for bytes that are no text; None where there is neither."""
     if f"{name}_base64" in found:
         return base64.b64decode(found[f"{name}_base64"], validate=True)
     text = found.get(name)

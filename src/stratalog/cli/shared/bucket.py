@@ -19,7 +19,7 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="As in tier.url: file://
 
 
 def opened(url: str) -> "ObjectStore":
-    """The store at a URL. Raises UserError for one that is not understood or that only its own process sees."""
+    """Return the store at a URL. Raises UserError for one that is not understood or that only its own process sees."""
     from stratalog.adapters.object_store import open_store
     from stratalog.errors import UserError
 

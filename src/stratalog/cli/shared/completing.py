@@ -18,7 +18,7 @@ TIMEOUT_S = 2.0
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that go on as what was typed; Kafka's own only where it begins with an underscore."""
+    """Return names of topics that go on as what was typed; Kafka's own only where it begins with an underscore."""
 
     async def ask(client: "Client") -> list[str]:
         found = (await client.metadata()).topics.values()
@@ -28,7 +28,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of groups that go on as what was typed."""
+    """Return names of groups that go on as what was typed."""
 
     async def ask(client: "Client") -> list[str]:
         from stratalog.client.admin import list_groups
@@ -41,7 +41,7 @@ def groups(context: typer.Context, incomplete: str) -> list[str]:
 def offered(
     context: typer.Context, incomplete: str, ask: "Callable[[Client], Awaitable[list[str]]]"
 ) -> list[str]:
-    """The names, in order; none where the cluster that was named (or the usual one) does not answer."""
+    """Return the names, in order; none where the cluster that was named (or the usual one) does not answer."""
     from stratalog.errors import Rejected, Unavailable, UserError
 
     bootstrap = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP

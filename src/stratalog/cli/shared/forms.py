@@ -104,7 +104,7 @@ def headers_text(record: "Record") -> bytes:
 
 
 def pieces_of(layout: str) -> "list[bytes | str]":
-    """A --format as bytes to print and letters of `FIELDS`. Raises UserError naming what is not understood."""
+    """Return a --format as bytes to print and letters of `FIELDS`. Raises UserError naming what is not understood."""
     from stratalog.errors import UserError
 
     pieces: list[bytes | str] = []
@@ -132,7 +132,7 @@ def pieces_of(layout: str) -> "list[bytes | str]":
 
 
 def record_json(record: "Record") -> dict[str, Any]:
-    """A record for JSON: text where it is UTF-8, else base64 under another name."""
+    """Return a record for JSON: text where it is UTF-8, else base64 under another name."""
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -145,7 +145,7 @@ def record_json(record: "Record") -> dict[str, Any]:
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
-    """`{name: text}`, or `{name_base64: …}` for bytes that are no text."""
+    """Return `{name: text}`, or `{name_base64: …}` for bytes that are no text."""
     if data is None:
         return {name: None}
     try:

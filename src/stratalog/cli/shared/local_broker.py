@@ -88,7 +88,7 @@ async def _started(process: "Process", ready: Path, log: Path) -> Started:
 
 
 def _served(ready: Path) -> str | None:
-    """The address in a ready file; None before it is there."""
+    """Return the address in a ready file; None before it is there."""
     import json
 
     try:
@@ -106,6 +106,6 @@ def _keep(log: Path, kept: Path) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """The last thing a broker said."""
+    """Return the last thing a broker said."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"

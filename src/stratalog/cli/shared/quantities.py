@@ -23,7 +23,7 @@ _NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z/]*)", re.ASCI
 
 
 def parse_bytes(text: str, what: str) -> float:
-    """Bytes, or bytes a second: 100MB, 1GiB, 50MB/s, 1000. Raises UserError naming `what`."""
+    """Return bytes, or bytes a second: 100MB, 1GiB, 50MB/s, 1000. Raises UserError naming `what`."""
     number, unit = _split(text)
     unit = unit.removesuffix("/s").removesuffix("B").removesuffix("b")
     if number is None or unit not in _BYTES:
@@ -32,7 +32,7 @@ def parse_bytes(text: str, what: str) -> float:
 
 
 def parse_duration_s(text: str, what: str) -> float:
-    """Seconds: 7d, 12h, 30m, 90s, 500ms, 10y. Raises UserError naming `what`."""
+    """Return seconds: 7d, 12h, 30m, 90s, 500ms, 10y. Raises UserError naming `what`."""
     number, unit = _split(text)
     units = _SECONDS | _YEARS
     if number is None or unit not in units:
@@ -46,7 +46,7 @@ def _split(text: str) -> tuple[float | None, str]:
 
 
 def quantity_text(value: float, unit: str) -> str:
-    """A value for people: bytes in decimal units, seconds in the largest that fit."""
+    """Return a value for people: bytes in decimal units, seconds in the largest that fit."""
     match unit:
         case "bytes" | "bytes/s":
             return _scaled(value) + unit.removeprefix("bytes")

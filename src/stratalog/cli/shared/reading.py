@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def records_from(
     data: memoryview, start: int, aborted: "Sequence[tuple[int, int]]" = ()
 ) -> "Iterator[tuple[int, Record | None]]":
-    """(offset to go on from, record) for each record from `start` on; no record where only the offset moves.
+    """Yield (offset to go on from, record) for each record from `start` on; no record where only the offset moves.
 
     Those of `aborted` transactions, as a Fetch answer lists them, are passed over. Raises Corrupt for a batch that is
     not what was written.
@@ -53,7 +53,7 @@ async def existing_topic(client: "Client", name: str) -> "TopicInfo":
 
 
 async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[int]:
-    """The partitions to read; raises UserError for a topic or partition that is not there."""
+    """Return the partitions to read; raises UserError for a topic or partition that is not there."""
     from stratalog.errors import UserError
 
     existing = sorted((await existing_topic(client, topic)).partitions)

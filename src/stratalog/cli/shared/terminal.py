@@ -135,7 +135,7 @@ async def answered(connect: Callable[[], Awaitable["Client"]], patience_s: float
 
 
 def is_refused(error: "Unavailable") -> bool:
-    """Whether nothing listened at an address (asyncio's own loop has no number for several refusals at once)."""
+    """Return whether nothing listened at an address (asyncio's own loop has no number for several refusals at once)."""
     from errno import ECONNREFUSED
 
     cause = error.__cause__

@@ -143,7 +143,7 @@ async def broker_of(place: Path) -> Broker:
 
 
 def cpu_of(pid: int) -> float | None:
-    """CPU seconds of a process; None where this system does not tell."""
+    """Return CPU seconds of a process; None where this system does not tell."""
     from stratalog.adapters.machine import process_cpu_s
 
     try:
@@ -153,12 +153,12 @@ def cpu_of(pid: int) -> float | None:
 
 
 def spent(before: float | None, after: float | None, per: float) -> float | None:
-    """CPU seconds between two looks, for each of `per`."""
+    """Return CPU seconds between two looks, for each of `per`."""
     return None if before is None or after is None else (after - before) / per
 
 
 async def loaded(client: "Client", pid: int) -> tuple[float, float | None]:
-    """(bytes a second, broker CPU seconds per GB) of large batches."""
+    """Return (bytes a second, broker CPU seconds per GB) of large batches."""
     from stratalog.adapters.system import monotonic_s
     from stratalog.cli.speed.load import Load, Producing, random_values
 
@@ -171,7 +171,7 @@ async def loaded(client: "Client", pid: int) -> tuple[float, float | None]:
 
 
 async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
-    """(bytes a second, broker CPU seconds per GB) of what was loaded, once or, to measure long enough, again."""
+    """Return (bytes a second, broker CPU seconds per GB) of what was loaded, once or, to measure long enough, again."""
     from stratalog.adapters.system import monotonic_s
     from stratalog.cli.shared.reading import first_offsets
     from stratalog.cli.speed.read import Reading
@@ -191,7 +191,7 @@ async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
 
 
 async def measure_requests(client: "Client", pid: int) -> tuple[float, float, float | None]:
-    """(requests a second, their median seconds, broker CPU seconds each): one record each, one at a time."""
+    """Return (requests a second, their median seconds, broker CPU seconds each): one record each, one at a time."""
     from statistics import median
 
     from stratalog.adapters.system import SystemClock, monotonic_s
@@ -250,7 +250,7 @@ def print_all(limits: Limits, broker: Broker, *, as_json: bool) -> None:
 
 
 def machine_rows(limits: Limits) -> list[dict[str, Any]]:
-    """The machine's limits for a person."""
+    """Return the machine's limits for a person."""
     rates = ("loopback", "memory_copy", "crc32c", "page_cache_write", "page_cache_read")
     found = {name: f"{getattr(limits, name) / MB:,.0f} MB/s" for name in (*rates, "write_and_sync")}
     found["loopback round trip"] = f"{limits.loopback_round_trip_s * 1e6:,.1f} µs"

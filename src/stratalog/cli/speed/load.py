@@ -92,7 +92,7 @@ class LoadCounts:
 
 
 def produced_line(summary: dict[str, Any], *, percentiles: bool) -> str:
-    """A line as kafka-producer-perf-test's, which scripts know how to read."""
+    """Return a line as kafka-producer-perf-test's, which scripts know how to read."""
     latency = summary["latency ms"]
     line = (
         f"{summary['records']} records sent, {summary['records/sec']:.1f} records/sec "
@@ -238,8 +238,8 @@ class Load:
 
 
 def random_values(record_bytes: int, pool_bytes: int = 4 * MB) -> list[bytes]:
-    """Values of capital letters, as Kafka's tool makes them: the same in every run, and enough of them that no batch
-    holds one twice.
+    """Return values of capital letters, as Kafka's tool makes them: the same in every run, and enough of them that no
+    batch holds one twice.
     """
     from hashlib import shake_128
     from string import ascii_uppercase

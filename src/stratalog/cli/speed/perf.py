@@ -144,14 +144,14 @@ def produce(
 
 
 def random_payload(record_bytes: int) -> list[bytes]:
-    """Random letters in values of one size."""
+    """Return random letters in values of one size."""
     from stratalog.cli.speed.load import random_values
 
     return random_values(record_bytes)
 
 
 def values_of(file: Path, delimiter: str) -> list[bytes]:
-    """The file's records. Raises UserError for a file that cannot be read or has none."""
+    """Return the file's records. Raises UserError for a file that cannot be read or has none."""
     from stratalog.errors import UserError
 
     separator = delimiter.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\0").encode()
@@ -184,7 +184,7 @@ def pairs_of(option: str, items: Sequence[str]) -> dict[str, str]:
 def taken(
     option: str, given: dict[str, str], accepted: Mapping[str, tuple[str, Callable[[str], Any]]]
 ) -> dict[str, Any]:
-    """Field -> value of the settings given; `accepted` has each setting's field and parser. Raises UserError."""
+    """Return field -> value of the settings given; `accepted` has each setting's field and parser. Raises UserError."""
     from stratalog.errors import UserError
 
     found = {}
@@ -202,7 +202,7 @@ def taken(
 
 
 def at_least(lowest: int) -> Callable[[str], int]:
-    """A parser of integers from `lowest` on."""
+    """Return a parser of integers from `lowest` on."""
 
     def parse(text: str) -> int:
         number = int(text)
@@ -212,7 +212,7 @@ def at_least(lowest: int) -> Callable[[str], int]:
 
 
 def one_of(accepted: Sequence[str]) -> Callable[[str], str]:
-    """A parser of words."""
+    """Return a parser of words."""
     return lambda text: text if text in accepted else refuse(text)
 
 

@@ -131,7 +131,7 @@ def plan(
 
 
 def parsed_topic(text: str, shared: "dict[str, str | None]") -> "Topic":
-    """One topic from `name=value,…` over the shared options. Raises UserError."""
+    """Return one topic from `name=value,…` over the shared options. Raises UserError."""
     from stratalog.cli.shared.quantities import parse_duration_s
     from stratalog.errors import UserError
     from stratalog.ops.planner import Topic
@@ -164,7 +164,7 @@ def parsed_topic(text: str, shared: "dict[str, str | None]") -> "Topic":
 
 
 def positive_bytes(text: str, what: str) -> float:
-    """Bytes, or bytes a second, at least one. Raises UserError."""
+    """Return bytes, or bytes a second, at least one. Raises UserError."""
     from stratalog.cli.shared.quantities import parse_bytes
     from stratalog.errors import UserError
 
@@ -175,7 +175,7 @@ def positive_bytes(text: str, what: str) -> float:
 
 
 def whole(text: str, what: str, *, least: int) -> int:
-    """A whole number. Raises UserError."""
+    """Return a whole number. Raises UserError."""
     from stratalog.errors import UserError
 
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < least:
@@ -229,7 +229,7 @@ def print_plan(
 
 
 def estimate_json(estimate: "Estimate") -> dict[str, Any]:
-    """An estimate for JSON: its value plain, in its unit."""
+    """Return an estimate for JSON: its value plain, in its unit."""
     return {
         "name": estimate.name,
         "value": estimate.value,
@@ -239,7 +239,7 @@ def estimate_json(estimate: "Estimate") -> dict[str, Any]:
 
 
 def reason(estimate: "Estimate | Comparison") -> str:
-    """An estimate's reasoning with its quantities written out."""
+    """Return an estimate's reasoning with its quantities written out."""
     from stratalog.cli.shared.quantities import quantity_text
 
     text = estimate.why

@@ -34,7 +34,7 @@ class Read:
 
 
 def read_line(summary: Mapping[str, Any]) -> str:
-    """A line for a person, like the producer's."""
+    """Return a line for a person, like the producer's."""
     return (
         f"{summary['records']} records read, {summary['records/sec']:.1f} records/sec "
         f"({summary['MB/sec']:.2f} MB/sec)."

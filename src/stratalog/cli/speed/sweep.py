@@ -38,7 +38,7 @@ class Row:
 
 
 def broker_cpu(metrics: str | None, pid: int | None) -> Cpu | None:
-    """How to learn the broker's CPU time, as the person has said; None where they have not.
+    """Return how to learn the broker's CPU time, as the person has said; None where they have not.
 
     Raises UserError where that cannot be read.
     """
@@ -70,7 +70,7 @@ def _checked(cpu: Cpu, what: str) -> Cpu:
 
 
 def metric_of(url: str) -> float:
-    """The process's CPU seconds from a Prometheus page. Raises OSError, ValueError."""
+    """Return the process's CPU seconds from a Prometheus page. Raises OSError, ValueError."""
     from urllib.request import urlopen
 
     with urlopen(url, timeout=METRICS_TIMEOUT_S) as page:  # noqa: S310 - checked above to be http

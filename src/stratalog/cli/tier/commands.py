@@ -48,7 +48,7 @@ def list_bucket(url: Url, json: Json = False) -> None:
 
 
 def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, Any]:
-    """What the bucket holds of one topic."""
+    """Return what the bucket holds of one topic."""
     live = [one for manifest in manifests for one in manifest.live_totals()]
     return {
         "topic": topic.name,
@@ -93,7 +93,7 @@ def describe(
 
 
 def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
-    """The newest manifest of each partition. Raises UserError for a topic that is not there."""
+    """Yield the newest manifest of each partition. Raises UserError for a topic that is not there."""
     from stratalog.errors import UserError
 
     chosen = [found for found in bucket.topics() if topic in {None, found.name}]
@@ -104,7 +104,7 @@ def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
 
 
 def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
-    """One row for each part of an archive manifest, those being deleted too."""
+    """Return one row for each part of an archive manifest, those being deleted too."""
     return [
         {
             "offsets": f"{named.base_offset}-{named.last_offset}",
@@ -119,12 +119,12 @@ def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
 
 
 def state_of(named: "Entry | ArchivedManifest") -> str:
-    """A state as people read it."""
+    """Return a state as people read it."""
     return named.state.value.removesuffix("_FINISHED").removeprefix("COPY_SEGMENT") or "live"
 
 
 def segment_rows(bucket: "Bucket", manifest: "Manifest") -> list[dict[str, Any]]:
-    """One row per segment object, those being deleted too."""
+    """Return one row per segment object, those being deleted too."""
     return [
         {
             "offsets": f"{entry.base_offset}-{entry.last_offset}",
@@ -140,7 +140,7 @@ def segment_rows(bucket: "Bucket", manifest: "Manifest") -> list[dict[str, Any]]
 
 
 def manifest_json(bucket: "Bucket", manifest: "Manifest") -> dict[str, Any]:
-    """A manifest for JSON."""
+    """Return a manifest for JSON."""
     return {
         "topic": manifest.topic,
         "id": manifest.topic_id,

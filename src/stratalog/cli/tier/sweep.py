@@ -59,7 +59,9 @@ def sweep(
 
 
 def swept_uploads(url: str, before_ms: int, *, dry_run: bool) -> "list[Problem]":
-    """Multipart uploads below the URL that were begun before then and never finished; removed unless `dry_run`."""
+    """Return multipart uploads below the URL that were begun before then and never finished; removed unless
+    `dry_run`.
+    """
     from stratalog.adapters.bucket_url import parse_bucket_url
     from stratalog.errors import Unavailable, UserError
 

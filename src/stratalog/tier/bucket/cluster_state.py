@@ -82,7 +82,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
 
 
 def state_version(store: ObjectStore, cluster_id: str, incarnation: int) -> int:
-    """The highest version of an incarnation that a list shows; 0 for none. Raises Unavailable, Corrupt."""
+    """Return the highest version of an incarnation that a list shows; 0 for none. Raises Unavailable, Corrupt."""
     found = store.list(states_prefix(cluster_id, incarnation))
     return max((manifest_version(info.path) for info in found), default=0)
 
@@ -111,7 +111,7 @@ def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterSta
 def newest_state(
     store: ObjectStore, cluster_id: str, incarnation: int
 ) -> tuple[ClusterState | None, list[str]]:
-    """The newest version that is sound, of this incarnation or the last before it that has one; what is damaged.
+    """Return the newest version that is sound, of this incarnation or the last before it that has one; what is damaged.
 
     Raises Unavailable.
     """

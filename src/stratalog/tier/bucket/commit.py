@@ -177,7 +177,10 @@ def load_latest(
 
 
 def decode_version(data: bytes, path: str) -> Manifest:
-    """The manifest stored at `path`. Raises Corrupt naming it for altered bytes, and where it belongs elsewhere."""
+    """Return the manifest stored at `path`.
+
+    Raises Corrupt naming it for altered bytes, and where it belongs elsewhere.
+    """
     manifest = decode(data, path)
     if manifest_path(manifest.prefix, manifest.version) != path:
         raise Corrupt(f"{path}: says that it is version {manifest.version} of {manifest.prefix}")
@@ -185,7 +188,7 @@ def decode_version(data: bytes, path: str) -> Manifest:
 
 
 def _listed(prefix: str) -> Program[Manifest | None]:
-    """The newest version that a list shows."""
+    """Return the newest version that a list shows."""
     for _ in range(ATTEMPTS_MAX):
         paths = yield List(manifest_prefix(prefix))
         if not paths:
@@ -263,7 +266,7 @@ def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
 
 
 def is_pruned(prefix: str, version: int, *, fan_out: int = FAN_OUT) -> Program[bool]:
-    """Whether a version lies behind the boundary."""
+    """Return whether a version lies behind the boundary."""
     for level in (0, 1):
         if (yield Exists(boundary_path(prefix, level, version // fan_out ** (level + 1)))):
             return True

@@ -100,7 +100,7 @@ class DeletedTopic(Struct, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, kind: type[T], path: str) -> T:
-    """A registry object. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    """Return a registry object. Raises Corrupt naming `path` for altered bytes or an unknown format."""
     try:
         document = json_decode(unseal(data, path), type=kind)
     except (DecodeError, ValidationError) as error:
@@ -112,7 +112,7 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
 
 
 def encode(document: Struct) -> bytes:
-    """The bytes to store."""
+    """Return the bytes to store."""
     return seal(json_encode(document))
 
 
@@ -204,7 +204,7 @@ def _exists(store: ObjectStore, path: str) -> bool:
 def list_topics(
     store: ObjectStore, cluster_id: str | None = None, damaged: dict[str, str] | None = None
 ) -> list[TierTopic]:
-    """The topics in the bucket that are not deleted, by name. Empty for a bucket without an owner.
+    """Return the topics in the bucket that are not deleted, by name. Empty for a bucket without an owner.
 
     Raises Corrupt naming the object, or has it in `damaged` (path: why) where that is given; Unavailable.
     """
@@ -251,7 +251,7 @@ def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: in
 
 
 def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
-    """The topics that are marked deleted and whose objects are not all gone. Raises Unavailable, Corrupt."""
+    """Return the topics that are marked deleted and whose objects are not all gone. Raises Unavailable, Corrupt."""
     marks = []
     for info in store.list(deleted_prefix(cluster_id)):
         with suppress(FileNotFoundError):

@@ -94,7 +94,7 @@ class Leases:
         self._seen: dict[tuple[str, int], tuple[Lease | None, int]] = {}
 
     def pinned(self, topic_id: str, partition: int, steady_ms: int) -> int | None:
-        """The oldest version of a partition's manifest that a live lease pins; None where none does."""
+        """Return the oldest version of a partition's manifest that a live lease pins; None where none does."""
         number = str(partition)
         versions = [
             0 if lease is None else lease.versions[topic_id][number]
@@ -104,7 +104,7 @@ class Leases:
         return min(versions, default=None)
 
     def holds_topic(self, topic_id: str, steady_ms: int) -> bool:
-        """Whether a live lease pins anything of a topic."""
+        """Return whether a live lease pins anything of a topic."""
         return any(lease is None or topic_id in lease.versions for lease in self._live(steady_ms))
 
     def _live(self, steady_ms: int) -> list[Lease | None]:

@@ -119,8 +119,10 @@ def find_orphans(
     grace_ms: int = ORPHAN_GRACE_MS,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Problem]:
-    """The orphans, without reading segments. None are reported for a bucket in which anything else is wrong with the
-    manifests or the registry: an object may seem to be an orphan because what names it is damaged.
+    """Return the orphans, without reading segments.
+
+    None are reported for a bucket in which anything else is wrong with the manifests or the registry: an object may
+    seem to be an orphan because what names it is damaged.
 
     Raises Corrupt (naming the damaged object), Unavailable.
     """
@@ -285,7 +287,9 @@ def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
 
 
 def _opened(survey: _Survey, tip: Manifest) -> tuple[Manifest, list[Entry]] | None:
-    """The manifest, or a newer one, and all that it and its archive manifests name; None where one is damaged."""
+    """Return the manifest, or a newer one, and all that it and its archive manifests name; None where one is
+    damaged.
+    """
     while True:
         try:
             return tip, list(ArchiveManifests(survey.store).entries(tip))
@@ -317,7 +321,7 @@ def _check_boundary(survey: _Survey, info: ObjectInfo) -> None:
 
 
 def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
-    """Whether a manifest version is sound; one behind the boundary is an orphan."""
+    """Return whether a manifest version is sound; one behind the boundary is an orphan."""
     survey.advance(info.size)
     try:
         manifest = decode_version(survey.store.get(info.path), info.path)

@@ -72,7 +72,7 @@ class Archive:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Archive":
-        """The archive of these entries, all of them live."""
+        """Return the archive of these entries, all of them live."""
         entries = tuple(entries)
         assert all(one.state is SegmentState.COPY_FINISHED for one in entries), "only live ones"
         pairs = [pair for one in entries for pair in one.leader_epochs]
@@ -92,7 +92,7 @@ class Archive:
         return len(self) * (8 * (len(_COLUMNS) + 1) + 16) + 16 * len(self.epochs[0])
 
     def entry(self, at: int) -> Entry:
-        """The entry at a position."""
+        """Return the entry at a position."""
         first, stop = self.epoch_starts[at], self.epoch_starts[at + 1]
         epochs, offsets = self.epochs
         base, last, epoch, size, data_size, records, oldest, newest, exact, data, footer, since = [
@@ -117,12 +117,14 @@ class Archive:
         )
 
     def span(self, first_offset: int, last_offset: int) -> tuple[int, int]:
-        """Positions of the entries that end in these offsets (both included): the first, and the one after the last."""
+        """Return positions of the entries that end in these offsets (both included): the first, and the one after the
+        last.
+        """
         first = bisect_left(self.last_offsets, first_offset)
         return first, max(first, bisect_right(self.last_offsets, last_offset))
 
     def span_of(self, named: ArchivedManifest) -> tuple[int, int]:
-        """Positions of the entries that a manifest names."""
+        """Return positions of the entries that a manifest names."""
         return self.span(named.base_offset, named.last_offset)
 
     def younger(self, first: int, stop: int, since_ms: int) -> Iterator[int]:
@@ -131,7 +133,7 @@ class Archive:
         return (at for at in range(first, stop) if newest[at] >= since_ms)
 
     def cut(self, first: int, stop: int) -> "Archive":
-        """The entries of these positions alone."""
+        """Return the entries of these positions alone."""
         begin, end = self.epoch_starts[first], self.epoch_starts[stop]
         starts = array("q", [at - begin for at in self.epoch_starts[first : stop + 1]])
         epochs, offsets = self.epochs
@@ -151,7 +153,9 @@ class Archive:
         )
 
     def named(self, first: int, stop: int, like: ArchivedManifest) -> ArchivedManifest:
-        """What a manifest says of the entries of these positions (at least one), in the object that `like` names."""
+        """Return what a manifest says of the entries of these positions (at least one), in the object that `like`
+        names.
+        """
         bases, lasts, _, sizes, data_sizes, records, oldest, newest, exact, *_ = [
             column[first:stop] for column in self.columns
         ]
@@ -174,7 +178,7 @@ class Archive:
 
 
 def encode_archive(archive: Archive, topic_id: UUID, partition: int) -> bytes:
-    """The bytes to store."""
+    """Return the bytes to store."""
     pairs = archive.epochs[0]
     counts = array("q", map(sub, archive.epoch_starts[1:], archive.epoch_starts))
     columns = (*archive.columns, counts, *archive.epochs)
@@ -185,7 +189,10 @@ def encode_archive(archive: Archive, topic_id: UUID, partition: int) -> bytes:
 
 
 def decode_archive(data: bytes, topic_id: UUID, partition: int, path: str) -> Archive:
-    """The archive in stored bytes. Raises Corrupt naming `path` for altered bytes, another version or partition."""
+    """Return the archive in stored bytes.
+
+    Raises Corrupt naming `path` for altered bytes, another version or partition.
+    """
     body, trailer = data[: -_CRC.size], data[-_CRC.size :]
     if len(data) < _HEADER.size + _CRC.size or _CRC.pack(crc32c(body)) != trailer:
         raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
@@ -211,7 +218,7 @@ def decode_archive(data: bytes, topic_id: UUID, partition: int, path: str) -> Ar
 
 
 def _planes(column: "array[int]") -> bytes:
-    """A column's bytes: of the differences first all the highest bytes, then all the next ones."""
+    """Return a column's bytes: of the differences first all the highest bytes, then all the next ones."""
     steps = _words(map(sub, column, chain((0,), column)))
     if byteorder == "little":
         steps.byteswap()
@@ -231,7 +238,7 @@ def _column(planes: bytes) -> "array[int]":
 
 
 def _words(values: Iterable[int]) -> "array[int]":
-    """The values in 64 bits; those that do not fit go round."""
+    """Return the values in 64 bits; those that do not fit go round."""
     listed = list(values)
     try:
         return array("q", listed)

@@ -17,17 +17,17 @@ TRAILER_SIZE: Final = 10
 
 
 def seal(document: bytes) -> bytes:
-    """The bytes to store for a JSON document without newlines."""
+    """Return the bytes to store for a JSON document without newlines."""
     return b"%b\n%08x\n" % (document, crc32c(document))
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether every byte is as sealed."""
+    """Return whether every byte is as sealed."""
     return seal(data[:-TRAILER_SIZE]) == data
 
 
 def unseal(data: bytes, path: str) -> bytes:
-    """The JSON document in stored bytes. Raises Corrupt naming `path` where any byte is not as sealed."""
+    """Return the JSON document in stored bytes. Raises Corrupt naming `path` where any byte is not as sealed."""
     if not is_sealed(data):
         raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
     return data[:-TRAILER_SIZE]

@@ -160,26 +160,28 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return partition_prefix(self.cluster_id, self.topic_uuid, self.partition)
 
     def path_of(self, entry: Entry) -> str:
-        """Where an entry's object is."""
+        """Return where an entry's object is."""
         object_id = topic_id_parse(entry.id)
         name = SegmentName(entry.base_offset, entry.last_offset, entry.leader_epoch, object_id)
         return segment_path(self.prefix, name)
 
     def archive_path(self, archived: ArchivedManifest) -> str:
-        """Where an archive manifest is."""
+        """Return where an archive manifest is."""
         return archive_path(self.prefix, topic_id_parse(archived.id))
 
     def live_archives(self) -> Iterator[ArchivedManifest]:
-        """The archive manifests whose entries readers may read, in the order of offsets: all older than `recent`."""
+        """Return the archive manifests whose entries readers may read, in the order of offsets: all older than
+        `recent`.
+        """
         return (one for one in self.archives if one.state is SegmentState.COPY_FINISHED)
 
     def everything(self) -> Iterator[Entry | ArchivedManifest]:
-        """What is named here, given up or not."""
+        """Yield what is named here, given up or not."""
         yield from self.archives
         yield from self.segments
 
     def recent(self) -> Iterator[RemoteSegment]:
-        """The segments that readers may read and that no archive manifest has, in the order of offsets.
+        """Yield the segments that readers may read and that no archive manifest has, in the order of offsets.
 
         `ArchiveManifests.live` (`tier/reading/archives.py`) gives all of them.
         """
@@ -223,7 +225,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return min(self.tiered_end, self.log_start_offset)
 
     def recent_segment_for(self, offset: int) -> RemoteSegment | None:
-        """The segment of `recent` that covers `offset`; None where none does."""
+        """Return the segment of `recent` that covers `offset`; None where none does."""
         if not self.start_offset <= offset < self.tiered_end:
             return None
         first = next(  # what is given up comes first
@@ -237,7 +239,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def given_up(named: Named, now_ms: int) -> Named:
-    """What a manifest names, no longer live from `now_ms` on where it was."""
+    """Return what a manifest names, no longer live from `now_ms` on where it was."""
     if named.state is not SegmentState.COPY_FINISHED:
         return named
     return replace(named, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
@@ -248,13 +250,13 @@ _decoder: Final = Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes to store: of format 1, as long as that says everything."""
+    """Return the bytes to store: of format 1, as long as that says everything."""
     number = FORMAT_WITH_ARCHIVES if manifest.archives else FORMAT
     return seal(_encoder.encode(replace(manifest, format=number)))
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """The manifest in stored bytes. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    """Return the manifest in stored bytes. Raises Corrupt naming `path` for altered bytes or an unknown format."""
     try:
         manifest = _decoder.decode(unseal(data, path))
     except (DecodeError, ValidationError) as error:

@@ -53,7 +53,7 @@ class SegmentName(NamedTuple):
 
 
 def partition_prefix(cluster_id: str, topic_id: UUID, partition: int) -> str:
-    """The folder of one partition, with its final slash.
+    """Return the folder of one partition, with its final slash.
 
     The four hex digits spread partitions over an object store's key space: the first two bytes of SHA-256 of the
     topic id's 16 bytes and the partition as a big-endian i32.
@@ -63,13 +63,13 @@ def partition_prefix(cluster_id: str, topic_id: UUID, partition: int) -> str:
 
 
 def segment_path(prefix: str, name: SegmentName) -> str:
-    """The path of a segment object in a partition's folder."""
+    """Return the path of a segment object in a partition's folder."""
     base, last, epoch, object_id = name
     return f"{prefix}{base:020d}-{last:020d}-{epoch}-{topic_id_text(object_id)}{SEGMENT_SUFFIX}"
 
 
 def segment_name(path: str) -> SegmentName | None:
-    """What the path of a segment object says; None where it is no such path."""
+    """Return what the path of a segment object says; None where it is no such path."""
     name = path.rsplit("/", 1)[-1]
     if not name.endswith(SEGMENT_SUFFIX):
         return None
@@ -82,17 +82,17 @@ def segment_name(path: str) -> SegmentName | None:
 
 
 def manifest_prefix(prefix: str) -> str:
-    """The folder of a partition's manifest versions."""
+    """Return the folder of a partition's manifest versions."""
     return f"{prefix}manifest/"
 
 
 def manifest_path(prefix: str, version: int) -> str:
-    """The path of one manifest version."""
+    """Return the path of one manifest version."""
     return f"{prefix}manifest/{version:020d}"
 
 
 def manifest_version(path: str) -> int:
-    """The version in a manifest's path. Raises Corrupt where there is none."""
+    """Return the version in a manifest's path. Raises Corrupt where there is none."""
     name = path.rsplit("/", 1)[-1]
     if len(name) != 20 or not name.isdecimal():
         raise Corrupt(f"{path}: not the name of a manifest version")
@@ -100,76 +100,76 @@ def manifest_version(path: str) -> int:
 
 
 def archive_prefix(prefix: str) -> str:
-    """The folder of a partition's archive manifests."""
+    """Return the folder of a partition's archive manifests."""
     return f"{prefix}archive/"
 
 
 def archive_path(prefix: str, object_id: UUID) -> str:
-    """The path of one archive manifest."""
+    """Return the path of one archive manifest."""
     return archive_prefix(prefix) + topic_id_text(object_id)
 
 
 def boundary_prefix(prefix: str) -> str:
-    """The folder of a partition's boundary objects."""
+    """Return the folder of a partition's boundary objects."""
     return f"{prefix}boundary/"
 
 
 def boundary_path(prefix: str, level: int, number: int) -> str:
-    """The boundary object that says: all versions of this group may be gone (see `tier/bucket/commit.py`)."""
+    """Return the boundary object that says: all versions of this group may be gone (see `tier/bucket/commit.py`)."""
     return f"{prefix}boundary/{level}/{number:020d}"
 
 
 def identity_path(cluster_id: str) -> str:
-    """The object that says whose this cluster's folder is."""
+    """Return the object that says whose this cluster's folder is."""
     return f"{cluster_id}/cluster/identity"
 
 
 def leases_prefix(cluster_id: str) -> str:
-    """The folder of read leases."""
+    """Return the folder of read leases."""
     return f"{cluster_id}/cluster/leases/"
 
 
 def lease_path(cluster_id: str, lease_id: str) -> str:
-    """One query's read lease."""
+    """Return one query's read lease."""
     return leases_prefix(cluster_id) + lease_id
 
 
 def topics_prefix(cluster_id: str) -> str:
-    """The folder of the topic registry."""
+    """Return the folder of the topic registry."""
     return f"{cluster_id}/cluster/topics/"
 
 
 def topic_path(cluster_id: str, topic_id: UUID) -> str:
-    """One topic's registry object."""
+    """Return one topic's registry object."""
     return topics_prefix(cluster_id) + topic_id_text(topic_id)
 
 
 def deleted_prefix(cluster_id: str) -> str:
-    """The folder of marks of deleted topics."""
+    """Return the folder of marks of deleted topics."""
     return f"{cluster_id}/cluster/deleted/"
 
 
 def deleted_path(cluster_id: str, topic_id: UUID) -> str:
-    """The mark that a topic is deleted: once there it stays."""
+    """Return the mark that a topic is deleted: once there it stays."""
     return deleted_prefix(cluster_id) + topic_id_text(topic_id)
 
 
 def incarnations_prefix(cluster_id: str) -> str:
-    """The folder of the cluster's incarnations."""
+    """Return the folder of the cluster's incarnations."""
     return f"{cluster_id}/cluster/incarnations/"
 
 
 def incarnation_path(cluster_id: str, incarnation: int) -> str:
-    """The object that says that this incarnation has begun."""
+    """Return the object that says that this incarnation has begun."""
     return f"{incarnations_prefix(cluster_id)}{incarnation:020d}"
 
 
 def states_prefix(cluster_id: str, incarnation: int | None = None) -> str:
-    """The folder of the versions of the cluster's state, all or those of one incarnation."""
+    """Return the folder of the versions of the cluster's state, all or those of one incarnation."""
     folder = f"{cluster_id}/cluster/state/"
     return folder if incarnation is None else f"{folder}{incarnation:020d}/"
 
 
 def state_path(cluster_id: str, incarnation: int, version: int) -> str:
-    """One version of the cluster's state."""
+    """Return one version of the cluster's state."""
     return f"{states_prefix(cluster_id, incarnation)}{version:020d}"

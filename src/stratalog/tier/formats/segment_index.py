@@ -107,7 +107,7 @@ class OpenEntry:
             self.records += count
 
     def closed(self) -> IndexEntry:
-        """The entry as it goes into the block."""
+        """Return the entry as it goes into the block."""
         any_of = self.attributes
         flags = FLAG_CONTROL if any_of & CONTROL else 0
         flags |= FLAG_TRANSACTIONAL if any_of & TRANSACTIONAL else 0
@@ -155,7 +155,7 @@ class IndexBlock:
         return IndexEntry._make([column[at] for column in self.columns()])
 
     def columns(self) -> tuple["array[int]", ...]:
-        """The columns in the order of `IndexEntry`'s fields (and of the layout)."""
+        """Return the columns in the order of `IndexEntry`'s fields (and of the layout)."""
         return (
             self.base_offsets,
             self.last_offsets,
@@ -180,7 +180,9 @@ class IndexBlock:
             column.append(value)
 
     def entry_of(self, offset: int) -> int:
-        """The number of the first entry whose last offset is `offset` or later; `len(self)` where there is none."""
+        """Return the number of the first entry whose last offset is `offset` or later; `len(self)` where there is
+        none.
+        """
         return bisect_left(self.last_offsets, offset)
 
     def check(self, first: int, stop: int, data: Buffer, path: str) -> None:
@@ -198,14 +200,14 @@ class IndexBlock:
                         raise Corrupt(f"{path}: {where} are not those that were archived")
 
     def encode(self) -> bytes:
-        """The block's bytes."""
+        """Return the block's bytes."""
         pieces = [_HEAD.pack(len(self), self.interval_bytes)]
         pieces += [_big_endian(column).tobytes() for column in self.columns()]
         return b"".join(pieces)
 
 
 def decode(data: Buffer, path: str) -> IndexBlock:
-    """A block from its bytes. Raises Corrupt naming `path` where they are none."""
+    """Return a block from its bytes. Raises Corrupt naming `path` where they are none."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{path}: its index block has {len(data)} bytes")
     count, interval = _HEAD.unpack_from(data)

@@ -161,7 +161,7 @@ class SegmentWriter:
         self._rest = b""
 
     def feed(self, chunk: Buffer) -> memoryview:
-        """The part of the data that can be put now: whole batches of what was fed so far. Raises Corrupt."""
+        """Return the part of the data that can be put now: whole batches of what was fed so far. Raises Corrupt."""
         view = memoryview(self._rest + chunk if self._rest else chunk)
         interval_bytes = self.index.interval_bytes
         position = first = counted = 0
@@ -207,7 +207,7 @@ class SegmentWriter:
         aborted_transactions: bytes = b"",
         aborted: Sequence[AbortedTransaction] | None = None,
     ) -> bytes:
-        """What follows the data: sections, table and footer; `summary` is there from now on.
+        """Return what follows the data: sections, table and footer; `summary` is there from now on.
 
         `next_offset` is where the segment's successor begins; `aborted` as in `SegmentIndex`. Raises Corrupt where the
         data ended within a batch or holds offsets past it.
@@ -257,7 +257,7 @@ def _is_transactional(entries: IndexBlock) -> bool:
 
 
 def _encode_tail(data: Section, sections: dict[SectionType, bytes]) -> tuple[bytes, int]:
-    """Sections, table and footer as one piece, and the footer's CRC."""
+    """Return sections, table and footer as one piece, and the footer's CRC."""
     table = [data]
     position = data.length
     for kind, content in sections.items():
@@ -270,7 +270,10 @@ def _encode_tail(data: Section, sections: dict[SectionType, bytes]) -> tuple[byt
 
 
 def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes | memoryview:
-    """`size` bytes of an object. Raises Corrupt naming it where it, or some of them, are missing; Unavailable."""
+    """Return `size` bytes of an object.
+
+    Raises Corrupt naming it where it, or some of them, are missing; Unavailable.
+    """
     try:
         data = store.get_range(path, start, size) if size else b""
     except FileNotFoundError as missing:
@@ -295,7 +298,8 @@ def read_ranges(store: ObjectStore, path: str, start: int, sizes: Sequence[int])
 def read_footer(
     store: ObjectStore, path: str, size: int, data_size: int | None = None
 ) -> SegmentIndex:
-    """The decoded tail of an object of `size` bytes: one GET where the size of its data is known (the manifest says).
+    """Return the decoded tail of an object of `size` bytes: one GET where the size of its data is known (the manifest
+    says).
 
     Raises Corrupt naming the object where it is missing or anything in the tail is not as it was written; Unavailable.
     """
@@ -318,7 +322,10 @@ def read_footer(
 
 
 def _decode_footer(tail: bytes, start: int, size: int, path: str) -> tuple[list[Section], int]:
-    """The section table, checked to tile the object, and the footer's CRC. `tail` is the object from `start` on."""
+    """Return the section table, checked to tile the object, and the footer's CRC.
+
+    `tail` is the object from `start` on.
+    """
     footer = tail[-FOOTER_SIZE : -_CRC.size]
     footer_crc = crc32c(footer)
     if _CRC.pack(footer_crc) != tail[-_CRC.size :]:

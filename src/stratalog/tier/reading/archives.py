@@ -45,7 +45,7 @@ class ArchiveManifests:
         self.damage: dict[str, str] = {}
 
     def open(self, manifest: Manifest, named: ArchivedManifest) -> Archive:
-        """The whole archive; `manifest` names those of its entries that `Archive.span_of` gives."""
+        """Return the whole archive; `manifest` names those of its entries that `Archive.span_of` gives."""
         archive = self._opened.get(named.id)
         if archive is not None:
             return archive
@@ -77,7 +77,7 @@ class ArchiveManifests:
         return {path: self.damage[path] for path in paths if path in self.damage}
 
     def oldest(self, manifest: Manifest, named: ArchivedManifest) -> Entry:
-        """The first entry that is named; remembered, because retention looks at it again and again."""
+        """Return the first entry that is named; remembered, because retention looks at it again and again."""
         entry = self._oldest.get((named.id, named.base_offset))
         if entry is None:
             archive = self.open(manifest, named)
@@ -94,7 +94,7 @@ class ArchiveManifests:
         since_ms: int | None = None,
         unreadable: Callable[[Corrupt], None] | None = None,
     ) -> Iterator[RemoteSegment]:
-        """The segments that readers may read, in the order of offsets, of those that touch offsets [first, end).
+        """Yield the segments that readers may read, in the order of offsets, of those that touch offsets [first, end).
 
         With `since_ms` only those with a record of that time (epoch ms) or later. `unreadable` receives why an archive
         manifest cannot be opened, and its segments are left out; without it Corrupt is raised.
@@ -120,13 +120,13 @@ class ArchiveManifests:
                 yield segment
 
     def entries(self, manifest: Manifest) -> Iterator[Entry]:
-        """All that is named, given up or not."""
+        """Yield all that is named, given up or not."""
         for named in manifest.archives:
             yield from self.entries_of(manifest, named)
         yield from manifest.segments
 
     def entries_of(self, manifest: Manifest, named: ArchivedManifest) -> Iterator[Entry]:
-        """The entries that are named, live or given up as they are together.
+        """Yield the entries that are named, live or given up as they are together.
 
         None where they are gone already: an archive manifest is removed after all that it names, and only then
         forgotten.

@@ -30,7 +30,7 @@ class ByteCache(Generic[Value]):
         return sum([size for _, size in list(self._values.values())])
 
     def get(self, key: Hashable) -> Value | None:
-        """The value, which becomes the most recently used; None where it is not held."""
+        """Return the value, which becomes the most recently used; None where it is not held."""
         held = self._values.pop(key, None)
         if held is None:
             return None

@@ -26,7 +26,7 @@ class Chunk(NamedTuple):
 
 
 def read_segment(store: ObjectStore, segment: RemoteSegment) -> Iterator[Chunk]:
-    """The segment's data, about 4 MiB at a time. Raises Corrupt naming the object, Unavailable."""
+    """Yield the segment's data, about 4 MiB at a time. Raises Corrupt naming the object, Unavailable."""
     index = load_index(store, segment)
     for first, stop in entry_runs(index.entries):
         data = read_entries(store, segment, index, first, stop)

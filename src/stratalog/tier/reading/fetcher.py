@@ -56,13 +56,16 @@ class _Tail:
         return bisect_right(self.firsts, entry) - 1
 
     def entries_of(self, number: int) -> tuple[int, int]:
-        """First entry of a range, and of the next."""
+        """Return first entry of a range, and of the next."""
         last = number + 1 == len(self.firsts)
         return self.firsts[number], len(self.index.entries) if last else self.firsts[number + 1]
 
 
 def load_index(store: ObjectStore, segment: RemoteSegment) -> SegmentIndex:
-    """A segment's decoded tail, in one request. Raises Corrupt where it is not what the manifest names; Unavailable."""
+    """Return a segment's decoded tail, in one request.
+
+    Raises Corrupt where it is not what the manifest names; Unavailable.
+    """
     entry = segment.entry
     index = read_footer(store, segment.path, entry.size, entry.data_size)
     if not _same(index, entry):
@@ -175,7 +178,7 @@ class Fetcher:
     def offset_for_timestamp(
         self, segment: RemoteSegment, timestamp: int, start_offset: int = 0
     ) -> TimestampOffset | None:
-        """The first record at or after `start_offset` whose timestamp (epoch ms) is `timestamp` or later; None.
+        """Return the first record at or after `start_offset` whose timestamp (epoch ms) is `timestamp` or later; None.
 
         Opens batches, whole ranges of them at worst. Raises Corrupt naming the object, Unavailable.
         """
@@ -241,8 +244,8 @@ class Fetcher:
         return tail
 
     def _pieces(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> list[bytes]:
-        """The bytes of ranges `number` to `stop` (excluded), one by one; neighbours that are neither cached nor on
-        their way come in one request.
+        """Return the bytes of ranges `number` to `stop` (excluded), one by one; neighbours that are neither cached nor
+        on their way come in one request.
         """
         path = segment.path
         pieces: list[bytes] = []

@@ -28,11 +28,14 @@ class Bucket:
     archives: ArchiveManifests
 
     def topics(self) -> list[TierTopic]:
-        """The topics that are not deleted, by name."""
+        """Return the topics that are not deleted, by name."""
         return list_topics(self.store, self.cluster_id)
 
     def topic(self, name: str) -> TierTopic | None:
-        """The (newest) topic of that name. Raises Corrupt where it may be one that is damaged in the registry."""
+        """Return the (newest) topic of that name.
+
+        Raises Corrupt where it may be one that is damaged in the registry.
+        """
         damaged: dict[str, str] = {}
         topics = list_topics(self.store, self.cluster_id, damaged)
         named = [topic for topic in topics if topic.name == name]
@@ -41,7 +44,7 @@ class Bucket:
         return named[-1] if named else None
 
     def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:
-        """The newest manifest of a partition; None where nothing was ever archived.
+        """Return the newest manifest of a partition; None where nothing was ever archived.
 
         It is a pinned version: what it names stays readable for `remote.delete.grace.ms` after a later version gives
         it up.
@@ -50,11 +53,13 @@ class Bucket:
         return run(self.store, load_latest(prefix))
 
     def live(self, manifest: Manifest, *, first: int = 0) -> Iterator[RemoteSegment]:
-        """The segments of a pinned manifest in the order of offsets, from the one that reaches offset `first` on."""
+        """Return the segments of a pinned manifest in the order of offsets, from the one that reaches offset `first`
+        on.
+        """
         return self.archives.live(manifest, first=first)
 
     def manifests(self, topic: TierTopic) -> dict[int, Manifest]:
-        """The newest manifest of each partition that has one."""
+        """Return the newest manifest of each partition that has one."""
         found = {number: self.manifest(topic, number) for number in range(topic.partitions)}
         return {number: manifest for number, manifest in found.items() if manifest is not None}
 
@@ -70,7 +75,7 @@ def open_bucket(store: ObjectStore) -> Bucket:
 def read_entries(
     store: ObjectStore, segment: RemoteSegment, index: SegmentIndex, first: int, stop: int
 ) -> bytes:
-    """The batches of index entries `first` to `stop` (excluded), in one request, every byte checked.
+    """Return the batches of index entries `first` to `stop` (excluded), in one request, every byte checked.
 
     Raises Corrupt naming the object where it is missing or altered; Unavailable.
     """

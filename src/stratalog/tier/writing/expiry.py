@@ -49,7 +49,7 @@ class _Walk:
     total: int
 
     def takes(self, named: Entry | ArchivedManifest) -> bool:
-        """Whether what comes next goes, as a whole; it is left behind then."""
+        """Return whether what comes next goes, as a whole; it is left behind then."""
         retention = self.retention
         too_old = retention.ms >= 0 and self.now_ms - named.max_timestamp > retention.ms
         too_much = retention.bytes >= 0 and self.total - named.data_size >= retention.bytes
@@ -60,7 +60,7 @@ class _Walk:
         return True
 
     def count(self, entries: Iterable[Entry]) -> int:
-        """How many of what comes next go, one by one."""
+        """Return how many of what comes next go, one by one."""
         taken = 0
         for entry in entries:
             if not self.takes(entry):
@@ -72,7 +72,7 @@ class _Walk:
 def without_expired(
     tip: Manifest, retention: Retention, now_ms: int, archives: ArchiveManifests
 ) -> Manifest | None:
-    """`tip` with the segments given up that retention does not keep, oldest first; None where there are none.
+    """Return `tip` with the segments given up that retention does not keep, oldest first; None where there are none.
 
     Only the archive that retention reaches into is opened. One that is damaged holds up what is younger until it goes
     as a whole. Raises Unavailable.
@@ -107,7 +107,7 @@ def without_expired(
 def _parted(
     tip: Manifest, named: ArchivedManifest, walk: _Walk, archives: ArchiveManifests
 ) -> list[ArchivedManifest]:
-    """An archive that does not go as a whole: what goes of it, and what stays. Both lie in the same object."""
+    """Return an archive that does not go as a whole: what goes of it, and what stays. Both lie in the same object."""
     before = copy_of(walk)
     try:
         if not before.takes(archives.oldest(tip, named)):
@@ -124,8 +124,10 @@ def _parted(
 
 
 def segments_of(tip: Manifest, named: ArchivedManifest, archives: ArchiveManifests) -> list[str]:
-    """The objects of an archive that was given up. None where it is damaged: its objects are unknown. Once the
-    manifest forgets the archive they are orphans, which a sweep finds. Raises Unavailable.
+    """Return the objects of an archive that was given up.
+
+    None where it is damaged: its objects are unknown. Once the manifest forgets the archive they are orphans, which a
+    sweep finds. Raises Unavailable.
     """
     try:
         return [tip.path_of(entry) for entry in archives.entries_of(tip, named)]

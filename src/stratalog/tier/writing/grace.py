@@ -31,7 +31,7 @@ class GracePeriods:
     def due(
         self, manifest: Manifest, before_ms: int, pinned: int | None = None
     ) -> tuple[list[Entry], list[ArchivedManifest]]:
-        """What was given up at `before_ms` (steady) or earlier, and is in no version from `pinned` on."""
+        """Return what was given up at `before_ms` (steady) or earlier, and is in no version from `pinned` on."""
         return (
             [one for one in manifest.segments if self._is_due(one, before_ms, pinned)],
             [one for one in manifest.archives if self._is_due(one, before_ms, pinned)],

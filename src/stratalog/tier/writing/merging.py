@@ -42,7 +42,8 @@ class MergeLimits:
 def mergeable(
     entries: Sequence[Entry], limits: MergeLimits, apart: Collection[str] = ()
 ) -> tuple[Entry, ...]:
-    """The first run of live neighbours, in the order of offsets, that shall be one segment; empty where none shall.
+    """Return the first run of live neighbours, in the order of offsets, that shall be one segment; empty where none
+    shall.
 
     No run has an entry whose id is in `apart`.
     """
@@ -62,7 +63,7 @@ def mergeable(
 
 
 def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSegment:
-    """The segment that these make, read from the bucket with every byte checked. Raises Corrupt, Unavailable."""
+    """Return the segment that these make, read from the bucket with every byte checked. Raises Corrupt, Unavailable."""
     first, last = run[0].entry, run[-1].entry
     epochs: dict[int, int] = {}
     for segment in run:
@@ -90,7 +91,7 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
 
 
 def damaged(store: ObjectStore, run: Sequence[RemoteSegment]) -> list[Entry]:
-    """Those whose objects are missing or altered. Raises Unavailable."""
+    """Return those whose objects are missing or altered. Raises Unavailable."""
     found = []
     for segment in run:
         try:
@@ -102,7 +103,9 @@ def damaged(store: ObjectStore, run: Sequence[RemoteSegment]) -> list[Entry]:
 
 
 def with_merged(tip: Manifest, run: Sequence[Entry], merged: Entry, now_ms: int) -> Manifest | None:
-    """`tip` with `merged` instead of `run`, which is given up; None where one of them is not live there any more."""
+    """Return `tip` with `merged` instead of `run`, which is given up; None where one of them is not live there any
+    more.
+    """
     replaced = {entry.id for entry in run}
     live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
     at = next((at for at, entry in enumerate(live) if entry.id in replaced), 0)

@@ -28,7 +28,7 @@ class ByteQuota:
         self._spent.append(size)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Milliseconds until the next transfer may begin; 0: now."""
+        """Return milliseconds until the next transfer may begin; 0: now."""
         elapsed = max(now_ms - self._at_ms, 0)
         self._at_ms = now_ms
         self._room = min(self._room + elapsed * self._rate, self._room_max)

@@ -50,7 +50,7 @@ class Spill:
 
 
 def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
-    """What to move next; None while there are few."""
+    """Return what to move next; None while there are few."""
     live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
     if len(live) < max(2, limits.segments):
         return None
@@ -63,7 +63,10 @@ def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
 def opened_for(
     spill: Spill, tip: Manifest, archives: ArchiveManifests
 ) -> tuple[Spill, Archive | None]:
-    """What `spill` adds to, opened; where that is damaged, a spill into an archive of its own. Raises Unavailable."""
+    """Return what `spill` adds to, opened; where that is damaged, a spill into an archive of its own.
+
+    Raises Unavailable.
+    """
     if spill.onto is None:
         return spill, None
     try:
@@ -75,7 +78,7 @@ def opened_for(
 def spilled(
     tip: Manifest, spill: Spill, opened: Archive | None, object_id: str
 ) -> tuple[ArchivedManifest, bytes]:
-    """The archive to put, and its name in the next manifest. `opened`: what `spill.onto` names, opened."""
+    """Return the archive to put, and its name in the next manifest. `opened`: what `spill.onto` names, opened."""
     archive = Archive.of(spill.entries)
     if opened is not None and spill.onto is not None:
         archive = opened.cut(*opened.span_of(spill.onto)).extended(archive)
@@ -102,7 +105,7 @@ def spilled(
 def with_spilled(
     tip: Manifest, spill: Spill, named: ArchivedManifest, now_ms: int
 ) -> Manifest | None:
-    """`tip` with what is archived as `named`; None where that does not stand there any more as it was taken.
+    """Return `tip` with what is archived as `named`; None where that does not stand there any more as it was taken.
 
     The object that held a part of it before names nothing then, and is given up at `now_ms`.
     """

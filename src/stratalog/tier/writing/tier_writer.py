@@ -134,7 +134,10 @@ class TierWriter:
         return self.manifest.log_start_offset if self.manifest is not None else 0
 
     def manifest_bytes(self) -> bytes:
-        """What to keep on local disk for the next `activate`, which then needs no list. Empty before activation."""
+        """Return what to keep on local disk for the next `activate`, which then needs no list.
+
+        Empty before activation.
+        """
         return encode(self.manifest) if self.manifest is not None else b""
 
     def activate(
@@ -258,7 +261,9 @@ class TierWriter:
         return _required(self.manifest)
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
-        """Small neighbours that shall be one segment, none of them known to be damaged; empty where none shall."""
+        """Return small neighbours that shall be one segment, none of them known to be damaged; empty where none
+        shall.
+        """
         if self.is_leaving:
             return ()
         finished = SegmentState.COPY_FINISHED
@@ -294,7 +299,7 @@ class TierWriter:
         )
 
     def exists(self) -> bool:
-        """Whether anything of the partition was ever in the bucket, as far as a list shows."""
+        """Return whether anything of the partition was ever in the bucket, as far as a list shows."""
         return (
             self.manifest is not None
             or run(self.store, load_latest(self.folder.prefix)) is not None
@@ -409,7 +414,7 @@ def _required(manifest: Manifest | None) -> Manifest:
 def _with_entries(
     tip: Manifest, entries: Sequence[Entry], last_stable_offset: int, log_start_offset: int
 ) -> Manifest | None:
-    """`tip` with the entries that continue it; None where it has them all."""
+    """Return `tip` with the entries that continue it; None where it has them all."""
     end = tip.archived_end
     log_start = max(tip.log_start_offset, log_start_offset)
     segments = list(tip.segments)
