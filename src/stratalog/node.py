@@ -72,14 +72,14 @@ _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SPARE_S: Final = 0.5
 _SPARED_AT_ONCE: Final = 2000
-"""New partitions of which the collector takes some 50 ms to look at."""
+"""Number of new partitions that the garbage collector scans in about 50 ms."""
 _SLOW_DISK_NS: Final = 1_000_000_000
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Where a started node serves; what `--ready-file` holds."""
+    """The addresses of a started node; the content of `--ready-file`."""
 
     node_id: int
     host: str
@@ -121,9 +121,9 @@ class Node:
         self._log = structlog.get_logger()
 
     async def start(self) -> Ready:
-        """Recover, lead, listen. Raises UserError for what a person must mend (directory, port, bucket).
+        """Recover, lead, listen. Raises UserError for a problem that the operator must fix (directory, port, bucket).
 
-        `stop` must be called after it, whether it succeeded or not.
+        The caller must call `stop` afterwards, whether `start` succeeded or not.
         """
         self._log.info("starting", node=self.node_id, directories=list(self.config.log_dirs))
         if INTERPRETED:
@@ -190,7 +190,7 @@ class Node:
         self._log.info("stopped", node=self.node_id)
 
     async def _open_console(self) -> int | None:
-        """Open the console before anything is loaded: it answers that the node is starting."""
+        """Open the console before the node loads anything: the console answers that the node is starting."""
         address = self.config.console
         if address is None:
             return None
@@ -219,7 +219,7 @@ class Node:
         return bound
 
     async def _open_tier(self, metadata: ClusterImage, hosting: Hosting) -> "TierService | None":
-        """Open the bucket, if there is one. As with the console, no other broker loads the code of one."""
+        """Open the bucket, if one is configured. A broker without a bucket never loads this code."""
         if not self.config.tier_url:
             return None
         from stratalog.broker.tier.bucket import open_claimed_bucket  # noqa: PLC0415
@@ -237,7 +237,9 @@ class Node:
         return tiering
 
     def _upload_state(self, tiering: "TierService", broker: Broker) -> "StateUpload":
-        """Make the upload of the cluster's state, which knows the groups' offsets; it stops before the bucket does."""
+        """Return the task that uploads the cluster's state with the groups' offsets; it stops before the bucket
+        closes.
+        """
         from stratalog.broker.tier.state_upload import StateUpload  # noqa: PLC0415
 
         state = StateUpload(tiering.bucket, broker.metadata, broker.hosting, broker.groups)
@@ -245,7 +247,7 @@ class Node:
         return state
 
     async def _finish_connections(self) -> None:
-        """Answer pending requests; end at once the waits that may never be over."""
+        """Answer pending requests; end waits at once that could last for ever."""
         if self.broker is not None:
             self.broker.groups.close()
             for hosted in self.broker.hosting.all():
@@ -296,7 +298,7 @@ class Node:
         return done
 
     def _configure(self, in_effect: BrokerConfig) -> None:
-        """Take settings that may change while the node runs. Those of topics' logs: `hosting.apply`."""
+        """Apply the settings that may change while the node runs. `hosting.apply` does so for topics' logs."""
         self._connections.configure(in_effect)
         if self.broker is not None and self.broker.tiering is not None:
             self.broker.tiering.configure(in_effect)
@@ -307,7 +309,7 @@ class Node:
             await asyncio.sleep(0)
 
     async def _assign(self, assign: Assign, assigned: Mapping[TopicIdPartition, UUID]) -> None:
-        """Tell metadata in which directory partitions are, as the broker chose."""
+        """Report to the controller which directory the broker chose for each partition."""
         if assigned:
             try:
                 await assign(assigned)
@@ -324,7 +326,7 @@ class Node:
                 self._log.warning("move not begun again", reason=error.message)
 
     def _follow(self, hosting: Hosting, broker: Broker) -> None:
-        """React to what happens to partitions."""
+        """Let the tier and the coordinators follow the transitions of partitions."""
         hosting.on_transition.append(partial(self._coordinate, broker.coordinators))
         hosting.on_placed.append(
             lambda placed: self._background.spawn(
@@ -338,7 +340,7 @@ class Node:
         transition: Transition,
         hosted: HostedPartition,
     ) -> None:
-        """Have the coordinator of an internal topic follow its partition."""
+        """Let the coordinator of an internal topic follow its partition's transition."""
         coordinator = coordinators.get(hosted.name.topic)
         if coordinator is None:
             return
@@ -405,7 +407,7 @@ class Node:
 
 
 def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:
-    """Return the endpoint for clients: an address that they can reach, with the port that was bound."""
+    """Return the endpoint for clients: an address that clients can reach, with the bound port."""
     host = advertised.host if advertised.host not in _EVERY_ADDRESS else bound.host
     return Endpoint(
         advertised.name,
@@ -415,11 +417,11 @@ def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:
 
 
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for what a person must mend."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     keep_logging()
     keep_freed_memory()
     take_short_turns()
-    collect_seldom()  # what was imported stays; loading partitions leaves garbage
+    collect_seldom()  # imported modules stay for ever; loading partitions leaves garbage
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(_serve(config, ready_file))
 
@@ -457,9 +459,10 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
 
 
 async def spare_partitions(node: Node) -> None:
-    """Keep the garbage collector from looking at partitions, for ever. A full collection is one turn of the event loop.
+    """Exclude the present partitions from garbage collection, for ever. A full collection is one turn of the event
+    loop.
 
-    With a hundred thousand partitions it takes seconds. They live long, and are in no cycle that is garbage soon.
+    With a hundred thousand partitions a collection takes seconds. Partitions live long and form no short-lived cycles.
     """
     spared = 0
     while True:

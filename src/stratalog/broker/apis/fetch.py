@@ -38,7 +38,7 @@ from stratalog.wire.messages.fetch import (
 )
 
 _Read = Slices | Rejected | EpochEndOffset
-"""The records of a partition, a refusal, or where the log of a client that fetches has left this one."""
+"""A partition's records, its error, or the point where the fetching replica's log diverges."""
 _Filled = tuple[HostedPartition, int, int]
 """A partition that had records for a fetch: their bytes and their number."""
 _READ_COMMITTED: Final = 1
@@ -47,7 +47,7 @@ _REPLICA_STATE_FROM: Final = 15
 _SHARED_PARTITIONS_MAX: Final = 16
 """A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
-"""Partitions that one slice looks at."""
+"""Partitions per slice."""
 
 
 class Needs(NamedTuple):
@@ -94,20 +94,20 @@ def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[Encod
 def _wanted(
     request: FetchRequest, *, by_id: bool
 ) -> tuple[tuple[PartitionKey, FetchPartition], ...]:
-    """Return each partition that the request names, once, as it is named last."""
+    """Return each partition that the request names, once, with its last entry in the request."""
     wanted: dict[PartitionKey, FetchPartition] = {}
     for topic in request.topics:
         topic_id, name = topic.topic_id, topic.topic
         for one in topic.partitions:
             index = one.partition
-            # In place: a call for each partition costs as much as the key.
+            # Written inline: a function call for each partition costs as much as the key itself.
             key = TopicIdPartition(topic_id, index) if by_id else TopicPartition(name, index)
             wanted[key] = one
     return tuple(wanted.items())
 
 
 def _forgotten(request: FetchRequest, *, by_id: bool) -> Iterator[PartitionKey]:
-    """Yield the partitions that leave the session. The session bounds how many it looks at."""
+    """Yield the partitions that leave the session. The session limits their number."""
     for topic in request.forgotten_topics_data:
         topic_id, name = topic.topic_id, topic.topic
         for index in topic.partitions:
@@ -123,7 +123,7 @@ class _Found(NamedTuple):
 
 
 class _Collection:
-    """What one fetch gathers, partition by partition in the order asked, within its byte limits."""
+    """The records that one fetch gathers, in the order of the requested partitions, within its byte limits."""
 
     __slots__ = (
         "_brought",
@@ -148,7 +148,7 @@ class _Collection:
         allowed = call.needs.client_memory.fetch_bytes(call.needs.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._promised = 0  # what pending reads may bring
+        self._promised = 0  # bytes that pending reads may return
         self.pending: list[tuple[int, int, asyncio.Task[_Read]]] = []
 
     @property
@@ -168,7 +168,7 @@ class _Collection:
             self._look(topic, index, partition)
 
     async def _gather_in_slices(self) -> list[tuple[int, int]]:
-        """Gather as `gather` does; return the mark that each partition had when it was read."""
+        """Gather as `gather` does; return each partition's mark at the time of its read."""
         self._begin()
         marks = []
         async for (topic, index), partition in self._call.pace.each(self._fetch.requested):
@@ -207,7 +207,7 @@ class _Collection:
         elif isinstance(brought, EpochEndOffset):
             self._failed = True
         elif not isinstance(brought, Rejected):
-            # All reads start at once: each may wait for another drive, or for the bucket.
+            # All reads start at once: each of them may wait for a different drive, or for the bucket.
             room = self._room(partition)
             self._promised += room
             self.pending.append((len(self._brought), room, asyncio.create_task(_read(brought))))
@@ -276,7 +276,7 @@ class _Collection:
         wait.set_result(self.response(found))
 
     def _reader(self) -> tuple[Principal, str, bool] | None:
-        """Return whose rights the answer depends on; None where each client may read everything."""
+        """Return the principal whose rights the answer depends on; None where each client may read everything."""
         call = self._call
         if call.authorizer is None:
             return None
@@ -302,7 +302,7 @@ class _Collection:
                 wait.set_result(answer)
 
     def found(self) -> _Found:
-        """Return all that was gathered."""
+        """Return everything gathered so far."""
         filled: list[_Filled] = []
         gathered = zip(self._fetch.requested, self._hosted, self._brought, strict=True)
         partitions = [self._partition(*one, filled) for one in gathered]
@@ -334,7 +334,7 @@ class _Collection:
         return self._answer(hosted, brought.buffers)
 
     def response(self, found: _Found) -> EncodedResponse:
-        """Return the answer: all that was found; in an incremental session, only the partitions that changed."""
+        """Return the answer: everything found, or in an incremental session only the partitions that changed."""
         for hosted, size, records in found.filled:
             hosted.metrics.bytes_out += size
             hosted.metrics.messages_out += records
@@ -404,7 +404,7 @@ class _Collection:
         return self._call.needs.reads.read(hosted, offset, room, end, minimum_one_batch=first)
 
     def _room(self, partition: FetchPartition) -> int:
-        """Return how many bytes this partition may still bring."""
+        """Return how many bytes this partition may still add to the answer."""
         left = self._max_bytes - self._size - self._promised
         return max(min(partition.partition_max_bytes, left), 0)
 
@@ -444,7 +444,7 @@ def _is_follower(call: Call[FetchRequest, Needs]) -> bool:
 
 
 def _diverging(hosted: HostedPartition, partition: FetchPartition) -> EpochEndOffset | None:
-    """Return where the client's log leaves this one; None where it does not (KIP-595)."""
+    """Return the point where the fetching replica's log diverges from this one; None where it does not (KIP-595)."""
     return diverging_epoch(hosted.log, partition.last_fetched_epoch, partition.fetch_offset)
 
 

@@ -28,11 +28,11 @@ __all__ = ["ActiveController", "open_controller"]
 
 A = TypeVar("A")
 _INDEXED_AT_ONCE: Final = 1000
-"""Partitions that one turn of the loop takes into the controller's index."""
+"""Partitions that the controller adds to its index in one turn of the event loop."""
 
 
 class ActiveController:
-    """The controller of the epoch in which this node leads. It is the `Machine` of its runtime."""
+    """The controller while this node leads the metadata log: the `Machine` of its runtime."""
 
     lost = ErrorCode.not_controller
     flush = True
@@ -60,7 +60,9 @@ class ActiveController:
         self._runtime: Runtime[Any] = Runtime(log.partition, clock, self)
 
     async def submit(self, decide: Callable[[Controller], Decision[Any, A]]) -> A:
-        """Return the answer of a decision once it is committed. Raises what deciding raised, and NOT_CONTROLLER."""
+        """Return the answer of a decision once it is committed. Raises the error that the decision raised, or
+        Rejected(NOT_CONTROLLER).
+        """
         return await self._runtime.submit(lambda _now: decide(self._controller))
 
     def now_ms(self) -> int:
@@ -80,7 +82,7 @@ class ActiveController:
         )
 
     def decided_config(self) -> BrokerConfig:
-        """Return the broker's settings as decided so far, committed or not: the next decision is held to them."""
+        """Return the broker's settings as decided so far, committed or not: the next decision must respect them."""
         image = self._controller.image
         return DynamicConfigs.of(image.configs, self._node_id).over(self._config)
 
@@ -91,7 +93,7 @@ class ActiveController:
         return self._controller.image, delta
 
     def publish(self, change: tuple[Image, Delta]) -> "asyncio.Future[None] | None":
-        """Have this broker act on what is committed."""
+        """Let this broker act on committed records."""
         return self._image.publish(*change)
 
     def encode(self, records: Sequence[Any], wall_ms: int) -> bytearray:
@@ -106,7 +108,7 @@ async def open_controller(
 ) -> ActiveController:
     """Activate the controller; an empty log gets its first records.
 
-    Raises UserError for a log of a metadata version that this broker does not know.
+    Raises UserError where this broker does not support the log's metadata version.
     """
     index = PartitionIndex()
     added = 0

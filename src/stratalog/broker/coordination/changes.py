@@ -16,7 +16,7 @@ __all__ = ["log_changes"]
 
 
 def log_changes(image: Image, delta: Delta) -> None:
-    """One line for each topic and each resource whose settings changed."""
+    """Log one line for each changed topic, and one for each resource whose settings changed."""
     log = structlog.get_logger()
     before = delta.base
     for topic in delta.deleted_topics.values():

@@ -28,14 +28,18 @@ class ClusterImage:
         removed_topics: Collection[UUID],
         on_change: OnChange,
     ) -> None:
-        """`on_change(image, delta)` acts on a change; the answer of what changed it waits for its future."""
+        """`on_change(image, delta)` acts on a change; the answer to the request behind the change waits for its
+        future.
+        """
         self.cluster_id = cluster_id
         self.image = image
         """The cluster as of the last committed record."""
         self.removed_topics = removed_topics
-        """Topics whose deletion was replayed at the start: a crash may have come before their directories went."""
+        """Topics whose deletion was replayed at the start: a crash may have come before the removal of their
+        directories.
+        """
         self.on_published: list[Callable[[], None]] = []
-        """Called after each change."""
+        """Functions to call after each change."""
         self.holds: list[Callable[[], bool]] = []
         """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
         self._node_id = node_id
@@ -51,11 +55,11 @@ class ClusterImage:
 
     @property
     def dynamic_configs(self) -> DynamicConfigs:
-        """What was set for this broker while it runs, and for every broker."""
+        """The dynamic settings of this broker and of all brokers."""
         return DynamicConfigs.of(self.image.configs, self._node_id)
 
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
-        """Take the image after a committed change, and have this broker act on the change."""
+        """Store the image after a committed change, and let this broker act on the change."""
         self.image = image
         done = self._on_change(image, delta)
         for react in self.on_published:

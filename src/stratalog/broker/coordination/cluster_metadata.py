@@ -1,4 +1,4 @@
-"""Open all that this node has of the cluster's metadata, each part on those before it.
+"""Open the parts of this node that hold the cluster's metadata, in the order of their dependencies.
 
 In: the metadata log's directory. Out: log, image, snapshots, controller and registration. It does nothing itself.
 """

@@ -56,7 +56,7 @@ class ClusterView:
         return self._metadata.topic(name)
 
     def live_brokers(self, listener: str) -> list[LiveBroker]:
-        """Return (node id, host, port, rack) of each broker that is not fenced, as clients of `listener` reach it.
+        """Return (node id, host, port, rack) of each broker that is not fenced, for clients of `listener`.
 
         A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
@@ -69,9 +69,10 @@ class ClusterView:
         ]
 
     def controller_id(self) -> int:
-        """Return the broker to which clients send what the controller decides; NO_CONTROLLER while none is active.
+        """Return the broker to which clients send requests for the controller; NO_CONTROLLER while none is active.
 
-        It is this one where it is active. Kafka: `MetadataCache.getRandomAliveBrokerId`, for any broker forwards.
+        That is this broker where its controller is active. Kafka returns any live broker, because each of them forwards
+        (`MetadataCache.getRandomAliveBrokerId`).
         """
         active = [broker.id for broker in self.image.brokers.values() if broker.is_active]
         return self.node_id if self.node_id in active else min(active, default=NO_CONTROLLER)

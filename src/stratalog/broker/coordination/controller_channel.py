@@ -1,4 +1,4 @@
-"""What this broker asks of the cluster's controller.
+"""Send this broker's requests to the cluster's controller.
 
 In: requests of handlers and of the node. Out: the controller's answers, once the records are committed and this broker
 acted on them. It decides nothing.
@@ -41,7 +41,7 @@ __all__ = ["ControllerChannel"]
 
 
 class ControllerChannel:
-    """The way from one broker to the controller."""
+    """The channel from one broker to the controller."""
 
     def __init__(self, quorum: MetadataQuorum, entropy: Entropy) -> None:
         self._quorum = quorum
@@ -57,7 +57,7 @@ class ControllerChannel:
     async def register_broker(self, registration: BrokerRegistration) -> int:
         """Register a broker, fenced; return its epoch. Raises Rejected.
 
-        An earlier incarnation with many partitions leaves them in slices first: no decision is a long turn.
+        An earlier incarnation with many partitions leaves them in slices first, so that no decision takes a long turn.
         """
         keys = await self._active.submit(
             lambda one: one.partitions_to_retire(registration, self._active.now_ms())
@@ -160,7 +160,7 @@ class ControllerChannel:
     async def assign_directories(
         self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
     ) -> dict[TopicIdPartition, ErrorCode]:
-        """Note in which directory a broker has each partition; one code each. Raises Rejected."""
+        """Record which directory of a broker holds each partition; one error code each. Raises Rejected."""
         return await self._active.submit(
             lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
         )

@@ -58,7 +58,7 @@ _REMEDY: Final = "stop the broker, run `strata storage repair`"
 
 
 class Groups:
-    """Finds the shard of a group and runs its steps."""
+    """The group coordinators of one broker: find the shard of a group, and run requests on it."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Groups:
         self._closed = False
 
     async def lead(self, partition: HostedPartition) -> None:
-        """Load a partition of the offsets topic that this broker leads now, then coordinate its groups.
+        """Load a partition of the offsets topic that this broker now leads, then coordinate its groups.
 
-        In a newer epoch of a leadership that goes on there is nothing to do. The groups of a partition that cannot be
-        read have no coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read
-        records again, or pass over some.
+        A newer epoch of the same leadership changes nothing. The groups of a partition that cannot be read have no
+        coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read records again, or
+        pass over some.
         """
         index = partition.name.partition
         if partition in self._loading or self._is_coordinated(partition):
@@ -142,43 +142,43 @@ class Groups:
                 await self._create_topic()
 
     async def join(self, request: JoinGroup) -> JoinGroupAnswer:
-        """Waits until the group has rebalanced."""
+        """Join a group; answer once the group has rebalanced."""
         return await self._ask(request.group_id, request, GroupShard.join)  # type: ignore[no-any-return]
 
     async def sync(self, request: SyncGroup) -> SyncGroupAnswer:
-        """Waits until the group's leader has assigned."""
+        """Return a member's assignment, once the group's leader has sent it."""
         return await self._ask(request.group_id, request, GroupShard.sync)  # type: ignore[no-any-return]
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
-        """Answers at once."""
+        """Extend a member's session, at once."""
         return await self._ask(request.group_id, request, GroupShard.heartbeat)  # type: ignore[no-any-return]
 
     async def leave(self, request: LeaveGroup) -> LeaveGroupAnswer:
-        """Answers once the group has changed."""
+        """Remove members; answer once the change is committed."""
         return await self._ask(request.group_id, request, GroupShard.leave)  # type: ignore[no-any-return]
 
     async def commit(self, request: OffsetCommit) -> OffsetCommitAnswer:
-        """Answers once the offsets are committed."""
+        """Commit offsets; answer once they are committed."""
         return await self._ask(request.group_id, request, GroupShard.commit)  # type: ignore[no-any-return]
 
     async def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
-        """Answers at once, after all earlier commits."""
+        """Return committed offsets at once, with every earlier commit."""
         return await self._shard(request.group_id).fetch_offsets(request)
 
     async def delete(self, request: DeleteGroup) -> DeleteGroupAnswer:
-        """Answers once the group is gone."""
+        """Delete a group; answer once its deletion is committed."""
         return await self._ask(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
 
     async def delete_offsets(self, request: OffsetDelete) -> OffsetDeleteAnswer:
-        """Answers once the offsets are gone."""
+        """Delete offsets of a group; answer once the deletion is committed."""
         return await self._ask(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
 
     async def describe(self, group_id: str) -> GroupDescription:
-        """Return one group as it is, after all that was decided before."""
+        """Return one group's state, with every earlier decision."""
         return await self._shard(group_id).look(lambda shard: shard.describe(group_id))
 
     async def list_groups(self, states: Collection[str]) -> list[ListedGroup]:
-        """Return all groups coordinated here.
+        """Return all groups that this broker coordinates.
 
         Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet.
         """
@@ -191,29 +191,31 @@ class Groups:
 
     @property
     def is_loading(self) -> bool:
-        """Whether some groups are not known yet."""
+        """Whether this broker still loads some of its groups."""
         return bool(self._loading)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition of the offsets is: `committed` then leaves no group out."""
+        """Whether every partition of the offsets topic is loaded: `committed` then leaves no group out."""
         return not self._loading and len(self._shards) == self._partition_count()
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         """Each group that this broker coordinates and its offsets, as `GroupShard.committed`.
 
-        They are committed once `all_committed` has returned after this. After `close` too.
+        The offsets are committed once a later `all_committed` has returned. Works after `close`, too.
         """
         for shard in list(self._shards.values()):
             yield from shard.committed()
 
     async def all_committed(self) -> None:
-        """Wait until all that was decided so far is committed. Raises Rejected(NOT_COORDINATOR) where it never is."""
+        """Wait until every decision made so far is committed. Raises Rejected(NOT_COORDINATOR) where one never will
+        be.
+        """
         for shard in list(self._shards.values()):
             await shard.look(lambda _shard: None)
 
     async def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """End the offsets of deleted topics (name -> id) in all groups, in turns."""
+        """Delete the offsets of deleted topics (name -> id) from all groups, in several turns of the event loop."""
 
         def is_gone(topic: str, topic_id: UUID) -> bool:
             return topic in deleted and topic_id in (deleted[topic], NO_TOPIC_ID)
@@ -222,7 +224,7 @@ class Groups:
             await shard.forget(is_gone)
 
     def _is_gone(self, topic: str, topic_id: UUID) -> bool:
-        """Return whether a topic was deleted while no broker coordinated these groups: a crash came between."""
+        """Return whether a topic was deleted while no broker coordinated these groups: a crash came in between."""
         now = self._topic_id(topic)
         return now is None or topic_id not in (now, NO_TOPIC_ID)
 
@@ -283,12 +285,12 @@ class _Shard:
         self._set_timer()
 
     def resign(self) -> None:
-        """Coordinate no more: what is not committed falls."""
+        """Stop coordinating: decisions that are not committed fail."""
         self._runtime.resign()
         self.close()
 
     def close(self) -> None:
-        """Answer every request with NOT_COORDINATOR; what was decided is still appended."""
+        """Answer every request with NOT_COORDINATOR; records that were decided are still appended."""
         self._runtime.append_open()
         self._closed = True
         if self._timer is not None:
@@ -298,7 +300,7 @@ class _Shard:
                 token.set_exception(Rejected(ErrorCode.not_coordinator, "it is stopping"))
 
     def ask(self, request: Any, step: Callable[..., GroupDecision]) -> Token:
-        """Decide on a request; the future has its answer, which may come with a later decision."""
+        """Decide on a request; the future gets its answer, perhaps from a later decision."""
         token: Token = self._loop.create_future()
         self._tokens.add(token)
         token.add_done_callback(self._tokens.discard)
@@ -306,7 +308,7 @@ class _Shard:
         return token
 
     def _run(self, step: Callable[[GroupShard, Now], GroupDecision], asker: Token | None) -> None:
-        """Decide; every answer that this frees leaves once the records are committed."""
+        """Decide; every answer that the decision completes is sent once the records are committed."""
 
         def decide(now: Now) -> GroupDecision:
             self._machine.batch_bytes_max = self.partition.log.config.segment_bytes - _BATCH_HEADER
@@ -326,7 +328,7 @@ class _Shard:
         self._set_timer()
 
     def _refused(self, error: BaseException, asker: Token | None) -> None:
-        """Fail the request that a decision was for; where leadership is lost, every request."""
+        """Fail the request behind a decision; where leadership is lost, fail every request."""
         if not isinstance(error, Rejected):
             name = str(self.partition.name)
             self._log.error("group request failed", partition=name, exc_info=error)
@@ -356,7 +358,7 @@ class _Shard:
         return self.look(lambda shard: shard.fetch_offsets(request))
 
     async def forget(self, is_gone: Callable[[str, UUID], bool]) -> None:
-        """End every offset whose topic (name, id) is gone."""
+        """Delete every offset whose topic (name, id) was deleted."""
 
         def forget_group(group_id: str) -> None:
             self._run(lambda shard, now: shard.forget_offsets(group_id, is_gone, now), None)
@@ -370,7 +372,7 @@ class _Shard:
         await in_turns(steps())
 
     def look(self, ask: Callable[[GroupShard], A]) -> "asyncio.Future[A]":
-        """Return what it answers now, once all that it may have seen is committed."""
+        """Return the result of `read` now, once every decision that it may have seen is committed."""
 
         def decide(_now: Now) -> Decision[OffsetRecord, A]:
             return Decision((), ask(self._machine))
@@ -384,7 +386,7 @@ class _Shard:
             self._machine.replay(base_offset + index, key, value)
 
     def publish(self, change: None) -> None:
-        """Do nothing: nothing but answers follows from a commit."""
+        """Do nothing: a commit of group records has no effect but answers."""
 
     def encode(self, records: Sequence[OffsetRecord], wall_ms: int) -> bytearray:
         return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)

@@ -105,7 +105,7 @@ async def open_metadata_log(
 ) -> tuple[MetadataLog, Replay]:
     """Read snapshot and log, then lead the log in a new epoch; the replay ends with the first records of that epoch.
 
-    Raises UserError where a file is damaged: nothing is cut then but a torn tail.
+    Raises UserError where a file is damaged. Opening cuts nothing but a torn tail.
     """
     clock = outside.clock
     try:
@@ -220,7 +220,7 @@ async def _lead(
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a metadata directory holds beside its log; `replay` has the snapshot."""
+    """The contents of a metadata directory beside its log; `replay` has applied the snapshot."""
 
     exists: bool
     replay: Replay
@@ -237,7 +237,9 @@ def _read_state() -> Program[_Saved]:
         newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
         data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
         assert isinstance(data, bytes)
-        replay = _replay_of(newest, data)  # on this thread: a large cluster's takes seconds
+        replay = _replay_of(
+            newest, data
+        )  # read on this thread: the snapshot of a large cluster takes seconds
     state = None
     if any(entry.name == QUORUM_STATE_FILE for entry in entries):
         saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Write snapshots of the metadata log, and drop the records and files that each replaces.
+"""Write snapshots of the metadata log, and delete the records and files that each snapshot replaces.
 
 In: the image of committed records. Out: `.checkpoint` files beside the log, and a log that begins at the newest. It
 never changes the image.
@@ -40,7 +40,7 @@ class MetadataSnapshots:
         image.on_published.append(self._write_if_due)
 
     def close(self) -> None:
-        """Abandon a snapshot that is being written."""
+        """Abandon the snapshot in progress."""
         if self._writing is not None:
             self._writing.cancel()
 
@@ -59,7 +59,7 @@ class MetadataSnapshots:
         self._writing = asyncio.get_running_loop().create_task(work)
 
     async def _write(self, image: Image) -> None:
-        """Encode the image batch by batch, each in a turn of its own, and put it in the place of older records."""
+        """Encode the image batch by batch, each in its own turn, and replace older records by the snapshot."""
         directory, log = self._metadata_log.directory, self._metadata_log.partition.log
         clock = self._clock
         wall_ms = clock.now_ms()

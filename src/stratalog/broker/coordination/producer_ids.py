@@ -1,7 +1,7 @@
 """Producer ids, from blocks that the controller gives to this broker.
 
-In: nothing. Out: ids that no other producer of the cluster has. It holds the rest of one block, and loses it when the
-process ends.
+In: nothing. Out: ids that no other producer of the cluster has. It holds the unused ids of one block, and loses them
+when the process ends.
 
 Kafka: `RPCProducerIdManager`.
 """

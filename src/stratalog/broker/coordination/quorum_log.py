@@ -1,4 +1,4 @@
-"""The metadata log as its quorum reads it.
+"""Show the metadata log to its quorum.
 
 In: the log, and the snapshot that it begins with. Out: offsets and epochs. It never changes the log.
 """

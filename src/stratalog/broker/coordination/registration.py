@@ -1,6 +1,6 @@
 """Register this broker with the controller, and ask to be unfenced.
 
-In: where the broker can be reached. Out: its registration. It never hosts a partition.
+In: the broker's endpoints. Out: its registration. It never hosts a partition.
 
 Kafka: BrokerLifecycleManager.
 """
@@ -37,7 +37,7 @@ class Registration:
         self.node_id = config.int("node.id")
         self.broker_epoch = _NO_EPOCH
         self.is_complete = False
-        """Whether the image says where this broker can be reached now, and not before it was restarted."""
+        """Whether the image has this incarnation's endpoints, and not those from before a restart."""
         self._config = config
         self._entropy = entropy
         self._directory_ids = tuple(directory_ids)
@@ -45,7 +45,9 @@ class Registration:
         self._controller = controller
 
     async def register(self, endpoints: Sequence[Endpoint]) -> None:
-        """Register this broker in a new incarnation; unfenced, it leads in new leader epochs what it led before."""
+        """Register this broker in a new incarnation; once unfenced, it leads its former partitions in new leader
+        epochs.
+        """
         registration = BrokerRegistration(
             id=self.node_id,
             incarnation_id=self._entropy.uuid(),
@@ -65,6 +67,6 @@ class Registration:
     async def assign_directories(
         self, assigned: Mapping[TopicIdPartition, UUID]
     ) -> set[TopicIdPartition]:
-        """Note in which directories partitions are; return those of them that are still this broker's."""
+        """Record the directories of partitions; return those partitions that this broker still hosts."""
         codes = await self._controller.assign_directories(self.node_id, self.broker_epoch, assigned)
         return {key for key, code in codes.items() if code is ErrorCode.none}

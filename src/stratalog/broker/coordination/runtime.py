@@ -42,16 +42,16 @@ class Machine(Protocol[D]):
     """Whether each batch is made durable before it counts as committed."""
 
     def apply(self, base_offset: int, records: Sequence[D]) -> Any:
-        """Change the state by records that are decided; return what `publish` needs."""
+        """Apply decided records to the state; return the change for `publish`."""
 
     def publish(self, change: Any) -> "asyncio.Future[None] | None":
-        """Act on a change that is committed; the answer waits for the future, if there is one."""
+        """Act on a committed change; the answer waits for the future, if there is one."""
 
     def encode(self, records: Sequence[D], wall_ms: int) -> bytearray:
         """Return the records as one batch."""
 
     def bytes_of(self, records: Sequence[D]) -> int:
-        """Return the size that records have in a batch, at most; 0 where no batch is ever too large."""
+        """Return the largest size that records can have in a batch; 0 where no batch is ever too large."""
 
 
 class Runtime(Generic[R]):
@@ -68,13 +68,13 @@ class Runtime(Generic[R]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was decided is committed."""
+        """Whether every decision is committed."""
         return self._ahead.is_empty
 
     def submit(self, decide: Callable[[Now], Decision[R, A]]) -> "asyncio.Future[A]":
-        """Run `decide` now; the future has its answer once all that it saw is committed.
+        """Run `decide` now; the future gets its answer once every record that `decide` saw is committed.
 
-        Fails with what deciding raised, or `Rejected` (`lost`).
+        The future fails with the error that `decide` raised, or with `Rejected` (`lost`).
         """
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
@@ -90,7 +90,7 @@ class Runtime(Generic[R]):
         return answer
 
     def run(self, decide: Decide[R], then: Then) -> None:
-        """As `submit`, but call `then(answer, None)` or `then(None, error)`."""
+        """Do as `submit`, but call `then(answer, None)` or `then(None, error)`."""
         if self._fallen is not None:
             self._deliver(then, None, self._fallen)
             return
@@ -122,7 +122,9 @@ class Runtime(Generic[R]):
         self._open_bytes += size
 
     def append_open(self) -> None:
-        """Append the records that are in no batch yet. Done at the end of each turn; a caller may do it earlier."""
+        """Append the records that are in no batch yet. The runtime calls this at the end of each turn; a caller may do
+        so earlier.
+        """
         if self._fallen is not None:
             return
         records = self._ahead.take()
@@ -147,7 +149,7 @@ class Runtime(Generic[R]):
         assert appended.base_offset == expected, "another writer on a state machine's log"
 
     def resign(self) -> None:
-        """Let all that is ahead of the commit fall: another broker leads, or the partition is gone."""
+        """Fail every decision ahead of the commit: another broker leads, or the partition was deleted."""
         self._fall(Rejected(self._machine.lost, f"{self._name} is led elsewhere"))
 
     @property
@@ -162,7 +164,7 @@ class Runtime(Generic[R]):
             asyncio.get_running_loop().call_soon(self.append_open)
 
     def _committed(self, error: Failure) -> None:
-        """The oldest batch is committed, or the log has failed it."""
+        """Answer the decisions of the oldest batch, which is committed or has failed."""
         if self._fallen is not None:
             return
         if error is not None:
@@ -216,16 +218,16 @@ class Runtime(Generic[R]):
 
 
 async def in_turns(steps: Iterable[object]) -> None:
-    """Run an iterator to its end; other work of the event loop has its turn after every few hundred steps."""
+    """Run an iterator to its end; the event loop does other work after every few hundred steps."""
     for count, _ in enumerate(steps, 1):
         if count % _STEPS_A_TURN == 0:
             await asyncio.sleep(0)
 
 
 async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:
-    """Replay a whole log: `replay(batch header, record)` for each record, in turns.
+    """Replay a whole log in turns: call `replay(batch header, record)` for each record.
 
-    Raises Corrupt where bytes are not what was written, with the file's path, and Rejected as `HostedPartition.read`.
+    Raises Corrupt, with the file's path, where bytes are damaged, and Rejected as `HostedPartition.read`.
     """
     log = partition.log
     offset = log.log_start_offset
@@ -233,7 +235,7 @@ async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record
         found = partition.read(offset, _LOAD_BYTES, end_offset=log.log_end_offset)
         slices = found if not isinstance(found, Awaitable) else await found
         if not slices.buffers:
-            return  # the last offsets have no batch: they were lost
+            return  # the last offsets have no batch: a crash lost them
         await in_turns(_replayed(partition, slices.buffers, replay))
         await asyncio.sleep(0)
         assert slices.next_offset > offset, f"{partition.name}: no progress at {offset}"

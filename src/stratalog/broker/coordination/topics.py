@@ -1,7 +1,7 @@
 """Create topics with this broker's defaults.
 
-In: topics that a client creates, or names that it asks about and that do not exist. Out: what the controller created,
-or why it did not. It decides only what a broker adds to a topic's settings.
+In: topics that a client creates, or missing topics that a client names. Out: the topics that the controller created, or
+its errors. This module decides only the defaults that a broker adds.
 
 Kafka: `AutoTopicCreationManager`.
 """
@@ -22,7 +22,7 @@ _REMOTE: Final = "remote.storage.enable"
 
 
 class Topics:
-    """One broker's. `internal` has what creates each internal topic, by its name."""
+    """Topic creation on one broker. `internal` maps each internal topic's name to the function that creates it."""
 
     def __init__(
         self,
@@ -53,7 +53,9 @@ class Topics:
             for name in names:
                 if name in self._internal:
                     await self._internal[name]()
-                elif name != METADATA_TOPIC:  # a client finds it unknown, as in Kafka
+                elif (
+                    name != METADATA_TOPIC
+                ):  # the client gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka
                     new_topics.append(NewTopic(name, -1, -1, {}, {}))
             created = await self.create(new_topics)
         except Rejected as error:
@@ -70,7 +72,7 @@ class Topics:
         return await self._controller.create_topics(topics, validate_only=validate_only)
 
     def _tiered(self, topic: NewTopic) -> NewTopic:
-        """Return a new topic with the tier on, unless it says otherwise or is compacted.
+        """Return a new topic with the tier on, unless its settings say otherwise or it is compacted.
 
         The setting is stored with the topic: a later change of `tier.enable` does not reach it.
         """

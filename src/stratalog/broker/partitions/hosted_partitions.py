@@ -45,7 +45,7 @@ class HostedPartitions:
         return found
 
     def get_by_id(self, topic_id: UUID, index: int) -> HostedPartition:
-        """The hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
+        """Return the hosted partition of that id; raises Rejected as `get`, and UNKNOWN_TOPIC_ID."""
         found = self.find(topic_id, index)
         if found is None:
             topic = self._image.topics_by_id.get(topic_id)
@@ -66,7 +66,7 @@ class HostedPartitions:
         return Rejected(ErrorCode.kafka_storage_error, reason)
 
     def all(self) -> Iterable[HostedPartition]:
-        """Every hosted partition, safe against changes while iterating."""
+        """Return every hosted partition, safe against changes while iterating."""
         return list(self.by_id.values())
 
     def unassigned(self, keys: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, UUID]:

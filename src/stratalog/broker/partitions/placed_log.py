@@ -69,7 +69,7 @@ class PlacedLog:
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
     ) -> Slices | Awaitable[Slices]:
-        """Whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
+        """Return whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
 
         Raises, at once or when awaited, `Rejected` (OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, failed directory, deleted
         topic), or the log's `NotLocal` where the bucket has it.
