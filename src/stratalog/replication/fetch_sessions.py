@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a client names its partitions once, and receives only those that changed.
 
 In: the partitions of a fetch, the state found of each, the time. Out: all partitions of the fetch, and which of their
-answers to send. It never reads a log, and looks at nothing of a request but its partitions.
+answers to send. It never reads a log, and uses only the partitions of a request.
 
 A session and its client stay in step by an epoch, which rises by one with each fetch. A client that is out of step
 gets an error and begins a new session. The number of sessions, and of partitions in all of them, is bounded; without
@@ -29,14 +29,16 @@ PartitionKey = TopicPartition | TopicIdPartition
 
 NO_SESSION: Final = 0
 NEW_SESSION: Final = 0
-"""The epoch of a fetch that wants a session."""
+"""The epoch of a fetch that requests a session."""
 LAST_FETCH: Final = -1
-"""The epoch of a fetch that wants none, and ends the one it names."""
+"""The epoch of a fetch that ends the session it names, and requests none."""
 EVICTION_MS: Final = 120_000
 PARTITIONS_MAX: Final = 200_000
-"""Of all sessions. Kafka has no such bound; here a partition that is remembered takes some 400 bytes."""
+"""Limit for all sessions together. Kafka has no such limit; here each remembered partition takes some 400 bytes."""
 SESSION_PARTITIONS_MAX: Final = 20_000
-"""Of one session: looking through them is one turn of the event loop. Larger fetches name all of theirs each time."""
+"""Limit for one session, because the broker walks through a session in one turn. Larger fetches name all their
+partitions each time.
+"""
 _UNKNOWN_OFFSET: Final = -1
 
 
@@ -59,7 +61,7 @@ class _Remembered(Generic[Requested]):
             or found.preferred_read_replica >= 0
             or found.diverging_epoch.epoch >= 0
         )
-        # The end of an error is news, too.
+        # A client must also learn that an error ended.
         self.high_watermark = _UNKNOWN_OFFSET if failed else found.high_watermark
         self.log_start_offset = found.log_start_offset
         return news
@@ -72,9 +74,9 @@ class _Session(Generic[Requested]):
     created_ms: int
     used_ms: int
     partitions: dict[PartitionKey, _Remembered[Requested]] = field(default_factory=dict)
-    """In the order in which they are read: those that gave records are last next time."""
+    """In the order of reading: partitions that returned records go to the end."""
     epoch: int = 1
-    """Of the next fetch."""
+    """The epoch of the next fetch."""
 
 
 class Answered(NamedTuple):
@@ -86,7 +88,7 @@ class Answered(NamedTuple):
 
 
 class Fetch(Generic[Requested]):
-    """One fetch, from `FetchSessions.begin` to its answer: `requested` is all that it is about."""
+    """One fetch, from `FetchSessions.begin` to its answer; `requested` are all its partitions."""
 
     __slots__ = ("_by_id", "_epoch", "_session", "_sessions", "_wants_session", "requested")
 
@@ -107,7 +109,7 @@ class Fetch(Generic[Requested]):
         self._epoch = 0 if session is None else session.epoch
 
     def answer(self, found: Sequence[PartitionData], now_ms: int) -> Answered:
-        """Call once, with what was found of each partition in `requested`, in that order."""
+        """Return the answer. Call once, with the state of each partition of `requested`, in that order."""
         assert len(found) == len(self.requested)
         session = self._session
         if session is None:
@@ -125,7 +127,7 @@ class Fetch(Generic[Requested]):
             if remembered.is_news(one):
                 places.append(place)
                 if one.records:
-                    # So that what does not fit into one answer is not always the same.
+                    # So that not always the same partitions miss an answer that is full.
                     session.partitions[key] = session.partitions.pop(key)
         return Answered(session.session_id, places)
 
@@ -160,11 +162,11 @@ class FetchSessions(Generic[Requested]):
         by_id: bool,
         now_ms: int,
     ) -> Fetch[Requested]:
-        """Return a fetch that names `requested`, each partition once: all it wants, or in a session what is new or
-        changed.
+        """Begin a fetch that names `requested`, each partition once: all partitions, or in a session the new and
+        changed ones.
 
-        Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where
-        the session is addressed the other way now.
+        Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where the
+        request switched between topic names and ids.
         """
         if epoch in (NEW_SESSION, LAST_FETCH):
             self._end(session_id)
@@ -232,7 +234,7 @@ class FetchSessions(Generic[Requested]):
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,
     ) -> int:
-        """Begin a session that remembers the answers of its first fetch. Return its id; 0 where there is no room."""
+        """Begin a session that remembers the answers of its first fetch; return its id, or 0 without room."""
         if len(requested) > SESSION_PARTITIONS_MAX:
             return NO_SESSION
         if self._partitions + len(requested) > self._partitions_max:
@@ -251,7 +253,7 @@ class FetchSessions(Generic[Requested]):
         return session_id
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Drop one session that is stale, or an old one no larger than the `size` of the new one."""
+        """Drop one stale session, or an old one that is no larger than the new one's `size`."""
         stalest = next(iter(self._sessions.values()), None)
         if stalest is None:
             return False

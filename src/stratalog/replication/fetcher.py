@@ -3,11 +3,11 @@
 In: partitions to follow, answers and failures of the connection, the steady time. Out: Fetch requests (one at a time),
 and for each partition one step (`following.py`). It never sends, never waits, and never changes a log.
 
-The fetches share one fetch session (KIP-227): a fetch names only partitions that are new or moved since the last one.
-A partition whose step is not carried out yet takes no part in a fetch, so an answer always finds the log as it was
-asked for. A partition that fails waits alone; the others go on.
+The fetches share one fetch session (KIP-227): a fetch names only partitions that are new or moved since the last one. A
+partition whose step is still pending takes no part in a fetch, so the log has not changed when the answer arrives. A
+failed partition waits alone; the others continue.
 
-Invariant: `_session` is what the leader remembers of the session, once the fetch in flight has arrived.
+Invariant: `_session` equals the leader's session once the fetch in flight has arrived there.
 
 Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
 """
@@ -59,7 +59,7 @@ class FollowerLog(Log, Protocol):
 
 @dataclass(slots=True)
 class _Followed:
-    """A followed partition. `ready_ms`: when it may be fetched; never, while a step is carried out."""
+    """A followed partition. `ready_ms`: time of its next fetch; never, while a step is pending."""
 
     log: FollowerLog
     leader_epoch: int
@@ -87,13 +87,14 @@ class Fetcher:
         self._followed[key] = _Followed(log, leader_epoch)
 
     def unfollow(self, key: TopicIdPartition) -> None:
-        """Fetch the partition no more: it has another leader, or is gone. An answer under way is ignored."""
+        """Stop fetching the partition: it has another leader, or was deleted. Ignore an answer that is under way."""
         self._followed.pop(key, None)
 
     def resume(self, key: TopicIdPartition, leader_epoch: int, at_ms: float = -inf) -> None:
-        """Fetch the partition again, once its step is carried out; `at_ms`: not earlier than that.
+        """Fetch the partition again, after its step; not before `at_ms`.
 
-        A step of another leader epoch changes nothing: the partition is no longer followed, or in a new epoch.
+        A step of another leader epoch changes nothing: the broker no longer follows the partition, or does so in a new
+        epoch.
         """
         followed = self._followed.get(key)
         if followed is not None and followed.leader_epoch == leader_epoch:
@@ -153,7 +154,7 @@ class Fetcher:
     ) -> list[tuple[TopicIdPartition, int, Step]]:
         """Return (partition, leader epoch, step) for each partition that is answered.
 
-        The caller carries each step out and calls `resume`; not for Wait and Halt, which are noted here.
+        The caller carries each step out and calls `resume`. `Wait` and `Halt` need neither.
         """
         assert self._in_flight, "one answer for each fetch"
         if response.error_code in _SESSION_ERRORS:
@@ -198,7 +199,7 @@ class Fetcher:
             followed.ready_ms = max(followed.ready_ms, again_ms)
 
     def _begin_session(self) -> None:
-        """Name every partition in the next fetch; the id says which session it replaces."""
+        """Name every partition in the next fetch; the request's session id names the replaced session."""
         self._session_epoch = NEW_SESSION
         self._session = {}
 

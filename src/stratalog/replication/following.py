@@ -1,11 +1,11 @@
-"""What a follower does with each answer of its leader: append, truncate, restart the log, wait.
+"""Decide a follower's step after each answer of its leader: append, truncate, restart the log, wait.
 
 In: the follower's log, the fetch of one partition that it sent, the leader's answer. Out: one step for the shell to
 carry out. It never changes the log, never sends, and never decides which broker leads.
 
-A fetch names the epoch of the last record that the follower has. Where the leader's log differs, its answer names the
-largest epoch up to that one that it knows, and where that epoch ends (KIP-595's form of KIP-101 and KIP-279). The
-follower truncates to the end that both logs share, and fetches again. Each round but the last ends in an older epoch.
+A fetch names the epoch of the last record that the follower has. Where the leader's log differs, the answer names the
+leader's largest epoch that is not newer, and that epoch's end (KIP-595's form of KIP-101 and KIP-279). The follower
+truncates to the end that both logs share, and fetches again. Each round but the last ends in an older epoch.
 
 Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`; for the leader's side `Partition.readRecords`.
 """
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Log(Protocol):
-    """What the rules see of a log. Every append has been performed."""
+    """The follower's log as the rules read it. Every append has been performed."""
 
     log_start_offset: int
     log_end_offset: int
@@ -74,13 +74,13 @@ class FetchFromTier(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Try again after `replica.fetch.backoff.ms`. The leader, or this broker, has not seen the newest metadata."""
+    """Try again after `replica.fetch.backoff.ms`. Either the leader or this broker lacks the newest metadata."""
 
     error: ErrorCode
 
 
 class Halt(NamedTuple):
-    """Fetch no more in this leader epoch: the leader has a newer one, which metadata will bring."""
+    """Stop fetching in this leader epoch: the leader has a newer one, and metadata will announce it."""
 
     error: ErrorCode
 
@@ -90,7 +90,7 @@ _NOTHING: Final = b""
 
 
 def step(log: Log, answer: PartitionData) -> Step:
-    """Return what to do with the leader's `answer` to a fetch from the log's end."""
+    """Return the next step after the leader's `answer` to a fetch from the log's end."""
     error = ErrorCode(answer.error_code)
     if error is ErrorCode.none:
         if answer.diverging_epoch != NO_EPOCH_END_OFFSET:
@@ -108,7 +108,9 @@ def step(log: Log, answer: PartitionData) -> Step:
 
 
 def reposition(log: Log, leader_start: int, leader_end: int) -> Truncate | BeginAnew | None:
-    """Return what brings the log back into the leader's range after OFFSET_OUT_OF_RANGE; None where it is within it."""
+    """Return the step that brings the log back into the leader's range after OFFSET_OUT_OF_RANGE; None within the
+    range.
+    """
     if leader_end < log.log_end_offset:
         return Truncate(leader_end)
     if leader_start > log.log_end_offset:
@@ -117,10 +119,10 @@ def reposition(log: Log, leader_start: int, leader_end: int) -> Truncate | Begin
 
 
 def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> EpochEndOffset | None:
-    """Return, on the leader, where a follower's log leaves this one; None where it does not.
+    """Return, on the leader, the point where a follower's log diverges; None where it does not.
 
-    The follower has all below `fetch_offset`, the last of it from `last_fetched_epoch`; -1 asks for no check. Raises
-    `Rejected(OFFSET_OUT_OF_RANGE)` where this log knows no epoch so old, or none at all.
+    The follower has every record below `fetch_offset`; the last one is of `last_fetched_epoch`, where -1 means no
+    check. Raises `Rejected(OFFSET_OUT_OF_RANGE)` where this log has no epoch that old, or none at all.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
@@ -136,7 +138,7 @@ def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> Epo
 
 
 def _common_end(log: Log, diverging: EpochEndOffset) -> int:
-    """Return an offset up to which both logs may agree, below which they do; at most this log's end."""
+    """Return the offset to which the follower truncates: both logs agree below it, as far as epochs show."""
     epoch, end = log.epochs.end_of(diverging.epoch, log.log_end_offset)
     if epoch == NO_EPOCH:
         return min(diverging.end_offset, log.log_end_offset)

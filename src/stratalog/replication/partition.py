@@ -7,8 +7,8 @@ log, and never changes the ISR: the controller does.
 Invariants:
 
 - the high watermark is at most the least log end offset of the ISR, and of the replicas that a proposal would add: the
-  controller may have added them already. It never falls within one leader epoch, and stays as it was while a new leader
-  knows nothing of its followers;
+  controller may have added them already. It never falls within one leader epoch, and does not move while a new leader
+  has no news of its followers;
 - the high watermark stands still while the ISR is smaller than `min.insync.replicas` (KIP-966);
 - epochs only grow.
 
@@ -30,16 +30,16 @@ class FollowerState:
 
     log_end_offset: int = UNKNOWN_OFFSET
     caught_up_ms: int = _NEVER
-    """When it last had all that the leader had."""
+    """When the follower last had every record of the leader."""
     fetched_at_end: int = UNKNOWN_OFFSET
-    """The leader's log end offset at its previous fetch: reaching that means it was caught up then."""
+    """The leader's log end offset at the follower's previous fetch: a follower that reaches it was caught up then."""
     fetched_ms: int = 0
     broker_epoch: int = NO_EPOCH
-    """The incarnation that fetched last: a proposal names it, and the controller refuses another one (KIP-903)."""
+    """The broker incarnation that fetched last: a proposal names it, and the controller refuses any other (KIP-903)."""
     may_join: bool = False
-    """Whether the controller would let it join the ISR, as of its last fetch: it is registered and not fenced."""
+    """Whether the follower was registered and not fenced at its last fetch, so that the controller would accept it."""
     is_near: bool = False
-    """Whether it may join and has not lagged for long. The high watermark waits for it, so that it can catch up."""
+    """Whether the follower may join and lags only briefly. The high watermark waits for it, so that it can catch up."""
 
 
 class PartitionReplica:
@@ -55,7 +55,7 @@ class PartitionReplica:
         high_watermark: int = 0,
         min_isr: int = 1,
     ) -> None:
-        """`high_watermark` is the one last written down; `leader_epoch` the last one known, led by any broker.
+        """`high_watermark` comes from the checkpoint; `leader_epoch` is the newest known one of any leader.
 
         `min_isr` is the topic's `min.insync.replicas`.
         """
@@ -65,7 +65,7 @@ class PartitionReplica:
         self.replicas = replicas
         self.isr = isr
         self.proposed: tuple[int, ...] | None = None
-        """The ISR that the controller was asked for, until it is known what the controller decided."""
+        """The proposed ISR, until the controller's decision is known."""
         self.min_isr = min_isr
         self.high_watermark = high_watermark
         self.leads = False
@@ -105,7 +105,7 @@ class PartitionReplica:
             self.leader_epoch = leader_epoch
             self.leads = True
             self.epoch_start_offset = log_end_offset
-            # A crash may have taken the end of a log whose high watermark was written down.
+            # A crash may have lost the end of the log after its high watermark was checkpointed.
             self.high_watermark = min(self.high_watermark, log_end_offset)
             self.followers = {
                 one: FollowerState(caught_up_ms=now_ms if one in self.isr else _NEVER)
@@ -114,7 +114,7 @@ class PartitionReplica:
         self.on_append(log_end_offset)
 
     def become_follower(self, leader_epoch: int) -> None:
-        """Follow from `leader_epoch`: the high watermark is what the leader says from here on."""
+        """Follow from `leader_epoch`: from here on the leader reports the high watermark."""
         assert leader_epoch >= self.leader_epoch, (leader_epoch, self.leader_epoch)
         self.leader_epoch = leader_epoch
         self.leads = False
@@ -140,8 +140,8 @@ class PartitionReplica:
         """Note that follower `node_id` has everything below `offset`; return whether the high watermark moved.
 
         `may_join`: the broker is registered with this `broker_epoch` and not fenced. `lag_ms_max` is
-        `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)` where it is no replica of ours, as
-        Kafka answers it.
+        `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)`, as Kafka does, where that node has no
+        replica.
         """
         assert self.leads, "followers fetch from leaders"
         follower = self.followers.get(node_id)
@@ -162,7 +162,7 @@ class PartitionReplica:
 
     def on_leader_high_watermark(self, high_watermark: int, log_end_offset: int) -> bool:
         """Take the leader's high watermark from its answer, as far as this log reaches; return whether it moved."""
-        assert not self.leads, "a leader knows better"
+        assert not self.leads, "a leader computes its own"
         self.log_end_offset = log_end_offset
         moved_to = min(high_watermark, log_end_offset)
         moved = moved_to > self.high_watermark
@@ -223,10 +223,10 @@ class PartitionReplica:
     # The ISR: this leader proposes, the controller decides (KIP-497)
 
     def propose_isr(self, now_ms: int, lag_ms_max: int) -> tuple[int, ...] | None:
-        """Return the ISR to ask the controller for, or None: it is right as it is, or a proposal is pending.
+        """Return the ISR to propose to the controller; None where it needs no change, or a proposal is pending.
 
-        Followers leave that were not caught up for `lag_ms_max` (`replica.lag.time.max.ms`). Followers join that have
-        all that is committed, and all below the start of this leader epoch.
+        A follower leaves after `lag_ms_max` (`replica.lag.time.max.ms`) without catching up. A follower joins once it
+        has every committed record, and every record below the start of this leader epoch.
         """
         assert self.leads, "only a leader proposes"
         for follower in self.followers.values():

@@ -1,7 +1,7 @@
-"""What one broker does with each partition that a change of metadata touches: lead, follow, stop or delete it.
+"""Decide a broker's role for each partition that a metadata change touches: lead, follow, stop or delete.
 
 In: a delta, the image after it, the broker's id. Out: a role for each touched partition of which the broker has, or
-had, a replica. It never looks at a log or a disk, and it does not know what the broker does at present.
+had, a replica. It never looks at a log or a disk, and does not know the broker's present roles.
 
 The cost follows the change, not the size of the image. Deletions come first: a topic that is created again under the
 same name has another id, and needs the name of the old one.
@@ -49,7 +49,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Serve nothing and keep the log: the partition has no leader, or the broker's log directory of it has failed."""
+    """Stop serving and keep the log: the partition has no leader, or its log directory on this broker failed."""
 
     leader_epoch: int
 
@@ -65,18 +65,18 @@ Role = Lead | Follow | Stop | Delete
 
 
 class Transition(Enum):
-    """What happened to a hosted partition. Where it led, RESIGNED comes before the last three."""
+    """A change in a hosted partition's role. For a leader, RESIGNED comes before the last three."""
 
     LED = auto()
-    """It leads, from a new leader epoch."""
+    """The broker leads, from a new leader epoch."""
     RESIGNED = auto()
-    """It leads no more; what was pending is answered."""
+    """The broker stopped leading, and answered pending requests."""
     FOLLOWED = auto()
-    """It follows another broker, from a new leader epoch."""
+    """The broker follows another one, from a new leader epoch."""
     STOPPED = auto()
-    """It serves nothing and its log is kept: no broker leads it, or its log directory failed."""
+    """The broker stopped serving and keeps the log: no broker leads, or the log directory failed."""
     DELETED = auto()
-    """Its log goes: the topic was deleted, or the replica was reassigned."""
+    """The broker deletes the log: the topic was deleted, or the replica was reassigned."""
 
 
 def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Role]:

@@ -1,1 +1,1 @@
-"""The partitions that this broker hosts: created, loaded, written, read, waited for, moved."""
+"""The partitions that this broker hosts: create, load, append, read, wait for records, move."""

@@ -1,4 +1,4 @@
-"""The appends of one partition that wait until every in-sync replica has them.
+"""Hold the appends of one partition until every in-sync replica has them.
 
 In: last offsets, high watermarks. Out: one call for each append: committed, failed, or REQUEST_TIMED_OUT. It never
 decides what is committed: replication does. Kafka: `DelayedProduce`.

@@ -1,9 +1,10 @@
-"""The checkpoint files of log directories: recovery points, high watermarks, log starts, the mark of a clean close.
+"""Write the checkpoint files of log directories: recovery points, high watermarks, log starts, the mark of a clean
+close.
 
 In: hosted partitions. Out: files in their directories. It never reads a checkpoint: `survey.py` does, at the start.
 
-A file has a line for each partition of a directory. So the lines are collected in steps, and the event loop has other
-turns between two steps. Each line is right by itself: what it says only grows.
+A file has a line for each partition of a directory. So the broker collects the lines in steps, and the event loop does
+other work between two steps. Each line is correct by itself, because its offset only grows.
 """
 
 import asyncio
@@ -28,24 +29,26 @@ _PARTITIONS_A_STEP: Final = 2000
 
 
 class _Collecting:
-    """Lines that are being collected."""
+    """One collection of checkpoint lines in progress."""
 
     __slots__ = ("is_outdated", "lines")
 
     def __init__(self) -> None:
         self.lines: dict[TopicPartition, CheckpointLines] = {}
         self.is_outdated = False
-        """Whether files that were collected later are on their way to the directory."""
+        """Whether a later collection has already queued its files."""
 
 
 class Checkpoints:
-    """Those of all log directories that were loaded whole: a checkpoint speaks for all that is in a directory."""
+    """The checkpoints of all completely loaded log directories: a checkpoint covers every partition of its
+    directory.
+    """
 
     def __init__(self, hosted: Mapping[TopicIdPartition, HostedPartition]) -> None:
         self._hosted = hosted
         self._names: dict[LogDirectory, set[TopicPartition]] = {}
         self._collecting: dict[LogDirectory, list[_Collecting]] = {}
-        """In the order in which they began."""
+        """In the order of their start."""
         self._log = structlog.get_logger()
 
     @property
@@ -56,9 +59,9 @@ class Checkpoints:
     async def loaded(
         self, directory: LogDirectory, names: set[TopicPartition], lost: Collection[TopicPartition]
     ) -> bool:
-        """Note that a directory was loaded, with the names that its files have; return whether one of them is gone.
+        """Note that a directory was loaded, with the partition names in its files; return whether one of those is gone.
 
-        The names of `lost` partitions stay: the files say where their logs ended.
+        The names of `lost` partitions stay: the files record where their logs ended.
         """
         self._names[directory] = names
         present = set(lost)
@@ -68,12 +71,12 @@ class Checkpoints:
         return not names <= present
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
-        """Return whether the directory's files name one of these partitions."""
+        """Return whether the directory's checkpoint files name one of these partitions."""
         names = self._names[directory]
         return any(one.name in names for one in gone)
 
     def forget(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> None:
-        """Leave these partitions out of the files that are being collected: they are in the directory no more."""
+        """Leave these partitions out of the collection in progress: they have left the directory."""
         for collecting in self._collecting.get(directory, ()):
             for one in gone:
                 collecting.lines.pop(one.name, None)
@@ -81,10 +84,9 @@ class Checkpoints:
     def collect(
         self, directory: LogDirectory
     ) -> Generator[bool, None, list[CheckpointLines] | None]:
-        """Return the lines of the directory's files; yield True where another turn should go on.
+        """Return the lines of the directory's files; yield True where the next turn should continue.
 
-        The caller writes them at once. Return None where a later collection was quicker: its lines, which are on their
-        way already, say no less.
+        The caller writes them at once. Return None where a later collection finished first: its lines are newer.
         """
         collections = self._collecting.setdefault(directory, [])
         mine = _Collecting()
@@ -116,9 +118,9 @@ class Checkpoints:
     def write_in_steps(
         self, directory: LogDirectory
     ) -> "Generator[bool, None, asyncio.Future[None]]":
-        """Queue the directory's files; yield True where another turn should go on.
+        """Queue the directory's files; yield True where the next turn should continue.
 
-        What is queued in the directory after it is performed after it. Raises Rejected where the directory has failed.
+        The directory performs later effects after these writes. Raises Rejected where the directory has failed.
         """
         lines = yield from self.collect(directory)
         return directory.write(() if lines is None else checkpoint_files(lines))
@@ -151,7 +153,7 @@ class Checkpoints:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
 
     def _in(self, directory: LogDirectory) -> list[HostedPartition]:
-        """Return the partitions here, and those whose move here is about to end."""
+        """Return the partitions of the directory, and those whose move to it is about to end."""
         return [one for one in self._hosted.values() if directory in (one.directory, one.arriving)]
 
 

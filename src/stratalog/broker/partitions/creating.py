@@ -1,11 +1,11 @@
-"""Create partitions' directories, a batch at a time, each where the most room is.
+"""Create partitions' directories in batches, each on the drive with the most room.
 
 In: identities and settings of new partitions. Out: their logs, and one write for each log directory. It never decides
-which partitions are to exist: metadata does.
+which partitions exist: metadata does.
 
-A new partition goes where the most free bytes are for each partition, itself included. So equal drives get equally
-many (Kafka's rule), and a drive of twice the room gets twice as many. A topic of a hundred partitions does not fall
-on one drive that has a little more room today. Between equals the first of `log.dirs` is taken.
+A new partition goes to the drive with the most free bytes per partition, itself included. So equal drives get equally
+many partitions (Kafka's rule), and a drive with twice the room gets twice as many. A topic of a hundred partitions does
+not fall on one drive that has a little more room today. Between equals the first of `log.dirs` is taken.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ __all__ = ["Creating", "all_of"]
 
 _log = structlog.get_logger()
 _UNIT_BYTES: Final = 64 << 20
-"""The unit of free space: less is no difference between two drives."""
+"""The unit of free space: a smaller difference between two drives does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A partition that was created; `leader_epoch` is the last one known of it."""
+    """A created partition; `leader_epoch` is its newest known leader epoch."""
 
     name: TopicPartition
     log: PartitionLog
@@ -45,7 +45,7 @@ class Made:
 
 
 class Creating:
-    """The partitions that one change of metadata creates. `create` each, `flush` now and then."""
+    """The partitions that one metadata change creates. Call `create` for each, and `flush` now and then."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Creating:
     ) -> None:
         """`lost`: partitions whose directories are missing; their new logs begin where the old ones ended."""
         self.writes: list[asyncio.Future[None]] = []
-        """To be waited for by the change."""
+        """The writes that the change waits for."""
         self.made: dict[TopicIdPartition, Made] = {}
-        """Partitions that are not in the tables yet."""
+        """Partitions that wait for `flush` before they enter the tables."""
         self._asides = asides
         self._tails = tails
         self._config_of = config_of
@@ -71,7 +71,7 @@ class Creating:
     ) -> LogDirectory | None:
         """Return the directory for a new partition, one of the sound ones of `loaded`; None where none is left.
 
-        `hosted` is counted once: what this change creates is counted as it comes.
+        The partitions of `hosted` are counted once; those that this change creates are added one by one.
         """
         if self._counts is None:
             self._counts = dict.fromkeys(loaded, 1)
@@ -96,7 +96,9 @@ class Creating:
         leader_epoch: int,
         now_ms: int,
     ) -> None:
-        """Make an empty log; its directory is made with the next `flush`. Report a directory that is missing."""
+        """Create an empty log; the next `flush` creates its directory. Log a warning where the old directory is
+        missing.
+        """
         directory_name = str(name)
         config = self._config_of(topic)
         lost = self._lost.get(name)
@@ -120,21 +122,21 @@ class Creating:
         self.made[key] = Made(name, log, directory, leader_epoch)
 
     def flush(self) -> None:
-        """Have the directories made, in one write for each log directory: more would cost a sync each."""
+        """Create the directories, in one write for each log directory, because each write costs a sync."""
         effects, self._effects = self._effects, {}
         for directory, made in effects.items():
             if directory.failure is None:
                 self.writes.append(directory.write(together(made)))
 
     def done(self) -> "asyncio.Future[None] | None":
-        """Return a future that waits for every write; None where there is none."""
+        """Return a future that waits for every write; None without writes."""
         if not self.writes:
             return None
         return asyncio.get_running_loop().create_task(all_of(self.writes))
 
 
 async def all_of(writes: "Sequence[asyncio.Future[None]]") -> None:
-    """Wait for all of them. A failed directory has its own line in the log, and its partitions answer so."""
+    """Wait for all writes. A failed directory has its own line in the log, and its partitions answer with an error."""
     if writes:
         await asyncio.wait(writes)
         for write in writes:

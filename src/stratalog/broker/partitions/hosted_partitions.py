@@ -1,4 +1,4 @@
-"""The partitions of this broker, found by topic id and index, and by name for the wire's sake.
+"""Find this broker's partitions by topic id and index, or by name for old protocol versions.
 
 In: partitions that `hosting.py` adds and removes, the metadata image. Out: a hosted partition, or Kafka's error code
 for one that is not here. It never decides which partitions are hosted.
@@ -21,11 +21,13 @@ class HostedPartitions:
         self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
         self._topics: dict[str | UUID, dict[int, HostedPartition]] = {}
-        """The partitions of each topic, by its name and by its id: each request looks here, and makes no tuple."""
+        """The partitions of each topic, by its name and by its id. Every request looks here, without building a
+        tuple.
+        """
         self._node_id = node_id
         self._image = EMPTY
         self._changing: list[Collection[TopicIdPartition]] = []
-        """The partitions of each change that is not carried out yet, in order."""
+        """The partitions of each pending change, in order."""
 
     def find(self, topic: str | UUID, index: int) -> HostedPartition | None:
         """Return the hosted partition of that topic, by name or by id, or None."""
@@ -33,10 +35,10 @@ class HostedPartitions:
         return None if partitions is None else partitions.get(index)
 
     def get(self, topic: str, index: int) -> HostedPartition:
-        """As `find`; raises Rejected as Kafka's `ReplicaManager.getPartitionOrError`.
+        """Return the hosted partition; raises Rejected as Kafka's `ReplicaManager.getPartitionOrError`.
 
-        UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER where metadata knows it and it is not here, or not yet;
-        KAFKA_STORAGE_ERROR where its log directory is offline or it is damaged.
+        UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER where the partition exists and this broker does not host it
+        (yet); KAFKA_STORAGE_ERROR where the partition is damaged or its log directory is offline.
         """
         found = self.find(topic, index)
         if found is None:
@@ -66,11 +68,11 @@ class HostedPartitions:
         return Rejected(ErrorCode.kafka_storage_error, reason)
 
     def all(self) -> Iterable[HostedPartition]:
-        """Return every hosted partition, safe against changes while iterating."""
+        """Return every hosted partition, as a list that later changes do not affect."""
         return list(self.by_id.values())
 
     def unassigned(self, keys: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, UUID]:
-        """Return those of these partitions that metadata does not know to be where they are, with where that is."""
+        """Return those of these partitions whose directory differs from the one in metadata, with their directory."""
         found: dict[TopicIdPartition, UUID] = {}
         for key in keys:
             hosted, partition = self.by_id.get(key), self._image.partition(*key)

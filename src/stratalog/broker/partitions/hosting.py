@@ -6,11 +6,11 @@ It never decides which partitions to host: metadata does.
 At start every directory loads its partitions in parallel on its own thread. A directory that was closed cleanly is
 trusted, any other is recovered from its recovery points. Directories of unknown partitions stay until a new partition
 needs their name. Then they are renamed to `-stray`, and never deleted: metadata may have lost the records about them.
-Directories of topics whose deletion metadata records are deleted. A partition whose directory is damaged is offline.
+If metadata records a topic's deletion, its directories are deleted. A partition whose directory is damaged is offline.
 
-A change is acted on at once. A partition may be used as soon as it is in the tables, because its effects run after
-the creation of its directory, in the same order. So a stalled drive delays requests for its partitions, and no other
-change. A change of many partitions goes in slices, each in a turn of the event loop of its own.
+The broker acts on a change at once. Clients may use a partition as soon as it is in the tables, because its effects run
+after the creation of its directory. So a stalled drive delays requests for its partitions, and no other change. A
+change of many partitions goes in slices, each in a turn of the event loop of its own.
 
 A partition's role (`replication/roles.py`) says what the broker does with it. Subscribers learn what a new role
 changes.
@@ -60,7 +60,7 @@ T = TypeVar("T")
 OnHosted = Callable[[HostedPartition], None]
 _PARTITIONS_A_TURN: Final = 100
 _DISCARDED_A_TURN: Final = 1000
-"""More at once, for each such slice costs a sync of its log directory."""
+"""Larger than other slices, because each slice that creates partitions costs a sync of its log directory."""
 _SETTINGS_A_TURN: Final = 1000
 
 
@@ -68,7 +68,7 @@ OnTransition = Callable[[Transition, HostedPartition], None]
 
 
 class Hosting(HostedPartitions):
-    """The partitions of this broker, as the metadata changes them. `start` it, then `apply` each change."""
+    """The partitions of this broker. Call `start`, then `apply` for each metadata change."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class Hosting(HostedPartitions):
         self.checkpoints = Checkpoints(self.by_id)
         self._log = structlog.get_logger()
         self.resumed: list[tuple[TopicIdPartition, str]] = []
-        """Moves that a crash ended, with the directory they went to."""
+        """Moves that a crash interrupted, with their target directories."""
         self.on_transition: list[OnTransition] = []
         self.on_placed: list[Callable[[dict[TopicIdPartition, UUID]], None]] = []
-        """Called with partitions that metadata does not know to be where they are, and with that directory."""
+        """Called with partitions whose directory differs from the one in metadata, and with their directory."""
         self.on_rolled: list[OnHosted] = []
         self.on_tier_changed: list[OnHosted] = []
 
@@ -101,10 +101,11 @@ class Hosting(HostedPartitions):
         return bool(self._changing) or self.asides.is_deleting
 
     async def start(self, image: Image, removed_topics: Collection[UUID]) -> None:
-        """Load what is on disk, create what metadata asks for and disk lacks. Leads nothing yet: see `apply`.
+        """Load the partitions on disk, and create those that metadata has and the disk lacks. Lead nothing yet: see
+        `apply`.
 
-        A directory that cannot be read is left out, as a failed one; nothing is created then that may be in it. Raises
-        UserError where two directories hold the same partition.
+        An unreadable directory counts as failed; no partition that may be in it is created elsewhere. Raises UserError
+        where two directories hold the same partition.
         """
         self._image = image
 
@@ -142,9 +143,9 @@ class Hosting(HostedPartitions):
         await all_of(creating.writes)
 
     def apply(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
-        """Do what changed metadata asks: delete, create, take new roles and new settings.
+        """Carry out a metadata change: delete and create partitions, take new roles and settings.
 
-        The future, where there is one, waits for new partitions' directories.
+        The future, if any, waits for the directories of new partitions.
         """
         self._image = image
         changed = roles(delta, image, self._node_id)
@@ -161,7 +162,7 @@ class Hosting(HostedPartitions):
 
     async def _go_on(self, steps: Iterator[bool], creating: Creating) -> None:
         """Carry out the rest of a change, once all changes before it are carried out."""
-        async with self._turn:  # it is given in the order in which they ask
+        async with self._turn:  # the lock is granted in the order of requests
             try:
                 for _ in steps:
                     await asyncio.sleep(0)
@@ -200,7 +201,7 @@ class Hosting(HostedPartitions):
     def _keep(
         self, creating: Creating, image: Image, changed: Mapping[TopicIdPartition, Role]
     ) -> Iterator[bool]:
-        """Create what is missing, in one write for each log directory; then give each partition its role."""
+        """Create missing partitions, in one write for each log directory; then give each partition its role."""
         kept = [(key, role) for key, role in changed.items() if not isinstance(role, Delete)]
         for part in slices(kept, _PARTITIONS_A_TURN):
             for key, role in part:
@@ -228,21 +229,21 @@ class Hosting(HostedPartitions):
         """Create a partition that is not here, empty. `is_new`: metadata placed no replica here before."""
         key = TopicIdPartition(topic.id, index)
         if key in self.by_id or key in self.damaged:
-            return  # what is damaged must not be taken for empty
+            return  # an empty log must not replace a damaged one
         loaded = self.checkpoints.directories
         if not is_new and len(loaded) < len(self.directories):
-            return  # it may be in the directory that is away: another one must not begin at 0
+            return  # the missing directory may hold the log: another one must not begin at offset 0
         name = TopicPartition(topic.name, index)
         directory = creating.place(loaded, self.by_id.values())
         if directory is None:
             self._log.error("no log directory is left", partition=str(name))
             return
-        # Nothing was written in the epoch of a new replica; another one's may have been led before a restart.
+        # A new replica has no records of its epoch. An older replica may have led in its epoch before a restart.
         epoch = NO_EPOCH if is_new else partition.leader_epoch
         creating.create(name, topic, directory, epoch, self._clock.steady_ms())
 
     def _admit(self, creating: Creating, key: TopicIdPartition, partition: Partition) -> None:
-        """Put a partition that was created into the tables, once its directory's write is queued."""
+        """Add a created partition to the tables, once the creation of its directory is queued."""
         made = creating.made.pop(key, None)
         if made is not None:
             replica = self._replica(partition, made.leader_epoch, made.log.log_end_offset)
@@ -278,7 +279,7 @@ class Hosting(HostedPartitions):
     def _configure(
         self, partitions: Iterable[tuple[Topic, int]], image: Image
     ) -> "list[asyncio.Future[None]]":
-        """Give partitions their topics' settings; return what must be waited for."""
+        """Give partitions their topics' settings; return the writes to wait for."""
         restarted: set[LogDirectory] = set()
         config_of = log_configs(image, self._node_id, self._config)
         for topic, index in partitions:
@@ -302,16 +303,16 @@ class Hosting(HostedPartitions):
     # Roles
 
     def _take(self, hosted: HostedPartition | None, role: Lead | Follow | Stop) -> None:
-        """Give a partition its role, and notify the subscribers of what that changes."""
+        """Give a partition its role, and pass the transitions to the subscribers."""
         if hosted is None or hosted.directory.failure is not None:
-            return  # it is stopped already
+            return  # the partition is stopped already
         for transition in hosted.take(role):
             self._notify(transition, hosted)
 
     def stop_failed(self, directory: LogDirectory) -> None:
-        """Stop what lives in a directory that failed: each pending append gets KAFKA_STORAGE_ERROR.
+        """Stop the partitions of a failed directory: each pending append gets KAFKA_STORAGE_ERROR.
 
-        A partition whose move is about to end may live elsewhere soon: `moves.py` calls this again once it has ended.
+        A partition whose move is about to end may live elsewhere soon: `moves.py` calls this again after the move.
         """
         assert directory.failure is not None, "it has failed"
         for hosted in self.all():
@@ -335,7 +336,7 @@ class Hosting(HostedPartitions):
     def _retire(
         self, deleted: Iterable[tuple[TopicIdPartition, Delete]]
     ) -> Iterator[HostedPartition]:
-        """Take partitions out of the tables, and answer all that is pending."""
+        """Remove partitions from the tables, and answer all their pending requests."""
         for key, role in deleted:
             hosted = self._remove(key)
             if hosted is None:
@@ -359,19 +360,19 @@ class Hosting(HostedPartitions):
             self._notify(Transition.DELETED, hosted)
 
     def put_aside(self, directory: LogDirectory, gone: Sequence[HostedPartition]) -> None:
-        """Delete, in this turn, what a directory has of partitions that are not there any more."""
+        """Delete, in this turn, the files of removed partitions in a directory."""
         for _ in self._put_aside(directory, gone):
             pass
 
     def _put_aside(
         self, directory: LogDirectory, gone: Sequence[HostedPartition]
     ) -> Iterator[bool]:
-        """Rename first, as Kafka does, so that the name is free at once; remove after it.
+        """Rename the partitions first, as Kafka does, so that their names are free at once; delete the files later.
 
-        The checkpoints forget them before: another topic of that name must not be taken for what these were.
+        The checkpoints drop their lines first: a later topic of the same name must not inherit them.
         """
         self.checkpoints.forget(directory, gone)
-        with suppress(Rejected):  # the directory has failed, which has its own line
+        with suppress(Rejected):  # the failed directory has its own line in the log
             if self.checkpoints.names_any(directory, gone):
                 written = yield from self.checkpoints.write_in_steps(directory)
                 written.add_done_callback(lambda written: written.exception())

@@ -1,7 +1,7 @@
 """Load partitions at the start of a node, all log directories at once, each on its own thread.
 
 In: the surveys of the log directories, and metadata. Out: logs, damaged partitions, moves to begin again. It decides
-nothing: `copies.py` says which directory of a partition counts, `log/recovery.py` what is in it.
+nothing: `copies.py` chooses among a partition's directories, `log/recovery.py` recovers its log.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A partition that was loaded. `was_tiered`: a tier's manifest lay beside its log."""
+    """A loaded partition. `was_tiered`: a tier's manifest lay beside its log."""
 
     name: TopicPartition
     topic: Topic
@@ -48,7 +48,7 @@ class Loaded:
 
 
 class Loading:
-    """One start of a node. `run` it."""
+    """The loading at one start of a node. Call `run`."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Loading:
         tails: TailBudget,
         add: Callable[[Loaded], None],
     ) -> None:
-        """`add` is called with each partition once it is loaded."""
+        """`add` receives each loaded partition."""
         self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
         self.resumed: list[tuple[TopicIdPartition, str]] = []
-        """Moves that a crash ended, with the directory they went to."""
+        """Moves that a crash interrupted, with their target directories."""
         self.lost: dict[TopicPartition, Lost] = {}
-        """Partitions that had records, and have no directory."""
+        """Partitions that had records and have no directory any more."""
         self._asides = asides
         self._checkpoints = checkpoints
         self._clock = clock
@@ -79,7 +79,7 @@ class Loading:
         removed_topics: Collection[UUID],
         config_of: Callable[[Topic], LogConfig],
     ) -> None:
-        """Load all that metadata knows. A directory that cannot be read is left out, as a failed one.
+        """Load every partition that metadata knows. An unreadable directory counts as failed.
 
         Raises UserError where two directories hold the same partition.
         """
@@ -144,7 +144,7 @@ class Loading:
             await self._load(directory, name, topic, config_of(topic), survey)
         self.resumed += [(key, directory.path) for key in claim.resumed]
         if await self._checkpoints.loaded(directory, survey.checkpointed, self.lost):
-            # Before a topic of the same name is created: the new one must not inherit these checkpoints.
+            # Done before a topic of the same name is created: the new topic must not inherit these checkpoints.
             await self._checkpoints.write(directory)
         self._asides.remove(directory, leftovers)
         _log.info(
@@ -162,7 +162,7 @@ class Loading:
         config: LogConfig,
         survey: Survey,
     ) -> None:
-        """Load a partition; `found` is the name that its directory had when the survey was made."""
+        """Load a partition; `found` is the name of its directory in the survey."""
         name = partition_name(found)
         key = parse_directory_name(name)
         assert key is not None
@@ -170,7 +170,7 @@ class Loading:
         program = load(
             name,
             config,
-            # The mark speaks for what the checkpoints name: other directories were not loaded then.
+            # The mark of a clean close covers the partitions in the checkpoints: the others were not loaded then.
             clean=survey.clean and name == found and key in survey.recovery_points,
             recovery_point=survey.recovery_points.get(key, 0),
             now_ms=self._clock.steady_ms(),
@@ -198,7 +198,7 @@ class Loading:
         self._add(Loaded(key, topic, log, directory, high_watermark, is_tiered))
 
     def _damage(self, key: TopicIdPartition, name: str, reason: str) -> None:
-        """Serve nothing of a partition, and touch nothing of it."""
+        """Take a damaged partition offline, and leave its files alone."""
         self.damaged[key] = reason
         _log.error("partition is damaged: it is offline", partition=name, reason=reason)
 

@@ -1,18 +1,18 @@
-"""Move partitions from one log directory of this broker to another, while they are written and read.
+"""Move partitions from one log directory of this broker to another, while clients write and read them.
 
-In: a partition and its new directory (AlterReplicaLogDirs, KIP-113). Out: the same log there, byte for byte. It
-decides nothing about a log, and never removes a copy before metadata names another one.
+In: a partition and its new directory (AlterReplicaLogDirs, KIP-113). Out: the same log in the new directory, byte for
+byte. It decides nothing about a log, and never removes a copy before metadata names another one.
 
-A move copies to `<topic>-<partition>.<unique>-future`, Kafka's name, first the closed segments and then later
-appends, until little is missing. Then appends are held for a moment while the rest is copied and synced. *Metadata's
-assignment of the partition to the new directory is the commit*. From there on the copy counts. It gets the
-partition's name (after a crash at the next start, `copies.py`) and takes the held appends. A log's effects name files
-below its directory, so any directory can perform them.
+A move copies to `<topic>-<partition>.<unique>-future`, Kafka's name, first the closed segments and then later appends,
+until few bytes are missing. Then it holds appends for a moment, and copies and syncs the rest. *Metadata's assignment
+of the partition to the new directory is the commit*. From then on the copy is the partition's log. The copy gets the
+partition's name (after a crash at the next start, `copies.py`) and receives the held appends. A log's effects name
+files below its directory, so any directory can perform them.
 
-A crash before the commit leaves the partition where it was and begins the move again at the next start.
+After a crash before the commit, the partition stays in the old directory, and the next start begins the move again.
 
-A move without room on the target is refused, or fails alone when the room runs out during the copy. The copy never
-takes the last `_SPARE_BYTES`, which are for the appends of the partitions that live there.
+The broker refuses a move without room on the target. If the room runs out during the copy, only the move fails. The
+copy never takes the last `_SPARE_BYTES`, which are for the appends of the partitions that live there.
 """
 
 import asyncio
@@ -47,19 +47,19 @@ from stratalog.wire.ids import TopicIdPartition
 
 _CHUNK_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 1 << 20
-"""So little is missing that appends may wait for it."""
+"""Missing bytes for which appends may wait."""
 _SPARE_BYTES: Final = 64 << 20
 
 Assign = Callable[[Mapping[TopicIdPartition, UUID]], Awaitable[set[TopicIdPartition]]]
-"""Commit the log directory of each partition to the cluster's metadata; return those that are still this broker's."""
+"""Commit the log directory of each partition to the cluster's metadata; return those that this broker still hosts."""
 
 
 class _Abandoned(Exception):
-    """The partition is not to go there any more."""
+    """The move was replaced or cancelled."""
 
 
 class Moves:
-    """The moves under way on this broker, one for a partition."""
+    """The moves in progress on this broker, at most one for each partition."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Moves:
         self._log = structlog.get_logger()
 
     async def ask(self, topic: str, index: int, path: str) -> None:
-        """Begin to move a partition to the log directory at `path`, in place of any earlier wish for that partition.
+        """Begin to move a partition to the log directory at `path`, and cancel any earlier move of that partition.
 
         Raises Rejected, checked in Kafka's order (`ReplicaManager.alterReplicaLogDirs`): INVALID_TOPIC_EXCEPTION for a
         name too long for a copy's, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where either directory is offline,
@@ -117,11 +117,11 @@ class Moves:
         raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
     def to(self, target: LogDirectory) -> "Iterable[Move]":
-        """Return the moves under way to a directory."""
+        """Return the moves in progress to a directory."""
         return [move for move in self._moves.values() if move.target is target]
 
     async def close(self) -> None:
-        """Let those end that are being swapped: what they decided may be committed."""
+        """Cancel the moves, but finish those that are swapping: their assignment may be committed already."""
         if self._swaps:
             await asyncio.wait(self._swaps)
 
@@ -135,7 +135,7 @@ class Moves:
             self._spawn(self._run(move))
 
     async def _run(self, move: "Move") -> None:
-        """Cancelled while it copies it leaves the copy: the next start begins the move again."""
+        """Run one move. A move cancelled during the copy leaves the copy, and the next start begins the move again."""
         hosted = move.hosted
         fields = {"partition": str(hosted.name), "target": move.target.path}
         self._log.info("move begun", source=hosted.directory.path, **fields)
@@ -175,7 +175,7 @@ class Moves:
 
 
 class Move:
-    """One partition on its way to another directory. `copy`, then `swap`."""
+    """One partition's move to another directory. Call `copy`, then `swap`."""
 
     def __init__(self, hosted: HostedPartition, target: LogDirectory, future: str) -> None:
         self.hosted = hosted
@@ -183,9 +183,9 @@ class Move:
         self.future = future
         self.abandoned = False
         self.begun = False
-        """Whether the copy's directory is there."""
+        """Whether the copy's directory exists."""
         self.committed = False
-        """Whether metadata may say that the copy counts."""
+        """Whether metadata may have assigned the partition to the copy's directory."""
         self._source = hosted.directory
         self._copied: dict[str, int] = {}
         self._end_offset = hosted.log.local_start_offset
@@ -197,7 +197,7 @@ class Move:
 
     @property
     def missing(self) -> int:
-        """Bytes of log that are not copied yet."""
+        """Bytes of log still to copy."""
         return max(self.hosted.log.size - self.size, 0)
 
     @property
@@ -211,9 +211,9 @@ class Move:
             raise _Abandoned
 
     async def copy(self) -> None:
-        """Copy until little is missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
+        """Copy until few bytes are missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
         topic_id = encode_partition_metadata(self.hosted.key.topic_id)
-        # An abandoned copy's rename is among the earlier writes: a start must find one copy at most.
+        # The rename of an abandoned copy is among the earlier writes, so a start finds one copy at most.
         await self.target.write(())
         await self._place(MakeDirectory(self.future))
         self.begun = True
@@ -228,7 +228,7 @@ class Move:
             for segment in segments:
                 await self._copy(segment.path, segment.readable)
                 if segment is segments[-1] or segment.index is not None:
-                    continue  # its other files are not what they will be
+                    continue  # its other files still change
                 others = [segment.index_path, segment.time_index_path]
                 others.append(segment_path(log.directory, segment.next_offset, SNAPSHOT))
                 for path in others:
@@ -241,7 +241,9 @@ class Move:
             )
 
     async def _copy(self, path: str, size: int | None) -> None:
-        """Bring the copy of a file up to `size` bytes, durably; None: all of it, unless it was copied before."""
+        """Extend the copy of a file to `size` bytes, durably; None: copy the whole file, unless that was done
+        before.
+        """
         name = _name(path)
         position = self._copied.get(name, -1)
         if position == size or (size is None and position >= 0):
@@ -252,7 +254,7 @@ class Move:
             wanted = _CHUNK_BYTES if size is None else min(_CHUNK_BYTES, size - position)
             data = await self._source.look(_piece(path, position, wanted))
             if data is None:
-                return  # retention took it: the last round sees what is there
+                return  # retention deleted the file: the last round lists the files again
             if data or not position:
                 await self._place(Append(f"{self.future}/{name}", position, (data,)))
             position += len(data)
@@ -266,25 +268,27 @@ class Move:
         hosting: Hosting,
         assign: Assign,
     ) -> None:
-        """Copy the rest while appends are held, commit, and let the partition live there. Raises as `copy`."""
+        """Copy the rest while appends are held, commit the assignment, and switch the partition to the copy. Raises as
+        `copy`.
+        """
         hosted, target = self.hosted, self.target
         key = hosted.key
         self._check()
         hosted.hold()
         try:
-            await self._source.write(())  # all that was decided before is there now
+            await self._source.write(())  # all earlier effects are in the files now
             await self._mirror()
             hosted.arriving = target
-            # What recovery would not find in the files: where the log begins.
+            # Recovery does not find the log start in the files, so the checkpoint must have it.
             await hosting.checkpoints.write(target)
             self._check()
-        # Whatever it was, a cancelled task too: nothing is committed, and the partition stays where it is.
+        # Whatever failed, even by cancellation: nothing is committed, and the partition stays in its directory.
         except BaseException:
             hosted.arriving = None
             hosted.release()
             raise
         self.committed = True
-        # If this fails, it is unknown which copy counts: held appends stay held, and the node ends with its
+        # If the commit fails, nothing says which copy counts: held appends stay held, and the node ends with its
         # metadata directory.
         is_ours = key in await assign({key: target.id})
         if hosted.deleted or not is_ours:
@@ -309,7 +313,7 @@ class Move:
         target.check()
 
     def _arrive(self, hosting: Hosting, error: Failure) -> None:
-        """The copy has its name, or its directory has failed: either way the partition lives there now."""
+        """Switch the partition to the copy, which has its final name or whose directory has failed."""
         hosted = self.hosted
         hosted.arriving = None
         hosted.directory = self.target
@@ -319,7 +323,7 @@ class Move:
         hosted.release()
 
     async def _mirror(self) -> None:
-        """Make the copy what the source is. Nothing is written there meanwhile."""
+        """Make the copy equal to the source, which does not change meanwhile."""
         directory = self.hosted.log.directory
         entries = await self._source.look(_entries(directory))
         present = {entry.name for entry in entries if not entry.name.endswith(DELETED)}
@@ -335,7 +339,9 @@ class Move:
         )
 
     async def _place(self, *effects: Effect) -> None:
-        """Write to the copy beside the appends of the partitions that live there. Raises Rejected without room."""
+        """Write to the copy without delaying appends of the directory's own partitions. Raises Rejected without
+        room.
+        """
         await self.target.place(effects, spare=_SPARE_BYTES)
 
 
@@ -344,7 +350,7 @@ def _name(path: str) -> str:
 
 
 def _piece(path: str, position: int, size: int) -> Program[bytes | None]:
-    """Return bytes of a file, b"" at its end; None where it is not there."""
+    """Return bytes of a file, b"" at its end; None without the file."""
     try:
         data = yield Read(path, position, size)
     except FileNotFoundError:

@@ -56,7 +56,7 @@ class HostedPartition(PlacedLog):
         super().__init__(key, name, log, directory)
         self.replica = replica
         self.hosted_from = log.log_end_offset
-        """Where the log ended when it came here: what is above came in since."""
+        """The log's end when the broker loaded it: later records came in since."""
         self.was_tiered: Final = was_tiered
         """Whether a tier's manifest lay beside the log when it was loaded."""
         self.watching: dict[FetchWait, None] = {}
@@ -108,10 +108,9 @@ class HostedPartition(PlacedLog):
         """Append a checked batch as the leader; `then` is called with None once it is committed, or with a failure.
 
         `commit_timeout_ms` counts from the local append on: then `then` gets REQUEST_TIMED_OUT. With None the local
-        append is enough.
-        Offsets are decided before this returns, so calls from one producer keep their order. `then` may be called
-        before it returns where `origin` is "client", else never. `flush` makes the batch durable first. Raises
-        `Rejected` (producer rules, timestamps, failed directory, deleted topic): then nothing was done.
+        append is enough. Offsets are decided before this returns, so calls from one producer keep their order. Where
+        `origin` is "client", `append` may call `then` before it returns. `flush` makes the batch durable first. Raises
+        `Rejected` (producer rules, timestamps, failed directory, deleted topic) and appends nothing then.
         """
         if self.deleted or self.directory.failure is not None:
             self.check_hosted()
@@ -139,10 +138,10 @@ class HostedPartition(PlacedLog):
         return appended
 
     def _flush(self) -> None:
-        """`flush.ms` after the first append that may be unsynced."""
+        """Flush the log, `flush.ms` after the first append that may be unsynced."""
         self._flush_is_set = False
         if not self.deleted and self.directory.failure is None:
-            # A failure is the directory's to tell.
+            # The directory reports its own failures.
             self._perform(self.log.flush(), lambda _error: None)
 
     def commit(
@@ -163,7 +162,7 @@ class HostedPartition(PlacedLog):
         return answer
 
     def _performed(self, error: Failure) -> None:
-        """The directory has performed the oldest decided append, or never will."""
+        """Note that the directory performed the oldest decided append, or that it failed."""
         appended, rolled, then, timeout_ms = self._decided.popleft()
         if error is not None:
             then(error)
@@ -173,7 +172,7 @@ class HostedPartition(PlacedLog):
             if not appended.duplicate:
                 log.performed(appended)
             if not self.replica.leads:
-                return  # it resigned or was deleted, which answered all that was pending
+                return  # the partition resigned or was deleted, and answered every pending append then
             self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # reported to the callback, and raised on to the directory
             then(bug)
@@ -195,7 +194,7 @@ class HostedPartition(PlacedLog):
     # Roles (`replication/roles.py`)
 
     def take(self, role: Lead | Follow | Stop) -> list[Transition]:
-        """Take a role; return what that changes, in order."""
+        """Take a role; return the transitions, in order."""
         begins = role.leader_epoch > self.replica.leader_epoch
         if isinstance(role, Lead):
             led = self.lead(role.leader_epoch, role.replicas, role.isr)
@@ -207,7 +206,7 @@ class HostedPartition(PlacedLog):
         return changed
 
     def lead(self, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> bool:
-        """Lead with these replicas; return whether that begins an epoch. The metadata log has committed both.
+        """Lead with these replicas; return whether a new leader epoch begins. The metadata log has committed both.
 
         An epoch that the broker led in before it was restarted is not led again: the controller names a new one.
         """
@@ -223,15 +222,16 @@ class HostedPartition(PlacedLog):
             replicas=replicas,
             now_ms=self._clock.steady_ms(),
         )
-        self._commit(0)  # a smaller ISR may have all of it
+        self._commit(0)  # with a smaller ISR, more records may be committed
         if begins:
             self.wake()
         return begins
 
     def resign(self, leader_epoch: int, error: Rejected | None = None) -> bool:
-        """Lead no more; return whether it led. Each pending append gets `error`, each pending fetch looks again.
+        """Stop leading; return whether the partition led. Each pending append gets `error`, each pending fetch looks
+        again.
 
-        Without `error` it is NOT_LEADER_OR_FOLLOWER.
+        The default of `error` is NOT_LEADER_OR_FOLLOWER.
         """
         led = self.replica.leads
         self.replica.become_follower(leader_epoch)
@@ -241,10 +241,10 @@ class HostedPartition(PlacedLog):
         return led
 
     def retire(self, error: Rejected) -> None:
-        """Serve nothing any more: its log is deleted. Each pending append, and all later use, gets `error`."""
+        """Stop serving: the log is deleted. Each pending append, and every later call, gets `error`."""
         super().retire(error)
         self.resign(self.replica.leader_epoch, error)
-        self.wake()  # also where it did not lead
+        self.wake()  # also where the partition did not lead
 
     def _answer_pending(self, error: Rejected) -> None:
         decided = list(self._decided)
@@ -269,16 +269,16 @@ class HostedPartition(PlacedLog):
             end, first, syncs = self.log.unsynced()
             if not syncs:
                 return
-            await self.write(first)  # and what was decided before: indexes
+            await self.write(first)  # and earlier effects: indexes
             try:
                 await self.perform_beside(syncs)
             except FileNotFoundError:
-                return  # retention was quicker
+                return  # retention deleted the segment first
             if self.replica.leader_epoch == epoch:  # else it may have been truncated meanwhile
                 self.log.synced(end)
 
     async def keep_retention(self) -> None:
-        """Sync what is closed, and delete what need not be kept locally any more."""
+        """Sync closed segments, and delete local segments that retention no longer keeps."""
         await self.sync_closed()
         for segment in unconfirmed(
             self.log.segments, self.log.config, self._clock.steady_ms(), self._clock.now_ms()
@@ -287,7 +287,7 @@ class HostedPartition(PlacedLog):
         await self.perform(self.due())
 
     def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
-        """Return what time asks of the log (`PartitionLog.due`), with a line for what is given up."""
+        """Return the effects that are due by time (`PartitionLog.due`); log a line for deleted segments."""
         first = self.log.segments[0].base_offset
         effects = self.log.due(
             self._clock.steady_ms(),
@@ -301,11 +301,11 @@ class HostedPartition(PlacedLog):
         return effects
 
     def wake(self) -> None:
-        """Have every waiting fetch look again."""
+        """Let every waiting fetch look again."""
         self.wakes += 1
         for waiting in self.watching:
             waiting.wake()
 
 
 def _answered(_error: Failure) -> None:
-    """The end of an append that was answered when its partition was resigned or deleted."""
+    """Ignore the end of an append that was answered when its partition resigned or was deleted."""

@@ -1,4 +1,4 @@
-"""One partition's log in the log directory where it lives: what is written to it and read from it.
+"""Read and write one partition's log in its log directory.
 
 In: effects of the log, offsets to read. Out: effects performed in order, slices of batches. It never decides what is
 appended: `partition.py` and the log do.
@@ -24,7 +24,7 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition
 T = TypeVar("T")
 _log = structlog.get_logger()
 _ATTEMPTS_MAX: Final = 5
-"""How often retention may take a file from under one read before that is no coincidence."""
+"""How often retention may delete a file during one read before that counts as a bug."""
 
 
 class PlacedLog:
@@ -42,18 +42,18 @@ class PlacedLog:
         self.log = log
         self.directory = directory
         self.deleted = False
-        """Whether its log is deleted here; `check_hosted` says why."""
+        """Whether this broker deleted the log; `check_hosted` raises the reason."""
         self.metrics = PartitionMetrics()
         self.arriving: LogDirectory | None = None
-        """Where a move is about to end: its checkpoints speak for this partition too."""
+        """The target directory of a move that is about to end: its checkpoints include this partition, too."""
         self.copies = [directory]
-        """Every directory where the partition's name is taken by it: two while a move ends."""
+        """Every directory that holds the partition's name: two while a move ends."""
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._gone: Rejected | None = None
 
     def retire(self, error: Rejected) -> None:
-        """Serve nothing any more: the log is deleted. All later use gets `error`."""
+        """Stop serving: the log is deleted. All later calls raise `error`."""
         self.deleted = True
         self._gone = error
         self.log.tail.clear()
@@ -99,12 +99,12 @@ class PlacedLog:
         data: "bytes | bytearray | asyncio.Future[bytes]",
         plan: Callable[[], Slices | ReadPlan],
     ) -> Slices:
-        """Go on with a read that waits. Retention may take the file away meanwhile: then a new plan is made."""
+        """Finish a read that waits. Retention may delete the file meanwhile: then plan the read again."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 while isinstance(found, ReadPlan):
                     arrived = await data if isinstance(data, asyncio.Future) else data
-                    # The directory may be another topic's of that name by now.
+                    # The directory may belong to a later topic of that name by now.
                     self.check_hosted()
                     found = self.log.finish_read(found, arrived)
                     if isinstance(found, ReadPlan):
@@ -120,9 +120,9 @@ class PlacedLog:
         raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
 
     async def look(self, program: Callable[[], Program[T]]) -> T:
-        """Run a program of the log that only reads; run a new one if retention deleted a file during the read.
+        """Run a read-only program of the log; start again if retention deleted a file during the read.
 
-        It runs on the event loop, as every read of a log's state does. Raises `Rejected` as `read` does.
+        The program runs on the event loop, like every access to a log's state. Raises `Rejected` as `read` does.
         """
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -147,7 +147,7 @@ class PlacedLog:
             arrived = await data if isinstance(data, asyncio.Future) else data
 
     def path_of(self, offset: int) -> str:
-        """Return the path of the file that holds `offset`, or would."""
+        """Return the path of the file that holds `offset`, or would hold it."""
         segment = segment_at(self.log.segments, offset) or self.log.segments[0]
         return f"{self.directory.path}/{segment.path}"
 
@@ -161,15 +161,15 @@ class PlacedLog:
     # Writing
 
     async def perform(self, effects: tuple[Effect, ...]) -> None:
-        """Have effects of the log performed after all earlier ones (retention, roll, flush, close).
+        """Perform effects of the log after all earlier ones (retention, roll, flush, close).
 
-        Raises `Rejected` where the partition is not hosted any more: its directory may be another topic's by now.
+        Raises `Rejected` where this broker no longer hosts the partition: its directory may belong to a later topic.
         """
         if effects:
             await self.write(effects)
 
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
-        """As `perform`, at once: without effects the future waits for the earlier ones."""
+        """Queue effects as `perform` does, at once; without effects the future waits for the earlier ones."""
         self.check_hosted()
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -191,17 +191,17 @@ class PlacedLog:
             self._held.append((effects, done))
 
     async def perform_beside(self, effects: Sequence[Effect]) -> None:
-        """Have effects performed whose order among others does not matter, where no append waits behind them.
+        """Perform effects whose order among others does not matter, without delaying appends.
 
         Raises as `perform`, and FileNotFoundError where a file is gone by then.
         """
         directory = self.directory
         if self._held is None and effects:
             self.check_hosted()
-            # By then another topic of the name may have its directory.
+            # By then a later topic of that name may own the directory.
             await directory.perform_beside(effects, unless=lambda: self.deleted)
         if self._held is not None or self.directory is not directory:
-            await self.perform(tuple(effects))  # a move may have copied what was there before
+            await self.perform(tuple(effects))  # a move may have copied the earlier contents
 
     # Moving to another directory (`moves.py`)
 
@@ -212,17 +212,17 @@ class PlacedLog:
 
     @property
     def recovery_point(self) -> int:
-        """Up to where a checkpoint may say that the log is durable: what is held is not."""
+        """Offset below which a checkpoint may call the log durable: held effects are not."""
         return self.log.recovery_point if self._held is None else self._held_recovery_point
 
     def hold(self) -> None:
-        """Keep what is decided from here on: paths say nothing of the directory, so it may be performed in another."""
+        """Hold all effects from here on. Their paths name no log directory, so another directory may perform them."""
         assert self._held is None
         self._held = []
         self._held_recovery_point = self.log.recovery_point
 
     def release(self) -> None:
-        """Perform what was held, in `directory`, in order."""
+        """Perform the held effects in `directory`, in order."""
         held, self._held = self._held or [], None
         for effects, done in held:
             try:

@@ -1,11 +1,11 @@
-"""Fetches that wait for more bytes: when to answer each, and which ones to serve together.
+"""Hold fetches that wait for more bytes; decide when to answer each, and which ones to serve together.
 
 In: fetches as they begin to wait, the growth of the partitions that they watch. Out: a call to each fetch whose wait
 is over. It reads no log and knows no request.
 
-A hundred consumers at one partition's tail wait for the same append. So a wait has no task and no timer of its own.
-All fetches that one turn of the loop wakes are served in one go, during which nothing else happens. A fetch that asks
-for the same as an earlier one reuses what that one found.
+A hundred consumers at one partition's tail wait for the same append. So a wait has no task and no timer of its own. The
+broker serves all fetches that one turn of the loop wakes together, without other work in between. A fetch equal to an
+earlier one of them reuses its result.
 
 Kafka: `DelayedOperationPurgatory`, `DelayedFetch`.
 """
@@ -18,20 +18,20 @@ from typing import Any, Final, Protocol
 from stratalog.broker.network.answers import Awaited
 
 _TICK_S: Final = 0.005
-"""How much longer than it allowed a fetch may wait, at most: those that end within one tick share a timer."""
+"""Longest delay beyond a fetch's own limit: fetches whose wait ends within one tick share a timer."""
 
 _EMPTY_TICKS_MAX: Final = 1000
 
 Shared = dict[Hashable, Any]
-"""Results of the fetches that are served in one go, by their request."""
+"""Results of the fetches that are served together, by request."""
 
 
 class Watched(Protocol):
-    """What a fetch waits for: a partition."""
+    """A partition for which fetches wait."""
 
     @property
     def watching(self) -> "dict[FetchWait, None]":
-        """The fetches that watch the partition, in the order in which they came."""
+        """The fetches that watch the partition, in the order of arrival."""
 
 
 class FetchWait(Awaited):
@@ -46,7 +46,9 @@ class FetchWait(Awaited):
         watched: Sequence[Watched],
         serve: Callable[["FetchWait", Shared], None],
     ) -> None:
-        """`serve` is called once, when `missing_bytes` have come or there is another reason to look again."""
+        """The purgatory calls `serve` once: when `missing_bytes` were committed, or for another reason to look
+        again.
+        """
         super().__init__(loop=purgatory.loop)
         self.missing_bytes = missing_bytes
         self.serve = serve
@@ -58,19 +60,19 @@ class FetchWait(Awaited):
             one.watching[self] = None
 
     def grown(self, size: int) -> None:
-        """A watched partition committed `size` more bytes."""
+        """Count `size` more bytes that a watched partition committed."""
         self.missing_bytes -= size
         if self.missing_bytes <= 0:
             self.wake()
 
     def wake(self) -> None:
-        """Look again soon, whatever has grown: the partition went away or changed leader, or the time is over."""
+        """Look again soon without new bytes: the partition was deleted or changed leader, or the wait is over."""
         if not self.is_woken:
             self.is_woken = True
             self._purgatory.woken(self)
 
     def leave(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._purgatory.forget(self)
         for one in self._watched:
             one.watching.pop(self, None)
@@ -82,7 +84,7 @@ class FetchWait(Awaited):
 
 
 class Purgatory:
-    """All fetches of a broker that wait. Made and used on one event loop."""
+    """All waiting fetches of a broker. Create and use it on one event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -90,7 +92,7 @@ class Purgatory:
         self._ending: dict[
             int, dict[FetchWait, None]
         ] = {}  # by the tick in which their time is over
-        self._ticks: list[int] = []  # a heap of those keys, and of some that are gone
+        self._ticks: list[int] = []  # a heap of those keys, and of some old ones
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -108,7 +110,7 @@ class Purgatory:
         ending[wait] = None
 
     def forget(self, wait: FetchWait) -> None:
-        """It waits no longer."""
+        """Drop a fetch that no longer waits."""
         ending = self._ending.get(wait.tick)
         if ending is None:
             return
@@ -117,12 +119,10 @@ class Purgatory:
             return
         del self._ending[wait.tick]
         if len(self._ticks) > 2 * len(self._ending) + _EMPTY_TICKS_MAX:
-            self._ticks = sorted(
-                self._ending
-            )  # a client that hangs up must leave nothing behind until its time is over
+            self._ticks = sorted(self._ending)  # a disconnected client must leave nothing behind
 
     def woken(self, wait: FetchWait) -> None:
-        """Serve it at the end of this turn of the loop."""
+        """Serve a fetch at the end of this turn of the loop."""
         if not self._woken:
             self.loop.call_soon(self._serve)
         self._woken.append(wait)
@@ -136,7 +136,7 @@ class Purgatory:
             wait.leave()
             try:
                 wait.serve(wait, shared)
-            except BaseException as error:  # noqa: BLE001 - carried to the connection, which tells it and ends
+            except BaseException as error:  # noqa: BLE001 - carried to the connection, which logs the error and closes
                 wait.set_exception(error)
 
     def _set_timer(self) -> None:
@@ -145,7 +145,7 @@ class Purgatory:
         self._timer = self.loop.call_at(self._ticks[0] * _TICK_S, self._end)
 
     def _end(self) -> None:
-        """Wake those whose time is over."""
+        """Wake the fetches whose wait is over."""
         self._timer = None
         now = self.loop.time()
         while self._ticks and self._ticks[0] * _TICK_S <= now:

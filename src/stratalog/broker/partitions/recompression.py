@@ -1,12 +1,12 @@
 """Decompress batches before they are stored: to check their records, or to compress them with another codec.
 
-In: produced batches of one partition, in order. Out: the same batches as the topic stores them, in that order. Checks
-run on threads (codecs release the interpreter), compression in processes beside the broker. The event loop does
-neither, except for batches that are small once decompressed.
+In: produced batches of one partition, in order. Out: the same batches in the topic's codec, in that order. Checks run
+on threads (codecs release the interpreter), compression in processes beside the broker. The event loop does neither,
+except for batches that are small once decompressed.
 
-While a partition has a batch in work, later batches of the partition wait behind it. So a producer's sequence and
-every reader's order stay as they were. The waiting bytes are bounded: producers ask `has_room` first. A process that
-dies fails its batch with a code on which clients retry, and nothing else.
+While the broker recompresses a batch, later batches of its partition wait. So producers' sequences and the order of
+records do not change. The waiting bytes are bounded: handlers check `has_room` first. If a process dies, only its batch
+fails, with a retriable code.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from stratalog.wire.recompression import recompress
 from stratalog.wire.validation import Demands, check_batch
 
 Then = Callable[[memoryview, BatchHeader], None]
-"""Called with a batch as the topic keeps it, and its header."""
+"""Called with the batch to store, and its header."""
 Failed = Callable[[BaseException], None]
 AS_PRODUCED: Final = "producer"
 _UNCOMPRESSED: Final = "uncompressed"
@@ -35,13 +35,15 @@ _WAITING_BYTES_MAX: Final = 64 << 20
 _THREADS: Final = 2
 _AT_ONCE_BYTES: Final = 16 << 10
 _RESTORED_AT_ONCE_BYTES: Final = 128 << 10
-"""Checked on the event loop where it is no more, on the wire and restored: a thread's hop costs as much."""
+"""A batch of at most this size, compressed and decompressed, is checked on the event loop: a thread would cost as
+much.
+"""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 _CODEC_AT: Final = CRC_START + 1
 
 
 class _Waiting:
-    """One batch in work or behind one that is. Its turn comes once `done`."""
+    """One batch in work, or one that waits behind it. Its turn comes once it is `done`."""
 
     __slots__ = ("done", "error", "failed", "header", "size", "then", "view")
 
@@ -56,7 +58,9 @@ class _Waiting:
 
 
 class Recompression:
-    """One broker's. Made and used on the event loop; its threads and processes start once a batch needs them."""
+    """Recompression of one broker. Create and use it on the event loop; threads and processes start with the first
+    need.
+    """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -69,11 +73,11 @@ class Recompression:
 
     @property
     def has_room(self) -> bool:
-        """False while as many bytes as allowed wait."""
+        """False while the waiting bytes are at their limit."""
         return self._bytes < _WAITING_BYTES_MAX
 
     async def room(self) -> None:
-        """Wait until bytes may be added."""
+        """Wait until a handler may add bytes."""
         while not self.has_room:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room.append(waiter)
@@ -88,9 +92,9 @@ class Recompression:
     def check(
         self, hosted: HostedPartition, view: memoryview, header: BatchHeader, wall_ms: int
     ) -> BatchHeader | None:
-        """Return the header to store, if that is known at once; else None: `submit` the batch.
+        """Return the header to store, if known at once; on None, `submit` the batch.
 
-        Raises Rejected where the records are not what the topic takes.
+        Raises Rejected where the topic does not accept the records.
         """
         if self._queues and hosted in self._queues:
             return None
@@ -120,7 +124,7 @@ class Recompression:
         then: Then,
         failed: Failed,
     ) -> None:
-        """Have `then` called with the batch as the topic keeps it once it is its turn, or `failed` with `Rejected`.
+        """Queue a batch: call `then` with the batch to store once its turn comes, or `failed` with `Rejected`.
 
         Neither is called before this returns.
         """
@@ -153,7 +157,7 @@ class Recompression:
         one.error = work.exception()
         if one.error is not None:
             one.error.__traceback__ = (
-                None  # it knows the restored records, and lives until it is answered
+                None  # the error holds the decompressed records until it is answered
             )
         if isinstance(one.error, Unavailable):
             self._log.warning("recompression failed", reason=str(one.error))
@@ -193,11 +197,11 @@ class Recompression:
             one.failed(error)
 
     async def close(self) -> None:
-        """End threads and processes; waiting batches fail first."""
+        """Fail waiting batches, then end threads and processes."""
         for worker in (self._compressing, self._checking):
             if worker is not None:
                 await worker.close()
-        await asyncio.sleep(0)  # what was done last is appended before the logs close
+        await asyncio.sleep(0)  # finished batches are appended before the logs close
 
 
 def _demands(config: LogConfig, wall_ms: int) -> Demands:
@@ -212,14 +216,14 @@ def _demands(config: LogConfig, wall_ms: int) -> Demands:
 
 
 def _with_timestamp(view: memoryview, header: BatchHeader, largest: int) -> BatchHeader:
-    """Have the batch say what its records' largest timestamp is: retention and look-ups by time go by it."""
+    """Set the batch's largest timestamp to that of its records: retention and look-ups by time depend on it."""
     if header.max_timestamp == largest:
         return header
     return set_max_timestamp(view, 0, header, largest)
 
 
 def _codec(kept_as: str, header: BatchHeader) -> int:
-    """Return the codec that a batch is kept in."""
+    """Return the codec in which the topic stores a batch."""
     if kept_as == AS_PRODUCED:
         return header.codec
     return CODECS["none" if kept_as == _UNCOMPRESSED else kept_as]

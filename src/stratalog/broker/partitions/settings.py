@@ -1,4 +1,4 @@
-"""The settings of partitions' logs: from the metadata image, and which topics have changed ones.
+"""Derive the settings of partitions' logs from the metadata image, and find topics whose settings changed.
 
 In: an image and its delta, the broker's settings. Out: log settings by topic. It changes no log: `hosting.py` does.
 """
@@ -12,7 +12,7 @@ from stratalog.metadata.image import Image, ResourceType, Topic
 
 
 def configured_topics(image: Image, delta: Delta, node_id: int) -> list[Topic]:
-    """Return the topics that existed before and that have other settings now."""
+    """Return the existing topics whose settings changed."""
     found: set[UUID] = set()
     for kind, name in delta.changed_configs:
         if kind == ResourceType.BROKER and name in ("", str(node_id)):
@@ -24,7 +24,7 @@ def configured_topics(image: Image, delta: Delta, node_id: int) -> list[Topic]:
 
 
 def log_configs(image: Image, node_id: int, config: BrokerConfig) -> Callable[[Topic], LogConfig]:
-    """Return a function from a topic to its settings; topics with the same ones share them."""
+    """Return a function from a topic to its log settings; topics with equal settings share one object."""
     broker = DynamicConfigs.of(image.configs, node_id).over(config)
     made: dict[frozenset[tuple[str, str]], LogConfig] = {}
 

@@ -1,7 +1,7 @@
-"""The upkeep of log directories: retention, checkpoints, segments that were closed, idle files.
+"""Maintain log directories: retention, checkpoints, syncs of closed segments, idle files.
 
-In: hosted partitions, settings. Out: repeated work, for each directory in tasks of its own: a stalled drive delays no
-other directory. It decides nothing: each partition returns its due effects.
+In: hosted partitions, settings. Out: repeated work in separate tasks for each directory, so that a stalled drive delays
+no other directory. This module decides nothing: each partition returns its due effects.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Upkeep:
         repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
 
     async def _sync_closed(self, hosted: HostedPartition) -> None:
-        """Make a segment that was just closed durable."""
+        """Sync a segment that was just closed."""
         # A directory that failed has a log line of its own, and a deleted partition needs none.
         with suppress(Rejected):
             await hosted.sync_closed()
@@ -52,7 +52,7 @@ class Upkeep:
     async def _keep_retention(self, directory: LogDirectory) -> None:
         for count, hosted in enumerate(self._hosting.all()):
             if count % _PARTITIONS_A_TURN == 0:
-                await asyncio.sleep(0)  # a partition with nothing to do ends no turn
+                await asyncio.sleep(0)  # a partition without work ends no turn
             if hosted.directory is not directory:
                 continue
             try:
