@@ -1,4 +1,4 @@
-"""The log of one partition on one disk: append, read, roll, expire.
+"""The log of one partition on one disk: append, read, expire. Its files and their durability: `log_files.py`.
 
 In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor
 to perform in order. It never touches a disk, opens no records on the hot path, and never waits.
@@ -14,8 +14,7 @@ log never takes an append back. The caller's duties:
 - pass a steady time as `now_ms` (`ports.Clock.steady_ms`), and wall time as `wall_ms`, which is compared with the
   records' timestamps.
 
-Invariants: log_start_offset <= log_end_offset <= next_offset. Segments are contiguous: each one's `next_offset` is
-the following one's `base_offset`. There is always at least one segment, and only the last one grows.
+Invariant: log_start_offset <= log_end_offset <= next_offset.
 """
 
 import uuid
@@ -24,8 +23,8 @@ from typing import Final
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.admission import check_fetched, check_timestamps, is_full
-from stratalog.log.checkpoints import LEADER_EPOCHS
-from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink, WriteFile
+from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink
+from stratalog.log.log_files import LogFiles
 from stratalog.log.reading import (
     NotLocal,
     Places,
@@ -36,7 +35,6 @@ from stratalog.log.reading import (
 )
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
-from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.timestamps import offset_for_timestamp
 from stratalog.log.truncation import truncate_segments, unlink_snapshots
@@ -59,7 +57,7 @@ __all__ = ["PartitionLog"]
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
-class PartitionLog:
+class PartitionLog(LogFiles):
     """See the module. Made by `create` and by `recovery.load`; used from one thread."""
 
     def __init__(
@@ -71,24 +69,15 @@ class PartitionLog:
         *,
         tails: TailBudget,
     ) -> None:
-        self.directory = directory
+        super().__init__(directory, config, contents)
         self.topic_id = topic_id
-        self.config = config
-        self.segments = contents.segments
-        self.producers = contents.producers
-        self.epochs = contents.epochs
         self.log_start_offset = contents.log_start_offset
-        self.log_end_offset = self.next_offset = contents.segments[-1].next_offset
-        self.recovery_point = contents.recovery_point
+        self.log_end_offset = self.next_offset
         self.recovered = contents.recovered
         self.tiered_end = 0
         self.tail = TailCache(tails)
-        self._snapshots = contents.snapshots
         self._places = Places()
-        self._sealed: list[Segment] = []  # index files decided, perhaps not written
         self._deleted = DeletedFiles()
-        self._entries_unsynced = True
-        self._saved = False  # `close` has nothing to write: no append since a clean load or `close`
 
     @property
     def local_start_offset(self) -> int:
@@ -99,11 +88,6 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """Where the oldest transaction that is still open begins."""
         return self.producers.first_unstable_offset()
-
-    @property
-    def size(self) -> int:
-        """Bytes of local log."""
-        return sum(segment.size for segment in self.segments)
 
     # Appending
 
@@ -225,109 +209,6 @@ class PartitionLog:
             return
         for at, header in scan(view):
             self.tail.add(header.base_offset, header.next_offset, view[at : at + header.size])
-
-    def _drop_sealed(self, performed_offset: int) -> None:
-        # An append behind them has been written, so their index files have been too.
-        while self._sealed and self._sealed[0].next_offset <= performed_offset:
-            self._sealed.pop(0).drop_indexes()
-
-    # Rolling, durability
-
-    def roll(self, now_ms: int) -> tuple[Effect, ...]:
-        """Close the active segment, unless it is empty, and begin another one."""
-        if self.segments[-1].size == 0:
-            return ()
-        effects = self._roll(now_ms)
-        # The empty file says, after a restart, where the log goes on.
-        return (*effects, Append(self.segments[-1].path, 0, ()))
-
-    def _roll(self, now_ms: int) -> list[Effect]:
-        old = self.segments[-1]
-        base = old.next_offset
-        effects = old.close(self.config)
-        self._sealed.append(old)
-        effects.append(self._take_snapshot(base))
-        if self.epochs.dirty:
-            effects.append(self._write_epochs())
-        if self.recovery_point >= base:
-            # A checkpoint may say already that the next segment begins at the recovery point. Recovery then trusts the
-            # files of this one, so they are made durable before that segment exists. Its records are durable.
-            effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
-        self.segments.append(Segment(self.directory, base, now_ms))
-        self._entries_unsynced = True
-        self._saved = False
-        return effects
-
-    def _take_snapshot(self, offset: int) -> Effect:
-        self._snapshots.add(offset)
-        return Append(segment_path(self.directory, offset, SNAPSHOT), 0, (self.producers.encode(),))
-
-    def _write_epochs(self) -> Effect:
-        self.epochs.dirty = False
-        return WriteFile(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.encode())
-
-    def flush(self) -> tuple[Effect, ...]:
-        """Return effects that make all decided appends durable. `recovery_point` moves at once: save it after them."""
-        return self._flush_below(self.next_offset)
-
-    def _flush_below(self, end: int) -> tuple[Effect, ...]:
-        """`end` is `next_offset` or a segment's base."""
-        if self.recovery_point >= end:
-            return ()
-        first, syncs = self._making_durable(end)
-        self._entries_unsynced = False
-        self.recovery_point = end
-        return (*first, *syncs)
-
-    def _making_durable(self, end: int) -> tuple[tuple[Effect, ...], list[Effect]]:
-        first = (self._write_epochs(),) if self.epochs.dirty else ()
-        syncs: list[Effect] = []
-        for segment in self.segments:
-            if segment.size and self.recovery_point < segment.next_offset <= end:
-                syncs += segment.sync(closed=segment is not self.segments[-1])
-        if self._entries_unsynced:
-            syncs.append(SyncDirectory(self.directory))
-        return first, syncs
-
-    def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
-        """Return where the closed segments end; effects in the order of all others, then syncs in any order, that make
-        them durable.
-
-        Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
-
-        Kafka: `UnifiedLog.roll`, which has the closed segment and the producers at its end flushed in the background.
-        """
-        end = self.segments[-1].base_offset
-        return (end, *(self._making_durable(end) if self.recovery_point < end else ((), [])))
-
-    def synced(self, end: int) -> None:
-        """Note that the effects and syncs of `unsynced` are performed."""
-        self.recovery_point = max(self.recovery_point, end)
-
-    def close(self) -> tuple[Effect, ...]:
-        """Return the effects of a clean shutdown. The log accepts no append afterwards."""
-        active = self.segments[-1]
-        if self.next_offset == 0:
-            return ()  # nothing was ever in it: what made it is durable, and no epoch of it counts
-        if self._saved and not self.epochs.dirty:
-            return self.flush()
-        effects: list[Effect] = []
-        if active.size:
-            effects += active.close(self.config)
-        effects.append(self._take_snapshot(self.next_offset))
-        if self.epochs.dirty:
-            effects.append(self._write_epochs())
-        effects += self.flush()
-        if active.size:
-            effects += active.sync(closed=True)
-        effects.append(SyncDirectory(self.directory))
-        self._saved = True
-        return tuple(effects)
-
-    def mark_saved(self) -> None:
-        """Note that the files are as `close` leaves them, so that `close` writes nothing."""
-        self._saved = True
-        self._entries_unsynced = False
 
     # Reading
 
