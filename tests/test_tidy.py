@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.definitions import called_by_us, class_bases, defined_names, used_names
 from tests.naming import (
     names_say_what_things_are,
     partitions_have_one_identity,
@@ -430,58 +431,16 @@ def test_no_definition_is_for_tests_alone() -> None:
         name
         for file in sources()
         if not file.path.startswith("tests/")
-        for name in used_names(file)
+        for name in used_names(file.tree)
     }
     unused = {}
-    for file in sources():
-        if file.path.startswith("src/stratalog/") and not file.is_generated:
-            for name, line in called_by_us(file.tree):
+    ours = [file for file in sources() if file.path.startswith("src/stratalog/")]
+    bases = class_bases(file.tree for file in ours)
+    for file in ours:
+        if not file.is_generated:
+            for name, line in called_by_us(file.tree, bases):
                 if name not in called:
                     unused[name] = f"{file.path}:{line}: {name}"
     complaints = [place for name, place in unused.items() if name not in NEXT]
     assert not complaints, "\n" + "\n".join(complaints)
     assert NEXT.keys() - unused.keys() == set(), "these have callers now: take them out of NEXT"
-
-
-def used_names(file: Source) -> Iterator[str]:
-    """Names that code reads, also those in strings: annotations, entry points, names for `getattr`."""
-    for node in ast.walk(file.tree):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
-                yield name
-            case ast.Constant(value=str(text)):
-                yield from re.findall(r"\w+", text)
-
-
-def called_by_us(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Functions and methods with their lines; not those of a class with a base, which a library may call."""
-    for node in tree.body:
-        members = [node]
-        if isinstance(node, ast.ClassDef):
-            members = [] if node.bases else node.body
-        for member in members:
-            if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if not (member.name.startswith("__") or registered(member)):
-                yield member.name, member.lineno
-
-
-def registered(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator that is called, such as a command's, has taken the function."""
-    return any(isinstance(decorator, ast.Call) for decorator in function.decorator_list)
-
-
-def defined_names(node: ast.stmt) -> list[str]:
-    """Names that a statement of a module binds; what a decorator registers is in use already."""
-    match node:
-        case (
-            ast.FunctionDef(name=name, decorator_list=[])
-            | ast.AsyncFunctionDef(name=name, decorator_list=[])
-        ):
-            return [name]
-        case ast.ClassDef(name=name):
-            return [name]
-        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            return [] if name.startswith("__") else [name]
-        case _:
-            return []

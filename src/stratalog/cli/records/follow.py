@@ -113,15 +113,16 @@ class Following:
         client: "Client",
         wanted: Wanted,
         positions: dict[int, int],
+        ends: dict[int, int],
         printer: "Printer",
         commit: "Callable[[Offsets], Awaitable[bool]]",
     ) -> None:
-        """Use `of`."""
+        """Begin at `positions`; end at `ends`, or never where they name no end. `of` looks both up."""
         self._client = client
         self._wanted = wanted
         self._positions = positions  # behind what was printed
         self._kept = dict(positions)
-        self._ends: dict[int, int] = {}
+        self._ends = ends
         self._printer = printer
         self._commit = commit
 
@@ -141,12 +142,10 @@ class Following:
         positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
         if wanted.group is not None:
             positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
-        following = cls(client, wanted, positions, printer, commit)
+        ends: dict[int, int] = {}
         if wanted.until_end:
-            following._ends = await first_offsets(
-                client, wanted.topic, partitions, "end", isolation
-            )
-        return following
+            ends = await first_offsets(client, wanted.topic, partitions, "end", isolation)
+        return cls(client, wanted, positions, ends, printer, commit)
 
     async def run(self, still_ours: Callable[[], Awaitable[bool]]) -> bool:
         """Print until there is enough (True), or until the partitions are no longer ours (False)."""
