@@ -11,7 +11,7 @@ import typer
 
 from stratalog.cli import pipeline
 from stratalog.cli.cluster import config, group, log, topic
-from stratalog.cli.node import demo, restore, server, storage
+from stratalog.cli.node import cluster, demo, restore, server, storage
 from stratalog.cli.records import consume, produce
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 app.command("server")(server.server)
 app.add_typer(storage.storage_app, name="storage")
+app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(topic.topic_app, name="topic")
 app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")

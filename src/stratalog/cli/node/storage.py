@@ -4,12 +4,15 @@ In: a broker's settings. Out: a formatted directory, a table, or a repaired log.
 broker holds, and keeps a copy of all that it cuts.
 """
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli.node.serving import load_config
 from stratalog.cli.shared.terminal import Json, Overrides, PropertiesFile, note, show, show_json
+
+if TYPE_CHECKING:
+    from stratalog.config import BrokerConfig
 
 storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
 
@@ -32,17 +35,29 @@ def format_storage(
 
     Example: strata storage format server.properties
     """
+    config = load_config(properties, override)
+    if cluster_id is not None:
+        check_cluster_id(cluster_id)
+    for line in format_directories(config, cluster_id, ignore_formatted=ignore_formatted):
+        note(line)
+
+
+def format_directories(
+    config: "BrokerConfig", cluster_id: str | None, *, ignore_formatted: bool
+) -> list[str]:
+    """Format the empty log directories, with a new cluster id where None is given; a line for each directory.
+
+    Raises UserError where one is held by a broker, formatted already or of another cluster.
+    """
     from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemEntropy
     from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
     from stratalog.errors import UserError
 
-    config = load_config(properties, override)
-    entropy = SystemEntropy()
-    if cluster_id is not None:
-        check_cluster_id(cluster_id)
+    entropy, node_id = SystemEntropy(), config.int("node.id")
     check_distinct(config.log_dirs)
     disks = {path: locked_disk(path) for path in config.log_dirs}
+    lines = []
     try:
         metas = {path: read_meta(path, disk) for path, disk in disks.items()}
         cluster_ids = {meta.cluster_id for meta in metas.values() if meta is not None}
@@ -54,19 +69,21 @@ def format_storage(
         chosen = cluster_id or (
             cluster_ids.pop() if len(cluster_ids) == 1 else new_cluster_id(entropy)
         )
-        if cluster_ids - {chosen}:
-            raise UserError(
-                f"a log directory belongs to cluster {(cluster_ids - {chosen}).pop()} already"
-            )
+        for path, meta in metas.items():
+            if meta is not None and meta.cluster_id != chosen:
+                raise UserError(
+                    f"log directory {path} belongs to cluster {meta.cluster_id}, not to {chosen}"
+                )
         for path, disk in disks.items():
             if metas[path] is None:
-                format_directory(path, disk, config.int("node.id"), chosen, entropy)
-                note(f"formatted {path} for node {config.int('node.id')} of cluster {chosen}")
+                format_directory(path, disk, node_id, chosen, entropy)
+                lines.append(f"formatted {path} for node {node_id} of cluster {chosen}")
             else:
-                note(f"left {path} as it is")
+                lines.append(f"left {path} as it is")
     finally:
         for disk in disks.values():
             disk.close()
+    return lines
 
 
 def check_cluster_id(text: str) -> None:
