@@ -37,8 +37,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
 
     - `since` (inclusive) and `until` (exclusive) bound the records' own timestamps, whatever order they have. Each is
       a time with a zone, ISO 8601, milliseconds since 1970, or a timedelta back from now.
-    - `partitions`: only these. `offsets`: only these partitions, each from the first offset to before the second;
-      None: as far as the log goes.
+    - `partitions`: read only these. `offsets`: read only these partitions, each from the first offset to before the
+      second; None means the end of the log.
     - `columns`: some of key, value, topic, partition, offset, timestamp, timestampType, headers.
     - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
       transaction begins.

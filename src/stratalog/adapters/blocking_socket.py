@@ -32,14 +32,14 @@ class BlockingStream:
                 views[first] = views[first][sent:]
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Return bytes received, at least one; 0 when the peer has closed."""
+        """Receive into the buffer; return the number of bytes, at least one, or 0 once the peer has closed."""
         return self._socket.recv_into(buffer)
 
     def close(self) -> None:
         self._socket.close()
 
     def __del__(self) -> None:
-        """Close with the last reference: a process drops idle clients while other code may still hold them."""
+        """Close with the last reference: a process drops idle clients that other code may still use."""
         self._socket.close()
 
 

@@ -42,7 +42,9 @@ _IN_ENVIRONMENT: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("AZURE_SKIP_SIGNATURE",),
     ),
 }
-"""The variables, all of one row together, that obstore takes keys from before it asks a metadata service."""
+"""Environment variables from which obstore takes keys before it asks a metadata service; each row needs all of its
+variables.
+"""
 _FLAGS: Final = (
     "AWS_SKIP_SIGNATURE",
     "GOOGLE_SKIP_SIGNATURE",
@@ -60,7 +62,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AccessKeys:
-    """What signs a request to S3. Never printed."""
+    """The keys that sign a request to S3. Never printed."""
 
     access_key_id: str
     secret_access_key: str
@@ -68,10 +70,10 @@ class AccessKeys:
 
 
 def find_keys(at: BucketUrl, environment: Mapping[str, str] = os.environ) -> str:
-    """Return where the store's keys are, as a message names the place.
+    """Return the place of the store's keys, for messages.
 
-    Raises UserError, which says where it looked, if there are none: obstore would ask a cloud's metadata service then,
-    and only `credentials=instance` in the URL allows that.
+    Raises UserError, with the places it searched, where there are no keys. Without that error obstore would ask a
+    cloud's metadata service, which only `credentials=instance` in the URL allows.
     """
     if at.credentials_file is not None:
         profile = f"profile [{at.profile}] of " if at.scheme == "s3" else ""

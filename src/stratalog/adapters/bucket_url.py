@@ -3,8 +3,8 @@
 In: a URL's text, the environment. Out: a `BucketUrl`. It sends no request. A URL is printed and logged, so this module
 refuses a URL that holds keys, and its errors repeat neither a query nor a user name.
 
-One URL says all there is to say about a store, so a broker's `tier.url`, a command's argument and a Spark option are
-the same text. `docs/stores.md` lists the settings for people.
+One URL holds every setting of a store, so a broker's `tier.url`, a command's argument and a Spark option are the same
+text. `docs/stores.md` lists the settings for people.
 """
 
 import os
@@ -40,7 +40,7 @@ _FROM_ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
     "credentials_file": ("AWS_SHARED_CREDENTIALS_FILE",),
     "profile": ("AWS_PROFILE",),
 }
-"""What the environment says of an S3 bucket, by the URL's names; the first variable that is set counts."""
+"""Environment variables for an S3 bucket, by the URL's setting; the first variable that is set counts."""
 _BUCKET: Final = re.compile(r"[\w.$-]+", re.ASCII)
 _ENDPOINT: Final = re.compile(
     r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[\w./-]*)?", re.ASCII
@@ -73,7 +73,7 @@ class BucketUrl:
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a store's URL. Raises UserError where it is no URL, or where it may hold keys."""
+    """Return the parts of a store's URL. Raises UserError for text that is no URL, or that may hold keys."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -125,7 +125,9 @@ def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> B
 
 
 def _add_from_environment(settings: dict[str, str], environment: Mapping[str, str]) -> None:
-    """Add what the URL of an S3 bucket leaves out. Keys in the environment beat a file of keys that it names."""
+    """Add settings that the URL of an S3 bucket leaves out. Keys in the environment beat a file of keys that it
+    names.
+    """
     for setting, names in _FROM_ENVIRONMENT.items():
         value = next((environment[name] for name in names if environment.get(name)), None)
         if value is None or (setting == "credentials_file" and environment.get(_KEY_ID)):

@@ -50,15 +50,15 @@ PASSING = (
 """Errors on which to retry: no node answered, too few did, or a node is overloaded."""
 
 LASTING = (cassandra.DriverException, ValueError, TypeError)
-"""What will be the same next time: no permission, no such column, a value that has no place in it."""
+"""Permanent errors: no permission, no such column, a value that does not fit the column."""
 
 RECONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """How to come in: a user and a password, a file with the authority that signed the servers' certificates, each None
-    where there is none. Never printed.
+    """Credentials: a user and a password, and a file with the authority that signed the servers' certificates; each may
+    be None. Never printed.
     """
 
     user: str | None
@@ -91,8 +91,8 @@ def pause(seconds: float) -> None:
 class CassandraSession:
     """Connected to a cluster through `hosts` (name and port; all of one port).
 
-    `datacenter`: whose nodes are asked, None for that of the first host that answers. `consistency` as in CQL:
-    `LOCAL_QUORUM`. Raises Unavailable where no node answers, UserError where the login is refused.
+    `datacenter`: the data centre whose nodes receive requests; None: that of the first host that answers. `consistency`
+    as in CQL: `LOCAL_QUORUM`. Raises Unavailable where no node answers, UserError where the login is refused.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class CassandraSession:
             load_balancing_policy=TokenAwarePolicy(near),
             consistency_level=cassandra.ConsistencyLevel.name_to_value[consistency],
             request_timeout=timeout_s,
-            retry_policy=FallthroughRetryPolicy(),  # the caller's business
+            retry_policy=FallthroughRetryPolicy(),  # the caller handles this
             row_factory=tuple_factory,
         )
         auth = None
@@ -138,7 +138,7 @@ class CassandraSession:
         self._cluster.shutdown()
 
     def run(self, statement: str) -> None:
-        """A statement that has no rows for an answer. Raises Unavailable, UserError."""
+        """Run a statement that returns no rows. Raises Unavailable, UserError."""
         for _ in self.rows(statement):
             pass
 
@@ -167,12 +167,12 @@ class CassandraSession:
         return Shape({name: kind for name, kind, _ in found}, key)
 
     def has_keyspace(self, keyspace: str) -> bool:
-        """Raises Unavailable, UserError."""
+        """Return whether the keyspace exists. Raises Unavailable, UserError."""
         question = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
         return any(self.rows(question, (keyspace,)))
 
     def insert(self, statement: str) -> PreparedStatement:
-        """Return a statement with `?` for values, as `write` takes it. Raises Unavailable, UserError."""
+        """Prepare a statement with `?` for values, for `write`. Raises Unavailable, UserError."""
         try:
             return self._session.prepare(statement)
         except (*PASSING, *LASTING) as error:
@@ -181,8 +181,8 @@ class CassandraSession:
     def write(
         self, insert: PreparedStatement, rows: Sequence[Sequence[Any]], concurrency: int
     ) -> list[Failed]:
-        """Write each row, at most `concurrency` of them under way at once; returns those that failed. None in a row
-        leaves its column alone.
+        """Write each row, at most `concurrency` at a time; return the rows that failed. None in a row leaves its column
+        alone.
         """
         failed: list[Failed] = []
         under_way: deque[tuple[Sequence[Any], ResponseFuture]] = deque()
@@ -209,7 +209,7 @@ class CassandraSession:
 
 
 def _failure(error: BaseException) -> BaseException:
-    """The failure as one of ours; what is a bug stays what it is."""
+    """Return the failure as one of this project's errors; a bug stays as it is."""
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         causes = [cause for cause in error.errors.values() if not isinstance(cause, PASSING)]
         if causes and all(isinstance(cause, LASTING) for cause in causes):
@@ -222,7 +222,7 @@ def _failure(error: BaseException) -> BaseException:
 
 
 def _reason(error: BaseException) -> str:
-    """One line. The driver's own may have many, and tuples for texts."""
+    """Return the reason in one line. The driver's own text may have many lines, and tuples."""
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict) and error.errors:
         host, cause = next(iter(error.errors.items()))
         return f"no host answers: {host}: {_reason(cause)}"

@@ -53,7 +53,7 @@ _trust: Final = threading.Lock()
 
 
 class CloudStore:
-    """`ports.ObjectStore` over obstore. Raises UserError for a URL that is wrong, and where no keys are found."""
+    """`ports.ObjectStore` over obstore. Raises UserError for a wrong URL, and for missing keys."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -66,7 +66,7 @@ class CloudStore:
             raise UserError(f"{url}: {reason_of(str(error))}") from None
 
     def put(self, path: str, chunks: Iterable[Buffer]) -> None:
-        # What fits into one part goes up in one request instead of three.
+        # An object that fits into one part takes one request instead of three.
         source = iter(chunks)
         first: list[Buffer] = []
         size = 0
@@ -83,8 +83,8 @@ class CloudStore:
         failures: list[BaseException] = []
 
         def pieces() -> Iterator[Buffer]:
-            # obstore would wrap what the source raises; the upload fails either way, and the source's own error is
-            # what the caller must see.
+            # obstore would wrap an error of the source; the upload fails either way, and the source's own error is the
+            # one that the caller must see.
             try:
                 for chunk in chunks:
                     if len(chunk):
@@ -168,14 +168,14 @@ class CloudStore:
             with self._failures(path):
                 return int(obstore.head(self._store, path)["size"])
         except FileNotFoundError:
-            # Such an answer has no body, so it may mean anything: asking for a byte tells a missing object from
+            # This answer has no body and is ambiguous: a request for one byte distinguishes a missing object from
             # revoked keys and a missing bucket.
             with self._failures(path):
                 obstore.get_range(self._store, path, start=0, length=1)
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # Object stores list by whole path segments through obstore, so a name's beginning is matched here.
+        # obstore lists by whole path segments, so this code matches the beginning of a name.
         folder = prefix.rpartition("/")[0]
         with self._failures(prefix, in_bucket=True):
             for page in obstore.list(self._store, prefix=folder or None):
@@ -194,7 +194,9 @@ class CloudStore:
                 self._delete_singly(batch)
 
     def _delete_singly(self, batch: Sequence[str]) -> None:
-        """Stores without a batch call fail as a whole where one of the objects is missing."""
+        """Delete objects one by one. Stores without a batch call fail as a whole where one of the objects is
+        missing.
+        """
         for path in batch:
             try:
                 with self._failures(path):
@@ -204,7 +206,7 @@ class CloudStore:
 
     @contextmanager
     def _failures(self, path: str, *, in_bucket: bool = False) -> Iterator[None]:
-        """The port's exceptions for obstore's. `in_bucket`: only the bucket itself can be missing, and a
+        """Translate obstore's exceptions into the port's. `in_bucket`: only the bucket itself can be missing, and a
         missing bucket is no missing object.
         """
         try:
@@ -216,18 +218,18 @@ class CloudStore:
             missing = isinstance(error, NotFoundError | FileNotFoundError)
             code = error_code(text)
             where = f"{path} in {self.url}"
-            # `from None`: obstore's own text may hold what must not be printed.
+            # `from None`: obstore's own text may hold secrets.
             if code in _BUCKET_CODES or (missing and in_bucket and code is None):
                 raise _NoBucketError(f"{where}: no such bucket") from None
             if missing and not in_bucket and code in _OBJECT_CODES:
                 raise FileNotFoundError(where) from None
-            # Some servers answer a key that they do not know with 404 too: that is no missing object.
+            # Some servers also answer an unknown access key with 404: that is no missing object.
             keys = f"; the keys are from {self._keys}" if is_refusal(text) else ""
             raise Unavailable(f"{where}: {reason_of(text)}{keys}") from None
 
 
 class _NoBucketError(Unavailable):
-    """The bucket itself is missing: it may come, or be created."""
+    """The bucket itself is missing: an operator or this process may create it later."""
 
 
 def _opened(at: BucketUrl) -> Any:
@@ -274,12 +276,12 @@ def _virtual_endpoint(at: BucketUrl) -> str | None:
 
 
 class _KeysFromFile:
-    """Keys read again every few minutes, so that a file that is replaced counts without a restart."""
+    """Keys from a file, read again every few minutes, so that a replaced file takes effect without a restart."""
 
     def __init__(self, at: BucketUrl) -> None:
         assert at.credentials_file is not None
         self._path, self._profile = at.credentials_file, at.profile
-        self()  # a file without keys is one line of error, now
+        self()  # a file without keys fails now, with one line
 
     def __call__(self) -> dict[str, Any]:
         keys = read_access_keys(self._path, self._profile)
@@ -295,7 +297,7 @@ class _KeysFromFile:
 def _trusting(ca_file: str | None) -> Iterator[None]:
     """Have the client that is built inside trust the authorities in `ca_file`, and those only.
 
-    obstore has no setting for it; what it is built on reads this variable while it builds a client, and never again.
+    obstore has no setting for this; its HTTP client reads this variable only while a client is built.
     """
     if ca_file is None:
         yield

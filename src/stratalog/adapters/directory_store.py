@@ -35,7 +35,7 @@ _INCOMING: Final = ".~incoming"
 _STALE_SECONDS: Final = 24 * 60 * 60
 _PIECE_BYTES: Final = 4 << 20
 _DIRECT_FROM: Final = 1 << 20
-"""What is smaller is soon read again, if at all, and soon written: a manifest, say."""
+"""Smaller objects use the page cache: they are written quickly, and read soon or never (a manifest, for example)."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync does not reach the drive
 
@@ -63,7 +63,7 @@ class DirectoryStore:
             try:
                 os.link(temporary, full)
             except FileExistsError:
-                # The winner may not have synced its name yet, and the loser acts on what it reads there.
+                # The winner may not have synced its name yet, and the loser acts on the winner's object.
                 _sync_folder(os.path.dirname(full))
                 raise AlreadyExists(path) from None
             finally:
@@ -126,7 +126,9 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _failures(self, path: str, *, writing: bool = False) -> Iterator[None]:
-        """The port's exceptions for the system's. A folder that is missing when writing is no missing object."""
+        """Translate the system's exceptions into the port's. A folder that is missing during a write is no missing
+        object.
+        """
         try:
             yield
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -137,9 +139,9 @@ class DirectoryStore:
             raise Unavailable(f"{path} in {self.url}: {error.strerror or error}") from error
 
     def _write(self, path: str, chunks: Iterable[Buffer]) -> str:
-        """Write a synced temporary file beside the object; returns its name.
+        """Write and sync a temporary file beside the object; return its name.
 
-        What `chunks` raises is its own: a failing log directory is not a failing bucket.
+        Errors of `chunks` pass through: a failing log directory is not a failing bucket.
         """
         folder = os.path.dirname(self._full(path))
         temporary = os.path.join(self._incoming, uuid.uuid4().hex)
@@ -175,7 +177,7 @@ class DirectoryStore:
     def _make_durable(self, folder: str) -> None:
         """Create a folder below the root and sync every name on the way to it.
 
-        Another process may have made some of them a moment ago and not synced yet, so all are, once a process.
+        Another process may have created some of them without a sync yet, so each process syncs all of them once.
         """
         if folder in self._durable:
             return
@@ -185,15 +187,15 @@ class DirectoryStore:
             try:
                 _sync_folder(parent)
             except PermissionError:
-                break  # far above the root: not ours to make, so not ours to sync
+                break  # far above the root: this store did not create the folder, so it does not sync it
             current = parent
         self._durable.add(folder)
 
 
 class _Pieces:
-    """Gathers what is written to a new file into whole pieces of aligned memory, which can go around the page cache.
+    """Gather writes to a new file into whole pieces of aligned memory, which can bypass the page cache.
 
-    While one is filled the one before is written: by a thread, once there are two.
+    A thread writes one piece while the caller fills the next.
     """
 
     def __init__(self, fd: int) -> None:
@@ -207,7 +209,7 @@ class _Pieces:
         self._may_be_direct = _DIRECT != 0
 
     def add(self, view: memoryview) -> None:
-        """Write, now or with a later call. Raises what an earlier write raised."""
+        """Write, now or with a later call. Raises the error of an earlier write."""
         while view:
             if self._filling is None:
                 self._filling = mmap.mmap(-1, _PIECE_BYTES)  # such memory begins with a page
@@ -219,7 +221,7 @@ class _Pieces:
             view = view[taken:]
 
     def end(self) -> None:
-        """Write what is left, which may be no whole piece."""
+        """Write the rest, which may be less than a piece."""
         self._wait()
         if self._filling is None:
             return
@@ -234,7 +236,7 @@ class _Pieces:
                 self._write(left[pages:])
 
     def close(self) -> None:
-        """Whether it ended or failed."""
+        """Release the memory and the thread, after success and failure alike."""
         if self._thread is not None:
             self._thread.shutdown()
         for held in (self._filling, self._spare):
@@ -242,7 +244,7 @@ class _Pieces:
                 held.close()
 
     def _hand_on(self) -> None:
-        """Have the full piece written, and fill the other one."""
+        """Pass the full piece to the writing thread, and fill the other one."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="write-piece")
             self._spare = mmap.mmap(-1, _PIECE_BYTES)
@@ -268,7 +270,7 @@ class _Pieces:
                     except OSError as error:
                         if error.errno != errno.EINVAL or not self._direct:
                             raise
-                        self._go_through_cache()  # not in such pieces, or on from within a page
+                        self._go_through_cache()  # not in whole pieces, or not from the start of a page
 
     def _go_direct(self) -> None:
         try:

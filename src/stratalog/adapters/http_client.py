@@ -24,7 +24,7 @@ class Credentials:
     password: str
 
     def header(self) -> str:
-        """For `Authorization` (RFC 7617, in UTF-8)."""
+        """Return the value of the `Authorization` header (RFC 7617, in UTF-8)."""
         return "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
@@ -71,9 +71,9 @@ class HttpClient:
     def request(
         self, method: str, path: str, body: bytes = b"", kind: str = "application/json"
     ) -> Answer:
-        """One request; after a failure the next goes to another host.
+        """Send one request; after a failure the next one goes to another host.
 
-        Raises Unavailable where nothing, or only a part, came back; UserError where a certificate is not to be trusted.
+        Raises Unavailable without a complete answer, and UserError for a certificate that is not trusted.
         """
         turn = self._turn % len(self._pools)
         pool, host = self._pools[turn], self._hosts[turn]
@@ -87,7 +87,7 @@ class HttpClient:
             self._turn = turn + 1
             raise Unavailable(f"{host}: {str(reason) or type(reason).__name__}") from error
         if not any(name in answer.headers for name in ("content-length", "transfer-encoding")):
-            # Cut off within its headers, an answer looks whole and empty.
+            # An answer that is cut off within its headers looks complete and empty.
             self._turn = turn + 1
             raise Unavailable(f"{host}: an answer that does not say how long it is")
         return Answer(answer.status, answer.data)
@@ -99,7 +99,7 @@ class HttpClient:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the failure itself: urllib3 wraps the system's words in its own."""
+    """Return the innermost error, because urllib3 wraps the system's errors in its own."""
     while error.__cause__ is not None or error.__context__ is not None:
         inner = error.__cause__ or error.__context__
         assert inner is not None, "one of them is there"

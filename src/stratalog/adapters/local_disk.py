@@ -26,7 +26,7 @@ _OPEN_FILES_MAX: Final = 512
 _VECTORS_MAX: Final = 1024  # IOV_MAX on Linux and macOS
 _NO_WAIT: Final = getattr(
     os, "RWF_NOWAIT", None
-)  # Linux only: elsewhere nothing is known to be cached
+)  # Linux only: other systems do not report cached pages
 
 _KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: readers and recovery go by a file's length
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ _TOGETHER_FROM: Final = 256
 
 
 def _syncfs() -> "Callable[[int], int] | None":
-    """Linux's, from 5.8 on: before, it did not report failed writes."""
+    """Return Linux's `syncfs`, from 5.8 on: earlier kernels did not report failed writes."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version is None or tuple(map(int, version.groups())) < (5, 8):
         return None
@@ -77,14 +77,15 @@ class LocalDisk:
         os.makedirs(self.root, exist_ok=True)
         self._files: dict[str, _File] = {}
         self._guard = threading.Lock()
-        self._renames = 0  # how often a path may have changed its meaning
+        self._renames = 0  # counts the changes after which a path may mean another file
         self._lock_fd = -1
 
     def append(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         self._write(self._file(path, create=True), position, buffers)
 
     def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
-        # RWF_NOWAIT would say more, but ext4 knows it for reads only, and XFS refuses whenever a file's time is due.
+        # RWF_NOWAIT would be more exact, but ext4 supports it for reads only, and XFS refuses whenever it must update a
+        # file's time.
         file = self._files.get(path)
         if file is None:
             return False  # opening may wait for the drive
@@ -140,8 +141,8 @@ class LocalDisk:
         try:
             count = os.preadv(file.fd, [target], position, _NO_WAIT)
         except OSError:
-            return None  # cold, or a file system that cannot tell: the reader thread finds out
-        return target if count == size else None  # not copied: it is large
+            return None  # not cached, or the file system cannot answer: a reader thread finds out
+        return target if count == size else None  # without a copy, because the data is large
 
     def write_file(self, path: str, data: Buffer) -> None:
         full = self._full(path)
@@ -168,8 +169,8 @@ class LocalDisk:
     def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
-        # One by one, each waits for the drive once or twice: 10,000 partitions took minutes. All that a file system
-        # has not written yet may be more than ours, so a few are not worth it.
+        # Synced one by one, each file waits for the drive once or twice: 10,000 partitions took minutes. `syncfs` also
+        # writes other processes' data of the file system, so a few files are synced singly.
         count = len(files) + len(synced) + len(synced_directories)
         if _SYNCFS is None or self._lock_fd < 0 or count < _TOGETHER_FROM:
             for path, data in files.items():
@@ -271,7 +272,7 @@ class LocalDisk:
         return file
 
     def _drop(self, path: str) -> None:
-        """Forget descriptors of `path` and below, after it has ceased to mean what it did."""
+        """Forget descriptors of `path` and of files below it, after a rename or a deletion."""
         below = path + "/"
         with self._guard:
             self._renames += 1
@@ -280,7 +281,7 @@ class LocalDisk:
 
     def _sync_all(self) -> None:
         assert _SYNCFS is not None
-        # The lock is open from the beginning: through it the system reports every write that failed since.
+        # The lock file is open from the start: through its descriptor the system reports every failed write since then.
         if _SYNCFS(self._lock_fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), self.root)

@@ -16,7 +16,7 @@ _STANDARD_OUTPUT: Final = 1
 
 
 class _Output:
-    """What structlog writes to. Unbuffered, or the text that failed would be tried again at the exit."""
+    """The file for structlog. It does not buffer, because Python would retry the failed text at exit."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -24,9 +24,9 @@ class _Output:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is buffered."""
 
 
 def keep_logging() -> None:
-    """Have structlog write its lines to this process's standard output, and go on where that fails."""
+    """Let structlog write its lines to this process's standard output, and continue where that fails."""
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(_Output()))  # type: ignore[arg-type]

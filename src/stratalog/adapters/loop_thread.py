@@ -21,7 +21,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Return the coroutine's result. Raises what it raises, TimeoutError after `timeout_s`."""
+        """Return the coroutine's result. Raises the coroutine's error, or TimeoutError after `timeout_s`."""
         done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return done.result(timeout_s)
 

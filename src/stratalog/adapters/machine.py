@@ -37,7 +37,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 def _rate(step: Callable[[], int], seconds: float) -> float:
-    """What `step` says it did, per second, over at least one of them."""
+    """Return the sum of `step`'s results per second, over at least one call."""
     done = 0
     began = now = time.perf_counter()
     while now - began < seconds or not done:
@@ -47,7 +47,7 @@ def _rate(step: Callable[[], int], seconds: float) -> float:
 
 
 def copied_bytes_s(seconds: float) -> float:
-    """Memory to memory, more than caches hold."""
+    """Return the speed of copies in memory, of more bytes than caches hold."""
     source, target = memoryview(bytearray(_COPY_BYTES)), memoryview(bytearray(_COPY_BYTES))
 
     def copy() -> int:
@@ -58,7 +58,7 @@ def copied_bytes_s(seconds: float) -> float:
 
 
 def crc32c_bytes_s(seconds: float) -> float:
-    """The checksum of record batches."""
+    """Return the speed of the checksum of record batches."""
     data = os.urandom(_CHUNK)
 
     def check() -> int:
@@ -69,7 +69,7 @@ def crc32c_bytes_s(seconds: float) -> float:
 
 
 def python_calls_s(seconds: float) -> float:
-    """Calls of a small Python function: one core's budget."""
+    """Return how many times a second one core calls a small Python function."""
 
     def small(one: int, other: int) -> int:
         return one + other
@@ -94,7 +94,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 def loopback_bytes_s(seconds: float) -> float:
-    """From one thread to another through TCP."""
+    """Return the speed of TCP from one thread to another."""
     near, far = _pair()
     sink = bytearray(_SOCKET_CHUNK)
 
@@ -147,8 +147,8 @@ def loopback_round_trip_s(seconds: float) -> float:
 
 
 def file_bytes_s(directory: str, seconds: float, size_limit: int) -> tuple[float, float, float]:
-    """(written to the page cache, read from it, written and synced once at the end) of a file of at most `size_limit`
-    bytes in `directory`. Raises OSError.
+    """Return the speeds of writes to the page cache, of reads from it, and of writes with one sync at the end. The file
+    has at most `size_limit` bytes and lies in `directory`. Raises OSError.
     """
     data = os.urandom(_CHUNK)
     with tempfile.TemporaryFile(dir=directory, prefix="strata-bench-", buffering=0) as file:

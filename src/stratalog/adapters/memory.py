@@ -1,4 +1,4 @@
-"""Tune how freed memory is kept and returned, and how often garbage is looked for.
+"""Tune how the process keeps and returns freed memory, and how often it collects garbage.
 
 In: nothing. Out: a C library that keeps freed buffers for reuse, but not hundreds of megabytes of them; a garbage
 collector that skips long-lived objects. Without glibc it leaves the C library as it is.
@@ -22,7 +22,9 @@ _GIVEN_BACK_FROM: Final = 40 << 20
 _STATM: Final = "/proc/self/statm"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _COLLECT_AFTER: Final = (10_000, 5, 80)
-"""More containers made than freed; collections of the youngest; of the middle. By default (700, 10, 10)."""
+"""Thresholds: containers made but not freed, collections of the youngest generation, of the middle one. Python's
+default: (700, 10, 10).
+"""
 
 
 class _MallocInfo(ctypes.Structure):
@@ -32,7 +34,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 def keep_freed_memory() -> None:
-    """Have up to 32 MiB of freed memory kept, whatever the size of its pieces."""
+    """Keep up to 32 MiB of freed memory, whatever the size of its pieces."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _KEPT_BYTES_MAX)
@@ -40,19 +42,19 @@ def keep_freed_memory() -> None:
 
 
 def collect_only_what_follows() -> None:
-    """Call once things are there that live as long as the process: the collector looks at what comes later alone."""
+    """Exclude the present objects from garbage collection. Call this once the long-lived objects exist."""
     gc.freeze()
 
 
 def collect_seldom() -> None:
-    """As `collect_only_what_follows`, and it does so later."""
+    """Do as `collect_only_what_follows`, and collect less often."""
     collect_only_what_follows()
     gc.enable()  # imports do without: `adapters/quick_start.py`
     gc.set_threshold(*_COLLECT_AFTER)
 
 
 class FreedMemory:
-    """The memory of this process that its C library has free and still holds.
+    """Memory that the process freed and its C library still holds.
 
     glibc gives back only the free end of its heap: one small piece that lives on above hundreds of freed megabytes
     keeps them all. Twenty groups with 400 MiB of member metadata left 400 MiB behind.
@@ -63,11 +65,12 @@ class FreedMemory:
         self._is_measurable = hasattr(self._libc, "mallinfo2") and os.path.exists(_STATM)
         if self._is_measurable:
             self._libc.mallinfo2.restype = _MallocInfo
-        self._apart = -1  # resident bytes that are none of the C library's, as last known
+        self._apart = -1  # resident bytes outside the C library, at the last measurement
         self._was_over = False
 
     def give_back(self) -> int:
-        """Give back what has been free since the last call, where it is a lot. Returns the bytes; called now and then.
+        """Return memory that has been free since the last call to the system, if it is a lot; return the number of
+        bytes. Call this now and then.
 
         Takes about a tenth of a millisecond a megabyte, in which the other threads' larger allocations wait.
         """

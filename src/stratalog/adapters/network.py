@@ -16,7 +16,7 @@ _BACKLOG = 1024
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes an event loop: uvloop's where it is installed; asyncio's own works too."""
+    """Return the function that creates an event loop: uvloop's where installed, else asyncio's."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - optional
     except ImportError:
@@ -33,12 +33,12 @@ class TcpListener:
     server: asyncio.AbstractServer
 
     async def close(self) -> None:
-        """Stop accepting. Connections already made are the protocol's to close."""
+        """Stop accepting. The protocol closes existing connections."""
         self.server.close()
 
 
 class TcpNetwork:
-    """`ports.Network` for real."""
+    """`ports.Network` over TCP sockets."""
 
     async def listen(
         self,

@@ -29,10 +29,10 @@ _SCHEMES: Final = "file:///path, memory://name, s3://bucket, gs://bucket, az://c
 
 
 def open_store(url: str) -> ObjectStore:
-    """Return the store at `url`, to which nothing is sent yet.
+    """Return the store at `url`, without sending a request.
 
-    Raises UserError, one line, for a URL that is none of ours or holds keys, and where no keys are found. Opening one
-    `memory://` URL twice in a process gives one store.
+    Raises UserError, one line, for an unknown or malformed URL, for a URL that holds keys, and for missing keys.
+    Opening one `memory://` URL twice in a process gives one store.
     """
     parts = split_url(url)
     if parts.scheme == "file":
@@ -40,7 +40,7 @@ def open_store(url: str) -> ObjectStore:
             raise UserError(f"{shown(url)}: a directory is written file:///absolute/path")
         if parts.query:
             raise UserError(f"{shown(url)}: a directory has no settings; write ? as %3F in a path")
-        # Here so that a broker without a bucket starts without it; likewise below.
+        # Imported here so that a broker without a bucket starts without this code; likewise below.
         from stratalog.adapters.directory_store import DirectoryStore  # noqa: PLC0415
 
         return DirectoryStore(unquote(parts.path))

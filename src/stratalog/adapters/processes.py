@@ -7,7 +7,7 @@ Each thread of a small pool talks to one process of its own through the process'
 at a time. A process ends when its input closes, so none outlives a broker that was killed. The first call that needs
 a process starts it.
 
-    python -m stratalog.adapters.processes      what such a process runs
+    python -m stratalog.adapters.processes      the command of each process
 """
 
 import pickle
@@ -29,7 +29,7 @@ _END_S: Final = 5.0
 
 
 class ProcessWorker:
-    """`ports.Worker` over `processes` processes; calls may overtake one another. Must be made on the event loop."""
+    """`ports.Worker` over `processes` processes; calls may overtake one another. Create it on the event loop."""
 
     def __init__(self, name: str, processes: int) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class ProcessWorker:
         return self._threads.submit(partial(self._exchange, call))
 
     async def close(self) -> None:
-        """End the processes once what is queued has run."""
+        """End the processes once all queued calls have run."""
         await self._threads.close()
         for process in self._idle:
             self._end(process)
@@ -86,7 +86,7 @@ class ProcessWorker:
         assert process.stdin is not None
         assert process.stdout is not None
         self._all.discard(process)
-        with suppress(OSError):  # it is gone already, with something unread
+        with suppress(OSError):  # the process has exited already, with unread input
             process.stdin.close()
         try:
             process.wait(_END_S)
@@ -104,7 +104,7 @@ def _write(stream: IO[bytes], value: Any) -> None:
 
 
 def _read(stream: IO[bytes]) -> Any:
-    """Return the next value; raises EOFError where the other side is gone."""
+    """Return the next value; raises EOFError once the other side has closed."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError

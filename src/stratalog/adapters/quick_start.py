@@ -1,7 +1,6 @@
-"""A server's start without what it does not need: garbage collection, colours for tracebacks, others' command lines.
+"""Start a server faster: no garbage collection, no coloured tracebacks, no command-line modules of libraries.
 
-In: nothing. Out: a process that imports the rest in less time. Only a process that is a server from its beginning to
-its end calls it.
+In: nothing. Out: faster imports. Only a process that serves for its whole life calls this.
 """
 
 import gc
@@ -12,7 +11,7 @@ from importlib.util import find_spec, module_from_spec
 
 
 def start_quickly() -> None:
-    """Call before the node is imported. `adapters.memory.collect_seldom` ends the time without a collector.
+    """Call before the import of the node. `adapters.memory.collect_seldom` turns the garbage collector on again.
 
     Importing makes a hundred thousand objects that stay, and the collector looked at them a hundred times.
     """
@@ -26,8 +25,8 @@ def _import_without(module: str, unneeded: str) -> None:
     """Import `module` as if `unneeded` were not installed.
 
     structlog imports rich and pygments to frame tracebacks with boxes: 70 modules, a tenth of a start. msgspec imports
-    typing_extensions for what Python 3.11's typing has: half a megabyte. None in `sys.modules` is Python's sign for a
-    module that cannot be imported.
+    typing_extensions for features that Python 3.11's typing has: half a megabyte. None in `sys.modules` is Python's
+    sign for a module that cannot be imported.
     """
     if module in sys.modules or unneeded in sys.modules:
         return
@@ -39,10 +38,11 @@ def _import_without(module: str, unneeded: str) -> None:
 
 
 def _import_extension(package: str, name: str) -> None:
-    """Import the extension module `name` of a package in the place of the package.
+    """Import the extension module `name` of a package instead of the whole package.
 
     crc32c's `__init__` imports argparse for a command and importlib.metadata for its version, with 30 modules behind
-    them: 1.4 MB. A server takes one function, which the extension has. A release without it is imported whole, later.
+    them: 1.4 MB. A server needs one function, which the extension has. Without that extension, a later import loads the
+    whole package.
     """
     found = find_spec(package) if package not in sys.modules else None
     if found is None or found.submodule_search_locations is None:

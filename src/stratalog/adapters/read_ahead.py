@@ -1,8 +1,8 @@
 """Run calls ahead of their consumer, on threads.
 
-In: blocking calls (range GETs), each with the bytes that it returns. Out: their results, in order, while the next
-calls already run. It never holds more than `bytes_max` of results that wait (except one larger result), and ends its
-threads when the iteration ends, early or not.
+In: blocking calls (range GETs), each with the bytes that it returns. Out: their results, in order, while the next calls
+already run. It never holds more than `bytes_max` of waiting results (except one larger result), and ends its threads
+with the iteration, however that ends.
 """
 
 from collections import deque
@@ -16,9 +16,9 @@ T = TypeVar("T")
 def read_ahead(
     calls: Iterable[tuple[int, Callable[[], T]]], bytes_max: int, at_once: int = 4
 ) -> Iterator[T]:
-    """Yield results of `calls` in order; `at_once` of them run beside each other. Raises what a call raised.
+    """Yield the results of `calls` in order; `at_once` of them run at a time. Raises the error of a call.
 
-    `calls` are gone through only as far as their bytes fit; what is being used counts no more.
+    A call starts only once its bytes fit; the result in use does not count.
     """
     pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="read-ahead")
     waiting: deque[tuple[int, Future[T]]] = deque()

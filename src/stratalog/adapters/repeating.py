@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeating(call: Callable[[], None], first_s: float, every_s: float) -> Iterator[None]:
-    """Make `call` after `first_s`, then each `every_s`, until the block ends. What it raises ends the repeating."""
+    """Run `call` after `first_s`, then each `every_s`, until the block ends. An error of `call` ends the repetition."""
     ended = threading.Event()
 
     def run() -> None:

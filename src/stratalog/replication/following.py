@@ -138,7 +138,7 @@ def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> Epo
 
 
 def _common_end(log: Log, diverging: EpochEndOffset) -> int:
-    """Return the offset to which the follower truncates: both logs agree below it, as far as epochs show."""
+    """Return the offset to which the follower truncates: the end of the newest epoch that both logs may share."""
     epoch, end = log.epochs.end_of(diverging.epoch, log.log_end_offset)
     if epoch == NO_EPOCH:
         return min(diverging.end_offset, log.log_end_offset)

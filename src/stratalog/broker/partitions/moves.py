@@ -121,7 +121,7 @@ class Moves:
         return [move for move in self._moves.values() if move.target is target]
 
     async def close(self) -> None:
-        """Cancel the moves, but finish those that are swapping: their assignment may be committed already."""
+        """Wait for the moves that are swapping: their assignment may be committed already."""
         if self._swaps:
             await asyncio.wait(self._swaps)
 
