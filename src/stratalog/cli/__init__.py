@@ -1,1 +1,1 @@
-"""The `strata` command: a person's words in, calls of the product and printed lines out; one module per noun."""
+"""The `strata` command: arguments in, calls of the product and printed lines out; one module per noun."""

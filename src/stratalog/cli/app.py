@@ -2,7 +2,7 @@
 
 In: nothing. Out: the application that reads a command line. It never does the work of a command.
 
-Only typer is imported here: what a command needs is imported when it runs, so that `strata --help` is quick.
+This module imports only typer. A command imports its own modules when it runs, so that `strata --help` is fast.
 """
 
 from typing import Annotated
@@ -18,7 +18,7 @@ from stratalog.cli.tier import commands as tier
 
 
 def kafkas_name(word: str) -> str:
-    """Return an option's name as help and docs have it: `--bootstrap` is accepted as Kafka's `--bootstrap-server`."""
+    """Return an option's name as help and docs show it: `--bootstrap` is accepted as Kafka's `--bootstrap-server`."""
     return "bootstrap-server" if word == "bootstrap" else word
 
 
@@ -50,7 +50,7 @@ app.command("demo")(demo.demo)
 
 
 def print_version(wanted: bool) -> None:
-    """For `--version`: print it and stop."""
+    """Print the version for `--version`, and stop."""
     if wanted:
         from importlib.metadata import version
 
@@ -70,4 +70,4 @@ def options(
         typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What holds for every command."""
+    """Read the options of every command."""

@@ -1,7 +1,7 @@
-"""`strata`: the command and the one place where its failures become a line.
+"""`strata`: run the command, and turn each failure into one line.
 
-In: a command line. Out: an exit code: 0, 1 where something looked at is not sound, 2 where a person must act. It
-never does the work of a command, and never prints a traceback for anything but a bug.
+In: a command line. Out: an exit code: 0; 1 where a check found damage; 2 where a person must act. It never does the
+work of a command, and never prints a traceback for anything but a bug.
 """
 
 import os
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 
 
 def main() -> None:
-    """Run the command line; exits."""
+    """Run the command line and exit."""
     code: object = 0
     try:
         code = exit_code(sys.argv[1:])
         if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output has enough. Python flushes once more at the end: into nothing.
+        # The reader closed the output. Python flushes once more at exit, into /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)  # type: ignore[arg-type]
 
 
 def exit_code(words: Sequence[str]) -> object:
-    """Run the command line and return its exit code; a failure is printed. Raises BrokenPipeError."""
+    """Run the command line, print a failure, and return the exit code. Raises BrokenPipeError."""
     try:
         run(words)
     except SystemExit as end:
@@ -45,11 +45,11 @@ def exit_code(words: Sequence[str]) -> object:
 _MEANINGS = {
     "KAFKA_STORAGE_ERROR": "the broker cannot use the disk of the partition; the broker's log says why"
 }
-"""What a code means that a broker may send without a message."""
+"""Messages for error codes that a broker may send without one."""
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Return what a person can act on, alone or in a task group; imported when something has failed."""
+    """Return the exceptions that a person can act on, alone or in a task group; imported only after a failure."""
     from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
 
     return Corrupt, Fenced, Rejected, Unavailable, UserError, OSError, BaseExceptionGroup
@@ -77,7 +77,7 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Do what the words say. A server is started without typer where that understands them the same."""
+    """Run the command of these arguments. A server starts without typer where that reads the arguments alike."""
     if words[:1] == ["server"]:
         from stratalog.cli.node.serving import plain_words, serve
 
@@ -87,7 +87,7 @@ def run(words: Sequence[str]) -> None:
             return
     from stratalog.cli.app import app
 
-    app(prog_name="strata")  # completion needs one name, however it was started
+    app(prog_name="strata")  # completion needs the same name for every way to start the command
 
 
 if __name__ == "__main__":

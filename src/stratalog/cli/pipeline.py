@@ -1,10 +1,11 @@
-"""`strata pipeline run DIR`: one update of a declarative pipeline, on a catalog that lasts.
+"""`strata pipeline run DIR`: run one update of a declarative pipeline, on a permanent catalog.
 
 In: a directory with a `spark-pipeline.yml` and its definitions; a state directory. Out: the pipeline's tables in
 STATE/warehouse, its checkpoints, its catalog (Hive on Derby), the run's log, and progress on the terminal. It never
-parses or changes what the definitions say, and never starts more than Spark's own runner.
+parses or changes the definitions, and starts only Spark's own runner.
 
-The state directory is all there is: run again with it and only what is new is read; remove it and start afresh.
+The state directory holds all state: a second run with it reads only new records; without it a run starts from the
+beginning.
 """
 
 import json
@@ -61,9 +62,9 @@ pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_he
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What to run. `conf` overrides the configuration in the specification; of it, Spark's own (`spark.…`) is known
-    before the JVM starts, so that jars and extensions can be named. `memory` is the JVM's heap, `java_options` go to it
-    as they are.
+    """One pipeline and its options. `conf` overrides the specification's configuration; its `spark.…` settings are set
+    before the JVM starts, so that they can name jars and extensions. `memory` is the JVM's heap; `java_options` are
+    passed to the JVM unchanged.
     """
 
     directory: Path
@@ -78,7 +79,7 @@ class PipelineRun:
         """Run one update; `on_event(table, state)` receives each change of a table's state in Spark
         (QUEUED, STARTING, RUNNING, COMPLETED, FAILED, ...).
 
-        Raises UserError naming what Spark said and where its whole log is.
+        Raises UserError with Spark's message and the place of its log.
         """
         spec, modules = self._prepare()
         log = self.state / "run.log"
@@ -100,8 +101,8 @@ class PipelineRun:
             raise UserError(f"pipeline {self.directory}: {_reason(output)} (log: {log})")
 
     def _prepare(self) -> tuple[Path, list[Path]]:
-        """The state directory's contents before a run; returns the specification to run, and where Python modules lie:
-        beside it, and where `stratalog.modules` says from there.
+        """Write the state directory's contents before a run. Return the specification, and the directories of Python
+        modules: its own, and those of `stratalog.modules`.
         """
         written = _read_spec(self.directory)
         project = self.state / "project"
@@ -147,7 +148,7 @@ def _read_spec(directory: Path) -> dict[str, Any]:
 
 
 def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
-    """Return what must be known before the JVM or its catalog starts, and so cannot be in a specification."""
+    """Return the settings that the JVM and its catalog need at their start, so that no specification can hold them."""
     here = state.resolve()
     scratch = str(here / SCRATCH)
     return {
@@ -171,7 +172,7 @@ def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.python.daemon.module": "stratalog.spark.worker_daemon",
         "spark.sql.shuffle.partitions": "4",
-        # What fails here fails again: say so at once.
+        # A failure here would repeat, so report it at once.
         "spark.sql.pipelines.maxFlowRetryAttempts": "0",
     }
 
@@ -199,7 +200,7 @@ def spark_home() -> Path:
 
 
 def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ()) -> dict[str, str]:
-    """Return the environment of a Spark process: this Python, its Spark, a Java new enough, what it may import.
+    """Return the environment of a Spark process: this Python and its Spark, a recent Java, the import path.
 
     Raises UserError where Spark or Java is missing.
     """
@@ -209,7 +210,7 @@ def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ())
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "JAVA_HOME": _java_home(),
-        "MALLOC_ARENA_MAX": "2",  # else what glibc keeps for itself grows with the time a JVM runs
+        "MALLOC_ARENA_MAX": "2",  # otherwise glibc's unused memory grows while the JVM runs
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -222,7 +223,7 @@ def spark_environment(state: Path, *, master: str, modules: Sequence[Path] = ())
 
 
 def _java_home() -> str:
-    """Return where a Java 17 or newer lives: JAVA_HOME's, else PATH's."""
+    """Return the home of Java 17 or newer, from JAVA_HOME or else from PATH."""
     advice = "install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else which("java")
@@ -253,14 +254,14 @@ def start_spark(
     *,
     stderr: int | None = None,
 ) -> Iterator["subprocess.Popen[str]"]:
-    """This Python with `arguments`, as a process group of its own whose output is read from `stdout`; `directory` is
-    where it runs. On leaving, normally or not, the whole group is gone.
+    """Start this Python with `arguments` in `directory`, as a process group of its own; the caller reads `stdout`. On
+    leaving, normally or not, the whole group ends.
     """
     process = subprocess.Popen(  # noqa: S603 - this very Python
         [sys.executable, *arguments],
         env=dict(environment),
         cwd=directory,
-        stdin=subprocess.PIPE,  # the lifeline: closed however this process ends
+        stdin=subprocess.PIPE,  # the lifeline: the system closes it when this process ends
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -279,17 +280,17 @@ def _end(process: "subprocess.Popen[str]") -> None:
         # The group may have members left after its first process has ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, how)
-        # Its output ends when the last of them has, the JVM and its Python workers included.
+        # The output ends with the last process of the group, including the JVM and its Python workers.
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=PATIENCE_S)
             return
 
 
 def _reason(output: Sequence[str]) -> str:
-    """Return the one line that explains a failed run, out of the last lines of its log: ours, which names broker or
-    bucket, before what any library says.
+    """Return the line of a failed run's log that explains the failure. A line of this project, which names broker or
+    bucket, comes before a library's.
 
-    A line that announces a traceback says nothing: its last line does.
+    Of a traceback only the last line explains anything.
     """
     without_traceback = [line for line in output if not line.endswith(TRACEBACK)]
     for pattern in (OURS, FAILED):
@@ -302,9 +303,9 @@ def _reason(output: Sequence[str]) -> str:
 def table_files(table: Path) -> list[Path]:
     """Return the Parquet files that make up a table in a pipeline's warehouse.
 
-    A streaming table keeps a log of what was committed to it, since an update that failed may leave files behind; it is
-    numbered files of one JSON object per file, of which the last `.compact` one holds all before it (Spark:
-    FileStreamSinkLog). A view is replaced as a whole.
+    A streaming table keeps a log of its committed files, because a failed update may leave others. The log is numbered
+    files of JSON lines; the last `.compact` file holds everything before it (Spark: FileStreamSinkLog). A view is
+    replaced as a whole.
     """
     log = table / "_spark_metadata"
     if not log.is_dir():
@@ -321,7 +322,7 @@ def table_files(table: Path) -> list[Path]:
 
 
 def table_rows(state: Path) -> dict[str, int]:
-    """Return rows of each table of a pipeline as they lie in its warehouse, by table."""
+    """Return the rows of each table in a pipeline's warehouse, by table."""
     from pyarrow.parquet import read_metadata
 
     tables = sorted(path for path in (state / "warehouse").iterdir() if path.is_dir())
@@ -389,7 +390,7 @@ def run_command(
 
 @contextmanager
 def shown_progress(console: "Console") -> Iterator[Callable[[str, str], None]]:
-    """A listener for `PipelineRun.update` that shows how many tables are done, and which are being worked on."""
+    """Yield a listener for `PipelineRun.update` that shows how many tables are done, and which ones are in work."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

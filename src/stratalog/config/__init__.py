@@ -1,7 +1,7 @@
 """Settings: Kafka's names and types, parsed once at the edge.
 
-In: the text of properties, overrides and the environment; a topic's own settings. Out: typed, immutable values.
-Nothing here reads a file, an environment or a clock, and no text of a setting goes further.
+In: the text of properties, overrides and the environment; a topic's own settings. Out: typed, immutable values. Nothing
+here reads a file, an environment or a clock, and no later layer sees a setting's text.
 """
 
 from stratalog.config.aliases import our_topic_setting

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Chosen = Mapping[str, tuple[str, str]]
-"""Setting to its text and where that came from."""
+"""Each setting's text and source."""
 _TIER: Final = "confluent.tier."
 _FEATURE: Final = "confluent.tier.feature"
 _URL: Final = "tier.url"
@@ -68,9 +68,9 @@ _SAME_AS_TOTAL: Final = "-2"
 
 
 def our_names(chosen: Chosen) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Return the settings with Confluent's names replaced, and a line for each of those.
+    """Return the settings with Confluent's names replaced, and a warning for each.
 
-    Raises UserError, one line, where they name no bucket that can be used.
+    Raises UserError, one line, where they name no usable bucket.
     """
     ours = {
         name: given
@@ -100,7 +100,7 @@ def our_topic_setting(name: str, value: str) -> tuple[str, str]: ...
 @overload
 def our_topic_setting(name: str, value: str | None) -> tuple[str, str | None]: ...
 def our_topic_setting(name: str, value: str | None) -> tuple[str, str | None]:
-    """Return a topic's setting by our name; any that is not Confluent's as it is.
+    """Return a topic's setting by our name; settings that are not Confluent's stay unchanged.
 
     A value of None (to unset it) stays None.
     """
@@ -110,7 +110,7 @@ def our_topic_setting(name: str, value: str | None) -> tuple[str, str | None]:
 
 
 def _value(name: str, text: str) -> str:
-    """-1 keeps everything there, which is what -2 says here."""
+    """Translate the value: Confluent's -1 keeps everything, which is -2 in this project."""
     return _SAME_AS_TOTAL if ".hotset." in name and text.strip() == _UNLIMITED else text
 
 

@@ -1,7 +1,7 @@
 """A broker's settings, parsed once at the edge.
 
-In: the text of a properties file, `--override` items and the environment, as values. Out: `BrokerConfig`, and
-warnings for a person. It never reads a file or the environment by itself, and nothing after it sees text.
+In: the text of a properties file, `--override` items and the environment, as values. Out: `BrokerConfig`, and warnings
+for a person. It never reads a file or the environment by itself, and no later layer sees text.
 
 Precedence: override, then environment, then file, then profile, then default. In the environment
 `STRATA_LOG_RETENTION_MS` is `log.retention.ms`; `KAFKA_LOG_RETENTION_MS` is too, as in Kafka's images, and yields to
@@ -22,7 +22,7 @@ from stratalog.config.profiles import PROFILES
 from stratalog.config.shown import name_in
 from stratalog.errors import UserError
 
-# What Kafka's start scripts and images read from the environment themselves: never settings of a broker.
+# Variables that Kafka's start scripts and images read themselves: never settings of a broker.
 NOT_SETTINGS = frozenset(
     """
     KAFKA_CLUSTER_ID KAFKA_DIR KAFKA_GC_LOG_OPTS KAFKA_HEAP_OPTS KAFKA_HOME KAFKA_JMX_HOSTNAME KAFKA_JMX_OPTS
@@ -57,7 +57,7 @@ def parse_overrides(items: Iterable[str]) -> dict[str, str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
-            # Its end may be a password: only what can be a name is repeated.
+            # The end of the item may be a password: repeat only a possible name.
             raise UserError(f"--override {name_in(item)}: expected NAME=VALUE")
         pairs[name.strip()] = value.strip()
     return pairs
@@ -86,7 +86,7 @@ def _name_of(variable: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Every setting's value, and for those that were set, by what (`override`, `environment NAME` or `file`)."""
+    """Every setting's value, and the source of each explicit value (`override`, `environment NAME` or `file`)."""
 
     values: Mapping[builtins.str, Value] = field(default_factory=dict)
     sources: Mapping[builtins.str, builtins.str] = field(default_factory=dict)
@@ -101,11 +101,11 @@ class BrokerConfig:
         profile: builtins.str = "",
         strict: builtins.bool = False,
     ) -> tuple["BrokerConfig", builtins.list[builtins.str]]:
-        """Return the configuration, and lines for a person: each name without effect or of another's, and what a
-        profile did.
+        """Return the configuration, and lines for people: names without effect, foreign names, and the changes of a
+        profile.
 
-        Raises UserError, one line with name, value and what is accepted, for a value that is wrong; with `strict` also
-        for an unknown name.
+        Raises UserError, one line with name, value and accepted values, for a wrong value; with `strict` also for an
+        unknown name.
         """
         chosen = {name: (text, "file") for name, text in (properties or {}).items()}
         for name, (variable, text) in settings_of_environment(environ or {}).items():
@@ -191,7 +191,7 @@ class BrokerConfig:
 
     @property
     def tier_url(self) -> builtins.str:
-        """The bucket, "" where the tier is off."""
+        """The bucket's URL; "" where the tier is off."""
         return self.str("tier.url")
 
     @property
@@ -207,7 +207,7 @@ class BrokerConfig:
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """The listeners that clients learn of; by default those of `listeners`. A host may be empty, a port 0."""
+        """The listeners that clients receive; by default those of `listeners`. A host may be empty, a port 0."""
         return self._serving("advertised.listeners") or self.listeners
 
     def _serving(self, setting: builtins.str) -> tuple[Listener, ...]:
@@ -216,12 +216,12 @@ class BrokerConfig:
         return tuple(listener for listener in listeners if listener.name not in controllers)
 
     def security_protocol(self, listener: builtins.str) -> builtins.str:
-        """Return the security protocol of a listener; a name that is not mapped is a protocol's."""
+        """Return the security protocol of a listener; a name without a mapping is itself a protocol."""
         items = items_of(self.str("listener.security.protocol.map"))
         return dict(item.split(":", 1) for item in items).get(listener, listener)
 
     def check(self) -> None:
-        """Raises UserError where settings that are each right contradict one another."""
+        """Raise UserError for settings that are valid alone and contradict one another."""
         for listener in self.listeners:
             protocol = self.security_protocol(listener.name)
             if protocol != "PLAINTEXT":
@@ -248,7 +248,7 @@ class BrokerConfig:
 
 
 def _take_profile(profile: str, chosen: dict[str, tuple[str, str]]) -> list[str]:
-    """Add what a profile sets to what was chosen; a line for each of its settings. Raises UserError for an unknown."""
+    """Add a profile's settings to the chosen ones; return a line for each. Raises UserError for an unknown profile."""
     if profile not in PROFILES:
         raise UserError(
             f"--profile: {profile!r} is not accepted; accepted: {', '.join(sorted(PROFILES))}"
@@ -283,7 +283,7 @@ def _ignored(name: str, source: str) -> str:
 
 
 def _suggestion(name: str) -> str:
-    # Here because a server without a misspelt setting, so nearly every server, has no use for it.
+    # Imported here because only a server with a misspelt setting needs it.
     from difflib import get_close_matches  # noqa: PLC0415
 
     close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.85)

@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs answers them.
+"""List settings for DescribeConfigs.
 
 In: the broker's settings and a topic's own. Out: one `ConfigEntry` per setting. It knows no wire format and no topic.
 """
@@ -18,7 +18,7 @@ _NOTHING = DynamicConfigs()
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; the numbers are the wire's (KIP-226, `DescribeConfigsResponse.ConfigSource`)."""
+    """The source of a value; the numbers are the protocol's (KIP-226, `DescribeConfigsResponse.ConfigSource`)."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -29,7 +29,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One of the places a value could come from, strongest first."""
+    """One possible source of a value, strongest first."""
 
     name: str
     value: str | None
@@ -76,8 +76,8 @@ def _topic_entry(
         if broker.is_set(synonym.name):
             text = setting.text(synonym_value(broker, synonym))
             synonyms.append(Synonym(synonym.name, text, ConfigSource.STATIC_BROKER_CONFIG))
-    # As in Kafka the default is listed where a broker setting of that meaning has one: not where what counts is a
-    # coarser relative of it (`segment.ms` is `log.roll.hours`), or where no broker setting is behind it.
+    # As in Kafka, the default is listed where a broker setting of the same meaning has one. It is not listed where only
+    # a setting in a larger unit applies (`log.roll.hours` for `segment.ms`), or none.
     if topic.synonyms:
         name = topic.synonyms[0].name
         value = setting.default if len(topic.synonyms) == 1 else None
@@ -116,7 +116,7 @@ def describe_broker(broker: BrokerConfig, dynamic: DynamicConfigs) -> list[Confi
 
 
 def describe_every_broker(every: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return what was set for all brokers together, and nothing else, in order of name."""
+    """Return the settings that were set for all brokers together, in order of name."""
     dynamic = DynamicConfigs(every=every)
     return [
         _entry(
@@ -152,7 +152,7 @@ def _entry(
     read_only: bool,
     default: str | None = None,
 ) -> ConfigEntry:
-    """`default` is the value where there are no synonyms."""
+    """Return one entry; `default` is the value where there are no synonyms."""
     return ConfigEntry(
         name=setting.name,
         value=synonyms[0].value if synonyms else default,

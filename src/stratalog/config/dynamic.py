@@ -1,4 +1,4 @@
-"""A broker's settings as changed while it runs (KIP-226).
+"""Apply settings that change while a broker runs (KIP-226).
 
 In: the settings of brokers in the metadata log, and the settings that the broker started with. Out: the settings in
 effect. It never decides which settings may change: `rules.py` does.
@@ -18,7 +18,7 @@ BROKER = 4
 
 @dataclass(frozen=True, slots=True)
 class DynamicConfigs:
-    """The values set for this broker, and for every broker; the former win."""
+    """The values set for this broker, and for every broker; this broker's own win."""
 
     own: Mapping[str, str] = field(default_factory=dict)
     every: Mapping[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class DynamicConfigs:
     def of(
         cls, configs: Mapping[tuple[int, str], Mapping[str, str]], node_id: int
     ) -> "DynamicConfigs":
-        """Return those of one broker among all resources' (resource type and name)."""
+        """Return the values for one broker, out of those of all resources (type and name)."""
         return cls(configs.get((BROKER, str(node_id)), {}), configs.get((BROKER, ""), {}))
 
     def over(self, static: BrokerConfig) -> BrokerConfig:

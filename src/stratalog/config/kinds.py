@@ -56,7 +56,7 @@ INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Numbers from `low` to `high`, both included; None is the type's own limit. `also` are single values more."""
+    """Numbers from `low` to `high`, both included; None is the type's own limit. `also` are further single values."""
 
     low: float | None = None
     high: float | None = None
@@ -72,7 +72,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """Text that `fits`: raises BadValue where it does not. `accepted` says what does, for people."""
+    """Text that `fits` accepts; `fits` raises BadValue for any other. `accepted` describes the form for people."""
 
     fits: Callable[[Sequence[str]], None]
     accepted: str
@@ -85,9 +85,9 @@ Check = Between | OneOf | Shaped | None
 class Setting:
     """One setting by Kafka's name (or ours), as the reference documentation shows it.
 
-    `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says
-    why. `ours` marks names that Apache Kafka does not have; `inert` says why one that is accepted, kept and described
-    changes nothing yet. An `unlisted` setting is described only where it is set, as Kafka does with internal names.
+    `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says why.
+    `ours` marks names that Apache Kafka does not have; `inert` is the reason why an accepted setting has no effect yet.
+    DescribeConfigs shows an `unlisted` setting only where it is set, as Kafka does with internal names.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Setting:
 
     @property
     def accepted(self) -> str:
-        """What the setting takes, for an error message and the documentation."""
+        """The accepted values, for error messages and the documentation."""
         match self.check:
             case OneOf(words):
                 return ("items of " if self.kind is Kind.LIST else "one of ") + ", ".join(words)
@@ -132,7 +132,9 @@ class Setting:
         return f"{what}{span}" + "".join(f" or {extra}" for extra in check.also)
 
     def parse(self, text: str) -> Value:
-        """Return the value of `text`. Raises BadValue with the name, the text less its secrets and what is accepted."""
+        """Return the value of `text`. Raises BadValue with the name, the text without secrets, and the accepted
+        values.
+        """
         stripped = text.strip()
         try:
             return self._parse(stripped)
@@ -190,7 +192,7 @@ class Setting:
 
 
 def _whole(text: str) -> int:
-    """As Java's parseLong: digits with an optional sign, no underscores or blanks."""
+    """Parse as Java's parseLong: digits with an optional sign, no underscores or blanks."""
     if not text.removeprefix("-").removeprefix("+").isdecimal():
         raise BadValue
     return int(text)

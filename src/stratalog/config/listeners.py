@@ -1,4 +1,4 @@
-"""The addresses that a node listens on, and those that it gives to clients.
+"""Parse the addresses on which a node listens, and those that clients receive.
 
 In: the text of `listeners` and its relatives. Out: `Listener` values, or `BadValue`. It never resolves a name and never
 opens a port.
@@ -47,14 +47,14 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def check_address(texts: Sequence[str]) -> None:
-    """Raises BadValue unless the text is empty or `host:port`."""
+    """Raise BadValue unless the text is empty or `host:port`."""
     (text,) = texts
     if text:
         parse_address(text)
 
 
 def check_listeners(texts: Sequence[str]) -> None:
-    """Raises BadValue unless every item is a listener, and no name or fixed port comes twice."""
+    """Raise BadValue unless every item is a listener, and no name or fixed port comes twice."""
     listeners = [parse_listener(text) for text in texts]
     names = [listener.name for listener in listeners]
     addresses = [(listener.host, listener.port) for listener in listeners if listener.port]
@@ -68,7 +68,7 @@ def items_of(text: str) -> tuple[str, ...]:
 
 
 def check_protocols(texts: Sequence[str]) -> None:
-    """Raises BadValue unless every item of the text is `NAME:PROTOCOL` with one of Kafka's security protocols."""
+    """Raise BadValue unless every item of the text is `NAME:PROTOCOL` with one of Kafka's security protocols."""
     for text in items_of(texts[0]):
         name, colon, protocol = text.partition(":")
         if not (name and colon) or protocol not in {
@@ -81,7 +81,7 @@ def check_protocols(texts: Sequence[str]) -> None:
 
 
 def check_url(texts: Sequence[str]) -> None:
-    """Raises BadValue unless the text is empty or a bucket's URL."""
+    """Raise BadValue unless the text is empty or a bucket's URL."""
     (text,) = texts
     scheme, separator, rest = text.partition("://")
     if text and not (separator and rest and scheme in {"file", "memory", "s3", "gs", "az"}):
@@ -89,7 +89,7 @@ def check_url(texts: Sequence[str]) -> None:
 
 
 def check_directories(texts: Sequence[str]) -> None:
-    """Raises BadValue unless there is at least one directory and none comes twice."""
+    """Raise BadValue unless there is at least one directory and none comes twice."""
     if not texts or len(set(texts)) < len(texts):
         raise BadValue
 
@@ -106,6 +106,6 @@ def parse_address_limit(text: str) -> tuple[str, int]:
 
 
 def check_address_limits(texts: Sequence[str]) -> None:
-    """Raises BadValue unless every item of the text is `address:count`."""
+    """Raise BadValue unless every item of the text is `address:count`."""
     for text in items_of(texts[0]):
         parse_address_limit(text)

@@ -1,7 +1,6 @@
 """The settings by which nodes on one machine form one cluster.
 
-In: the nodes' ids and ports. Out: settings by Kafka's names, as text. It never looks for a port, and knows no
-directory but the one that it is given.
+In: the nodes' ids and ports. Out: settings by Kafka's names, as text. It never looks for a port.
 """
 
 from collections.abc import Mapping
@@ -13,14 +12,14 @@ HOST: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where a node listens: for clients and brokers, and for controllers."""
+    """A node's ports: one for clients and brokers, one for controllers."""
 
     clients: int
     controllers: int
 
 
 def node_settings(node_id: int, ports: Mapping[int, NodePorts], log_dir: str) -> dict[str, str]:
-    """The settings of one node; each node of `ports` is broker, controller and voter of the quorum."""
+    """Return the settings of one node; each node of `ports` is broker, controller and voter of the quorum."""
     own = ports[node_id]
     voters = (f"{other}@{HOST}:{of.controllers}" for other, of in sorted(ports.items()))
     return {

@@ -1,7 +1,7 @@
 """The settings of one topic's logs.
 
-In: a topic's own settings as text, and the broker's. Out: `LogConfig`, or a rejection that names the setting, its
-value and what is accepted. It never looks up a topic.
+In: a topic's own settings as text, and the broker's. Out: `LogConfig`, or a rejection that names the setting, its value
+and the accepted values. It never looks up a topic.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How one topic's partitions are kept. Names are Kafka's with underscores; units are in the names.
+    """The log settings of one topic's partitions. Names are Kafka's with underscores; units are in the names.
 
-    -1 is "no limit" where a limit is meant; `local_retention_*` = -2 is "as the total".
+    A limit of -1 means no limit; `local_retention_*` = -2 means the total retention.
     """
 
     segment_bytes: int = 1024**3
@@ -55,15 +55,17 @@ class LogConfig:
 
     @property
     def copies_to_tier(self) -> bool:
-        """Whether closed segments are uploaded; objects in the bucket are kept and read either way (KIP-950)."""
+        """Whether the archiver uploads closed segments; the broker keeps and reads objects in the bucket either way
+        (KIP-950).
+        """
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
 
 def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """Return a topic's settings over the broker's defaults.
 
-    `overrides` were checked when the topic was made; a name or value that is not understood any more is an error of
-    the caller (AssertionError), since metadata holds only what `check_topic_configs` let pass.
+    `check_topic_configs` has checked the `overrides`, so an unknown name or value is an error of the caller
+    (AssertionError).
     """
     chosen = topic_values(broker, overrides)
     names = LogConfig.__dataclass_fields__
@@ -97,7 +99,7 @@ def broker_default(broker: BrokerConfig, name: str) -> Value:
 
 
 def synonym_value(broker: BrokerConfig, synonym: Synonym) -> Value:
-    """Return the broker's value behind a topic setting, in the topic setting's unit; None where it says nothing."""
+    """Return the broker's value behind a topic setting, in the topic setting's unit; None without one."""
     if synonym.name not in BROKER_SETTINGS:
         return None
     value = broker.get(synonym.name)
@@ -107,10 +109,10 @@ def synonym_value(broker: BrokerConfig, synonym: Synonym) -> Value:
 
 
 def check_topic_configs(configs: Mapping[str, str], broker: BrokerConfig | None = None) -> None:
-    """Raises Rejected(INVALID_CONFIG) naming the setting, its value and what is accepted.
+    """Raise Rejected(INVALID_CONFIG) naming the setting, its value and the accepted values.
 
-    With the broker's settings, what only holds together is checked too: retention against local retention, and a
-    tier that is there.
+    With the broker's settings, also check combinations: retention with local retention, and tiered topics without a
+    tier.
     """
     for name, text in configs.items():
         if name not in TOPIC_SETTINGS:
@@ -124,7 +126,7 @@ def check_topic_configs(configs: Mapping[str, str], broker: BrokerConfig | None 
 
 
 def _check_together(config: LogConfig, configs: Mapping[str, str], broker: BrokerConfig) -> None:
-    """The rules of Kafka's `LogConfig.validateRemoteStorage…` family (KIP-405)."""
+    """Check the rules of Kafka's `LogConfig.validateRemoteStorage…` family (KIP-405)."""
     if not config.remote_storage_enable:
         return
     if not broker.tier_url:

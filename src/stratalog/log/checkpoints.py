@@ -99,7 +99,7 @@ def encode_meta_properties(meta: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(data: bytes) -> MetaProperties:
-    """Raises Corrupt for a version other than 1 or a field missing."""
+    """Raise Corrupt for a version other than 1 or a field missing."""
     values = dict(_properties(data))
     if values.get("version") != "1":
         raise Corrupt(f"meta.properties of version {values.get('version')}, only 1 is known")

@@ -101,5 +101,5 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, data: bytes) -> "LeaderEpochs":
-        """Raises Corrupt where the text is no such file."""
+        """Raise Corrupt where the text is no such file."""
         return cls(decode_epochs(data))

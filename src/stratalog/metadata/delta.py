@@ -80,7 +80,7 @@ class _Map(Generic[K, V]):
         self._writable()[key] = value
 
     def drop(self, key: K) -> None:
-        """Raises KeyError where it is not there."""
+        """Raise KeyError where it is not there."""
         del self._writable()[key]
 
     def give(self) -> Mapping[K, V]:

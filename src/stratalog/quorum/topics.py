@@ -96,7 +96,7 @@ class TopicRules:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises Rejected(INVALID_TOPIC_EXCEPTION) for a name that no topic may have."""
+    """Raise Rejected(INVALID_TOPIC_EXCEPTION) for a name that no topic may have."""
     if not name:
         reason = "it is empty"
     elif name in (".", ".."):
@@ -295,7 +295,7 @@ def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
 
 
 def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
-    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) where a new partition of `factor` replicas cannot begin there."""
+    """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) where a new partition of `factor` replicas cannot begin there."""
     check_assignment(image, replicas)
     reason = None
     if len(replicas) != factor:
@@ -307,7 +307,7 @@ def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
 
 
 def check_assignment(image: Image, replicas: Replicas) -> None:
-    """Raises Rejected(INVALID_REPLICA_ASSIGNMENT) for replicas that no partition can have."""
+    """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) for replicas that no partition can have."""
     if len(replicas) > _REPLICAS_MAX:
         raise Rejected(
             ErrorCode.invalid_replica_assignment,

@@ -75,7 +75,7 @@ class _Patience:
 
 
 def access_from(environment: Mapping[str, str]) -> Access:
-    """Raises UserError where only half of what is needed is there."""
+    """Raise UserError where only half of what is needed is there."""
     user, password = environment.get(USER), environment.get(PASSWORD)
     if (user is None) != (password is None):
         given, missing = (USER, PASSWORD) if password is None else (PASSWORD, USER)

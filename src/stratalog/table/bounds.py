@@ -83,7 +83,7 @@ def _name(snapshot: Snapshot, key: TopicIdPartition) -> str:
 def check_order(
     snapshot: Snapshot, first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int]
 ) -> None:
-    """Raises ValueError where a partition would end before it begins (an offset that the log lacks is lost data)."""
+    """Raise ValueError where a partition would end before it begins (an offset that the log lacks is lost data)."""
     for key, extent in snapshot.extents.items():
         if end[key] < first[key] <= extent.end:
             raise ValueError(

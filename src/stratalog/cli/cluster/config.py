@@ -1,7 +1,7 @@
 """`strata config`: settings of topics and brokers in a running cluster.
 
-In: a topic's name or a broker's id, and settings. Out: what holds and where it comes from; changes that take effect
-at once. It never touches a properties file.
+In: a topic's name or a broker's id, and settings. Out: effective values and their sources; changes that take effect at
+once. It never touches a properties file.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,9 @@ Unsets = Annotated[
 
 
 def resource(topic: str | None, broker: str | None) -> tuple[int, str]:
-    """Return (Kafka's resource type, name) of what was named. Raises UserError unless it is one thing."""
+    """Return (Kafka's resource type, name) of the resource that the options name. Raises UserError unless they name
+    exactly one.
+    """
     from stratalog.client.calls import BROKER, TOPIC
     from stratalog.errors import UserError
 
@@ -75,7 +77,7 @@ def describe(
 async def print_configs(
     bootstrap: str, wanted: tuple[int, str], all_settings: bool, as_json: bool
 ) -> None:
-    """One row per setting. Raises Rejected where there is no such topic or broker."""
+    """Print one row per setting. Raises Rejected where there is no such topic or broker."""
     from stratalog.config import ConfigSource
 
     async with connected(bootstrap) as client:
@@ -113,7 +115,7 @@ def alter(
 async def change(
     bootstrap: str, wanted: tuple[int, str], values: Sequence[str], unset: Sequence[str]
 ) -> None:
-    """Connect and change. Raises Rejected with what the broker says, UserError where nothing was asked."""
+    """Connect and change settings. Raises Rejected with the broker's message, UserError without any change."""
     async with connected(bootstrap) as client:
         await alter_settings(client, wanted, values, unset)
     note(f"changed {wanted[1] or 'every broker'}")

@@ -38,7 +38,7 @@ def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Jso
 
 
 async def print_groups(bootstrap: str, as_json: bool) -> None:
-    """One row per group, by name."""
+    """Print one row per group, by name."""
     from stratalog.client.admin import list_groups
 
     async with connected(bootstrap) as client:
@@ -64,7 +64,7 @@ def describe(
 
 
 async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
-    """A group as one JSON object, or as a line and a table. Raises UserError where there is no such group."""
+    """Print a group as one JSON object, or as a line and a table. Raises UserError where there is no such group."""
     async with connected(bootstrap) as client:
         group = await existing_group(client, name)
         rows = await lag_rows(client, group)
@@ -141,7 +141,9 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
 
 
 async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) -> float:
-    """Return seconds since the record at `offset` was written, by its timestamp; 0 where it is not there yet."""
+    """Return seconds since the record at `offset` was written, by its timestamp; 0 for a record that does not exist
+    yet.
+    """
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.shared.reading import records_from
 
@@ -155,7 +157,7 @@ async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) 
 
 
 async def existing_keys(client: "Client", keys: "list[TopicPartition]") -> "list[TopicPartition]":
-    """Return those of topics that are there: offsets outlive their topic for a while."""
+    """Return the keys whose topic exists: offsets outlive their topic for a while."""
     topics = (await client.metadata(sorted({key.topic for key in keys}))).topics if keys else {}
     return [key for key in keys if key.partition in topics[key.topic].partitions]
 
@@ -201,7 +203,9 @@ async def move(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Work out the offsets, commit them unless `dry_run`, and show them. Raises UserError while it has members."""
+    """Compute the offsets, commit them unless `dry_run`, and show them. Raises UserError while the group has
+    members.
+    """
     from stratalog.cli.shared.reading import chosen_partitions, first_offsets
     from stratalog.client.admin import commit_offsets, describe_group, fetch_offsets
     from stratalog.wire.ids import TopicPartition
@@ -226,7 +230,7 @@ async def move(
 
 
 async def within(client: "Client", wanted: "Offsets") -> "Offsets":
-    """Return the offsets, or the nearest that the partitions have, with a warning."""
+    """Return the offsets, moved into the partitions' ranges with a warning."""
     from stratalog.cli.shared.reading import ranges_of
 
     chosen = {}
@@ -248,7 +252,7 @@ def delete(name: GroupName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRA
 
 
 async def delete_group(bootstrap: str, name: str) -> None:
-    """Ask for the deletion. Raises UserError where no such group exists or the group has members, Rejected."""
+    """Delete the group. Raises UserError where it does not exist or has members, and Rejected."""
     from stratalog.cli.shared.terminal import accepted
     from stratalog.client.admin import delete_group as deletion
 

@@ -1,8 +1,7 @@
-"""`strata log`: segments' files, looked at without a broker; and where the brokers have them.
+"""`strata log`: inspect segment files without a broker, and list the brokers' log directories.
 
-In: a `.log` file, or directories of them; a running cluster. Out: one line per batch, and per record where asked for;
-or what is wrong; the log directories and what is in them. It never changes a file and stops at the first byte that is
-no batch.
+In: a `.log` file, or directories of them; a running cluster. Out: one line per batch, and per record on request;
+errors; the log directories and their partitions. It never changes a file, and stops at the first byte that is no batch.
 """
 
 from pathlib import Path
@@ -80,7 +79,7 @@ def dirs(
 
 
 async def print_directories(bootstrap: str, topic: str | None, as_json: bool) -> None:
-    """One row per directory, or per partition of `topic`. Raises UserError where there is no such topic."""
+    """Print one row per directory, or per partition of `topic`. Raises UserError where there is no such topic."""
     from stratalog.cli.shared.reading import existing_topic
     from stratalog.client.admin import log_directories
 
@@ -154,7 +153,7 @@ def verify(
 
 
 def checked(file: Path) -> tuple[int, str | None]:
-    """Return (sound batches, what is wrong behind them) of a segment."""
+    """Return the number of sound batches of a segment, and the error behind them or None."""
     import mmap
 
     from stratalog.errors import UserError
@@ -173,7 +172,7 @@ def checked(file: Path) -> tuple[int, str | None]:
 
 
 def checked_batches(view: memoryview) -> tuple[int, str | None]:
-    """As `checked`, of a segment's bytes."""
+    """Return as `checked`, for a segment's bytes."""
     from stratalog.errors import Corrupt
     from stratalog.wire.batch import crc_holds, scan
 

@@ -1,6 +1,6 @@
 """`strata topic`: topics of a running cluster.
 
-In: names and settings. Out: topics made, listed, described, deleted. It asks brokers only and never reads a log
+In: names and settings. Out: topics created, listed, described, deleted. It uses brokers only and never reads a log
 directory.
 """
 
@@ -80,7 +80,7 @@ async def create_topic(
     if_not_exists: bool,
     as_json: bool,
 ) -> None:
-    """Ask for the topic and say what came of it. Raises Rejected."""
+    """Create the topic and print the result. Raises Rejected."""
     from stratalog.client.calls import NewTopic
     from stratalog.errors import ErrorCode
     from stratalog.wire.ids import topic_id_text
@@ -118,7 +118,7 @@ def list_topics(
 
 
 async def print_topics(bootstrap: str, internal: bool, as_json: bool) -> None:
-    """One row per topic, by name."""
+    """Print one row per topic, by name."""
     from stratalog.wire.ids import topic_id_text
 
     async with connected(bootstrap) as client:
@@ -151,7 +151,7 @@ def describe(
 
 
 async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
-    """A topic as one JSON object, or as a line and a table."""
+    """Print a topic as one JSON object, or as a line and a table."""
     from stratalog.client.calls import TOPIC
     from stratalog.config import ConfigSource
     from stratalog.wire.ids import topic_id_text
@@ -176,7 +176,7 @@ async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
 
 
 def skew_of(sizes: Sequence[int]) -> float:
-    """Return the largest over the average; 1 where there is nothing."""
+    """Return the largest value over the average; 1 without values."""
     total = sum(sizes)
     return round(max(sizes) * len(sizes) / total, 4) if total else 1.0
 
@@ -237,7 +237,9 @@ async def alter_topic(
     values: Sequence[str],
     unset: Sequence[str],
 ) -> None:
-    """Settings first, then partitions. Raises UserError where there is no such topic, Rejected for what is refused."""
+    """Change settings, then partitions. Raises UserError where there is no such topic, Rejected where the broker
+    refuses.
+    """
     from stratalog.client.admin import create_partitions
     from stratalog.client.calls import TOPIC
     from stratalog.errors import UserError
@@ -262,7 +264,7 @@ def move(
     to: Annotated[str, typer.Option(metavar="DIR", help="One of the broker's log.dirs.")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move a partition to another log directory of its broker, while it is written and read.
+    """Move a partition to another log directory of its broker, while clients write and read it.
 
     Returns at once; `strata log dirs --topic TOPIC` shows the progress. After a crash the move begins again.
 
@@ -272,7 +274,9 @@ def move(
 
 
 async def move_partition(bootstrap: str, name: str, partition: int, path: str) -> None:
-    """Ask the leader. Raises UserError where there is no such partition, Rejected where the broker refuses."""
+    """Request the move from the leader. Raises UserError where there is no such partition, Rejected where the broker
+    refuses.
+    """
     from stratalog.client.admin import log_directories, move_replica
     from stratalog.errors import ErrorCode, UserError
 
@@ -308,7 +312,7 @@ def delete(name: TopicName, bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRA
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
-    """Ask for the deletion. Raises UserError where there is no such topic, Rejected where the broker refuses."""
+    """Delete the topic. Raises UserError where there is no such topic, Rejected where the broker refuses."""
     async with connected(bootstrap) as client:
         await existing_topic(client, name)
         (result,) = await client.delete_topics([name])

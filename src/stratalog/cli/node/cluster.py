@@ -1,7 +1,7 @@
 """`strata cluster`: several nodes on this machine, as one cluster, in the background.
 
-In: a directory and a number of nodes. Out: processes that serve, a table of them, signals to them. It touches only
-what it started itself, and never deletes data.
+In: a directory and a number of nodes. Out: running nodes, a table of them, signals to them. It signals only processes
+that it started, and never deletes data.
 """
 
 import json as json_text
@@ -75,7 +75,7 @@ def start(
 async def start_cluster(
     directory: Path, nodes: int | None, ready_file: Path | None, profile: str, overrides: list[str]
 ) -> list[dict[str, Any]]:
-    """Make the cluster where there is none, and start it: a row for each node. Raises UserError, Unavailable."""
+    """Start the cluster, after creating a missing one; print a row for each node. Raises UserError, Unavailable."""
     from stratalog.cli.node.cluster_directory import ClusterDirectory
     from stratalog.errors import UserError
 
@@ -107,7 +107,9 @@ async def start_cluster(
 
 
 def settings_of(overrides: list[str]) -> dict[str, str]:
-    """The overrides as pairs. Raises UserError for an unknown name, and for one that differs between the nodes."""
+    """Return the overrides as pairs. Raises UserError for an unknown name, and for one that differs between the
+    nodes.
+    """
     from stratalog.config.broker import BrokerConfig, parse_overrides
     from stratalog.config.local_cluster import NodePorts, node_settings
     from stratalog.errors import UserError
@@ -122,7 +124,7 @@ def settings_of(overrides: list[str]) -> dict[str, str]:
 
 
 def rows_of(cluster: "ClusterDirectory") -> list[dict[str, Any]]:
-    """A row for each node; pid and port of one that serves."""
+    """Return a row for each node; a node that serves has pid and port."""
     rows = []
     for node, process in cluster.processes.items():
         is_running, ready = cluster.is_running(node), cluster.ready(node)
@@ -139,12 +141,12 @@ def rows_of(cluster: "ClusterDirectory") -> list[dict[str, Any]]:
 
 
 def bootstrap_of(rows: list[dict[str, Any]]) -> str:
-    """The addresses of the nodes that serve, with commas."""
+    """Return the addresses of the nodes that serve, separated by commas."""
     return ",".join(f"127.0.0.1:{row['port']}" for row in rows if row["port"])
 
 
 def check_place(ready_file: Path) -> None:
-    """Remove a ready file of an earlier start. Raises UserError where none can be written."""
+    """Remove the ready file of an earlier start. Raises UserError where the command cannot write one."""
     from stratalog.errors import UserError
 
     try:
@@ -226,7 +228,7 @@ def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 
 
 async def restart_node(cluster: "ClusterDirectory", node: int) -> None:
-    """Raises UserError for an unknown node, Unavailable where it does not end or start."""
+    """Stop and start one node. Raises UserError for an unknown node, Unavailable where it does not stop or start."""
     from signal import SIGTERM
 
     if cluster.is_running(node):

@@ -1,12 +1,12 @@
-"""The directory of a cluster on this machine: a folder for each node, and what is known of their processes.
+"""The directory of a cluster on this machine: a folder for each node, and the state of their processes.
 
 In: a directory, a number of nodes, settings. Out: properties files, formatted log directories, processes that are
 started, signalled and waited for. It never signals a process that it did not start, and deletes no data.
 
-    cluster.json                      cluster id, profile, the process of each node
-    node-1/server.properties          Kafka's settings; the truth about ports, and a person may edit it
-    node-1/data  node-1/server.log    the node's log directory, and what its process prints
-    node-1/ready.json                 where the node serves, as `strata server --ready-file` writes it
+    cluster.json                      cluster id, profile, the process of each node node-1/server.properties Kafka's
+    settings with the ports; a person may edit the file node-1/data  node-1/server.log    the node's log directory, and
+    the output of its process node-1/ready.json                 where the node serves, as `strata server --ready-file`
+    writes it
 """
 
 import json
@@ -43,7 +43,7 @@ class ClusterDirectory:
     @classmethod
     @contextmanager
     def locked(cls, path: Path) -> Iterator[Self]:
-        """The directory, for this command alone. Raises UserError where it is used, or cannot be read."""
+        """Open and lock the directory. Raises UserError where another command has locked it, or it cannot be read."""
         from stratalog.adapters.local_disk import LocalDisk
 
         disk = LocalDisk(str(path))
@@ -56,7 +56,7 @@ class ClusterDirectory:
 
     @classmethod
     def existing(cls, path: Path) -> "Any":
-        """As `locked`. Raises UserError where there is no cluster."""
+        """Do as `locked`, for an existing cluster. Raises UserError where there is none."""
         if not (path / _STATE).is_file():
             raise UserError(
                 f"{path}: no cluster is there; `strata cluster start` makes one, --directory names another"
@@ -93,7 +93,7 @@ class ClusterDirectory:
         temporary.replace(self.path / _STATE)
 
     def create(self, nodes: int, settings: Mapping[str, str]) -> None:
-        """Choose ports, and write the properties of every node. Raises UserError before anything is written."""
+        """Choose ports, and write the properties of every node. A UserError comes before any write."""
         from stratalog.adapters.free_ports import free_ports
         from stratalog.adapters.system import SystemEntropy
         from stratalog.broker.storage.claim import new_cluster_id
@@ -126,9 +126,9 @@ class ClusterDirectory:
         self.save()
 
     def change(self, settings: Mapping[str, str]) -> None:
-        """Add settings to every node's properties: of a name that comes twice the last counts.
+        """Add settings to every node's properties, where the last line of a name counts.
 
-        Raises UserError before anything is written.
+        A UserError comes before any write.
         """
         from stratalog.cli.node.serving import read_properties
         from stratalog.config import BrokerConfig
@@ -149,7 +149,7 @@ class ClusterDirectory:
         return self.folder(node) / _PROPERTIES
 
     def is_running(self, node: int) -> bool:
-        """Whether the node's process is there. Raises UserError for an unknown node."""
+        """Return whether the node's process runs. Raises UserError for an unknown node."""
         from stratalog.adapters.detached import is_running
 
         if node not in self.processes:
@@ -159,7 +159,7 @@ class ClusterDirectory:
         return process is not None and is_running(process)
 
     def ready(self, node: int) -> dict[str, Any] | None:
-        """Where the node serves; None while it does not."""
+        """Return the node's addresses; None while it does not serve."""
         if not self.is_running(node):
             return None
         try:
@@ -169,10 +169,10 @@ class ClusterDirectory:
         return found
 
     async def start(self, nodes: Sequence[int]) -> None:
-        """Start nodes that do not run, and wait until they serve. Where one fails, all of them are ended again.
+        """Start nodes that do not run, and wait until they serve. Where one fails, the command stops all of them again.
 
-        Raises UserError before any is started (a port that is taken, a directory of another cluster), Unavailable
-        with the last line of a node's log.
+        Raises UserError before the first start (a port in use, a directory of another cluster), Unavailable with the
+        last line of a node's log.
         """
         self._check(nodes)
         served = False
@@ -187,7 +187,7 @@ class ClusterDirectory:
                     self.send(node, Signals.SIGKILL)
 
     def _check(self, nodes: Sequence[int]) -> None:
-        """Check ports, and format what is not formatted: before any process begins."""
+        """Check ports, and format new directories, before any process starts."""
         from stratalog.adapters.free_ports import is_free
         from stratalog.cli.node.storage import format_directories
 
@@ -240,12 +240,14 @@ class ClusterDirectory:
             send(process, number)
 
     async def end(self, nodes: Sequence[int], number: Signals) -> None:
-        """End nodes by a signal, and wait until they are gone. Raises Unavailable naming one that does not end."""
+        """End nodes by a signal, and wait until they have exited. Raises Unavailable naming a node that does not
+        exit.
+        """
         from asyncio import get_running_loop, sleep
 
         for node in nodes:
             self.send(node, number)
-            self.send(node, Signals.SIGCONT)  # a process that was stopped ends too
+            self.send(node, Signals.SIGCONT)  # ends a paused process, too
         clock = get_running_loop().time
         deadline = clock() + _STOP_S
         for node in nodes:
@@ -259,7 +261,7 @@ class ClusterDirectory:
 
 
 def _config(properties: Path, profile: str) -> "BrokerConfig":
-    """The settings of a node as its process will read them; that one prints the warnings."""
+    """Return the settings of a node as its process will read them; the process prints the warnings."""
     import os
 
     from stratalog.cli.node.serving import read_properties
@@ -275,6 +277,6 @@ def _ports(config: "BrokerConfig") -> list[int]:
 
 
 def _line(name: str, value: str) -> str:
-    """A line of a properties file that reads as people write it."""
+    """Return a line of a properties file in the usual form."""
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return f"{name}={escaped}\n"

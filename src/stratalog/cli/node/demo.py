@@ -1,7 +1,8 @@
-"""`strata demo`: the whole path in ten seconds, printed as it happens.
+"""`strata demo`: show the whole path of records in ten seconds.
 
-In: nothing. Out: a broker of its own in a temporary directory, records produced, tiered and read back, and a story of
-it on standard output. It leaves nothing behind but the broker's log where it fails, and needs neither Spark nor Java.
+In: nothing. Out: a broker of its own in a temporary directory, records produced, tiered and read back, with a line for
+each step on standard output. It leaves no files, except the broker's log after a failure, and needs neither Spark nor
+Java.
 """
 
 from pathlib import Path
@@ -81,12 +82,12 @@ async def print_steps() -> None:
 
 
 def say(text: str) -> None:
-    """One step of the story, at once."""
+    """Print one step at once."""
     print(text, flush=True)
 
 
 async def create(client: "Client") -> None:
-    """The demo's topic: small segments that leave the local disk as soon as they are in the bucket."""
+    """Create the demo's topic: small segments that leave the local disk as soon as they are in the bucket."""
     from stratalog.client.calls import NewTopic
     from stratalog.errors import ErrorCode, Rejected
 
@@ -103,7 +104,7 @@ def value_of(number: int) -> bytes:
 
 
 async def fill(client: "Client") -> int:
-    """Produce the records; returns their bytes as sent."""
+    """Produce the records; return their bytes as sent."""
     from stratalog.adapters.system import SystemClock
     from stratalog.wire.records import BatchBuilder
 
@@ -121,7 +122,7 @@ async def fill(client: "Client") -> int:
 
 
 async def watch(place: Path) -> None:
-    """Tell how segments arrive in the bucket and leave the local disk, until only the active one is left."""
+    """Show segments as they arrive in the bucket and leave the local disk, until only the active one is left."""
     from asyncio import get_running_loop, sleep
 
     loop = get_running_loop()
@@ -141,7 +142,7 @@ async def watch(place: Path) -> None:
 
 
 async def read_back(client: "Client") -> tuple[int, int]:
-    """Read the topic from its first offset; (records, how many are not what was written)."""
+    """Read the topic from its first offset; return the number of records, and how many of them are wrong."""
     from stratalog.cli.shared.reading import records_from
 
     count = wrong = offset = 0
@@ -159,7 +160,7 @@ async def read_back(client: "Client") -> tuple[int, int]:
 
 
 def in_bucket(bucket: Path) -> str:
-    """Return what the bucket alone says it holds."""
+    """Return the contents of the bucket, read without a broker."""
     from stratalog.adapters.object_store import open_store
     from stratalog.tier.reading.reader import open_bucket
 

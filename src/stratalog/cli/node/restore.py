@@ -1,7 +1,7 @@
-"""`strata restore`: a node out of the bucket alone.
+"""`strata restore`: restore a node from the bucket alone.
 
-In: a bucket's URL, an empty directory. Out: what would be restored; with `--takeover` a node's log directory. It starts
-no broker, and without `--takeover` it changes nothing anywhere.
+In: a bucket's URL, an empty directory. Out: a preview of the restore; with `--takeover` a node's log directory. It
+starts no broker, and without `--takeover` it changes nothing anywhere.
 """
 
 import shlex
@@ -71,7 +71,7 @@ def restore(
 
 
 def show_found(url: str, *, as_json: bool) -> None:
-    """A table of topics, then what there is to know of the rest."""
+    """Print a table of topics, then lines about owner, state and missing offsets."""
     from stratalog.adapters.system import SystemClock
     from stratalog.ops.restore import look
 
@@ -90,7 +90,7 @@ def show_found(url: str, *, as_json: bool) -> None:
 
 
 def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> None:
-    """Take over, and say how to start what was made."""
+    """Take over, and print how to start the new node."""
     from stratalog.adapters.system import SystemClock, SystemEntropy
     from stratalog.ops.takeover import take_over
 
@@ -129,7 +129,7 @@ def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> No
 
 
 class counted:  # noqa: N801 - used as a function
-    """Calls eight at a time, in order, with a bar that says how many are done."""
+    """Run the calls, eight at a time, and show their progress; return the results in order."""
 
     def __init__(self, advance: "Callable[[int, int], None]") -> None:
         self._advance = advance
@@ -161,7 +161,7 @@ def topic_row(topic: "FoundTopic") -> dict[str, Any]:
 
 
 def topic_id(topic: "FoundTopic") -> str:
-    """As people see it."""
+    """Return a topic's id as text."""
     from stratalog.wire.ids import topic_id_text
 
     return topic_id_text(topic.id)
@@ -205,7 +205,7 @@ def found_json(found: "Found", now_ms: int) -> dict[str, Any]:
 
 
 def taken_json(taken: "Taken", now_ms: int) -> dict[str, Any]:
-    """Return what was made, for programs; `moved` are committed offsets that lay past the end."""
+    """Return a description of the new node, for programs; `moved` are committed offsets that lay past the end."""
     return {
         **found_json(taken.found, now_ms),
         "incarnation": taken.incarnation,

@@ -1,7 +1,7 @@
-"""Starting a server from plain words, without typer: reading the command line with it took a quarter of a start.
+"""Start a server without typer, because typer took a quarter of the start.
 
-In: the words after `strata server`. Out: a broker that serves, or None where typer must look (help, mistakes,
-completion). It never understands words otherwise than typer does, which a test holds.
+In: the words after `strata server`. Out: a broker that serves, or None where typer must read them (help, mistakes,
+completion). It reads arguments exactly as typer does, which a test checks.
 """
 
 import sys
@@ -27,7 +27,7 @@ class ServerWords:
 
 
 def plain_words(words: Sequence[str]) -> ServerWords | None:
-    """Return the words as typer reads them; None for all but whole options and one file."""
+    """Return the arguments as typer reads them; None unless they are whole options and at most one file."""
     found = ServerWords()
     rest = iter(words)
     for word in rest:
@@ -51,7 +51,7 @@ def plain_words(words: Sequence[str]) -> ServerWords | None:
 
 
 def serve(words: ServerWords) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for what a person must mend."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     from stratalog.adapters.quick_start import start_quickly
 
     start_quickly()

@@ -1,7 +1,7 @@
-"""`strata storage`: log directories before a broker runs on them, and what they say of themselves.
+"""`strata storage`: format, describe and repair log directories.
 
 In: a broker's settings. Out: a formatted directory, a table, or a repaired log. It never touches a directory that a
-broker holds, and keeps a copy of all that it cuts.
+broker has locked, and keeps a copy of everything it cuts.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,9 +45,9 @@ def format_storage(
 def format_directories(
     config: "BrokerConfig", cluster_id: str | None, *, ignore_formatted: bool
 ) -> list[str]:
-    """Format the empty log directories, with a new cluster id where None is given; a line for each directory.
+    """Format the empty log directories, with a new cluster id for None; print a line for each directory.
 
-    Raises UserError where one is held by a broker, formatted already or of another cluster.
+    Raises UserError where a broker has locked one, or one is formatted already or of another cluster.
     """
     from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemEntropy
@@ -87,7 +87,7 @@ def format_directories(
 
 
 def check_cluster_id(text: str) -> None:
-    """Raises UserError unless the text is a cluster id as Kafka makes them."""
+    """Raise UserError unless the text is a cluster id as Kafka makes them."""
     from stratalog.errors import UserError
     from stratalog.wire.ids import topic_id_parse
 
@@ -124,7 +124,7 @@ def info(properties: PropertiesFile = None, override: Overrides = None, json: Js
 
 
 def describe_directory(path: str) -> dict[str, Any]:
-    """Return one log directory as a row. Reads only."""
+    """Return one log directory as a row, without changing it."""
     from stratalog.adapters.local_disk import LocalDisk
     from stratalog.broker.storage.claim import read_meta
     from stratalog.log.checkpoints import CLEAN_SHUTDOWN
@@ -155,7 +155,7 @@ def describe_directory(path: str) -> dict[str, Any]:
 
 
 def check_exists(path: str) -> None:
-    """Raise UserError where there is no log directory: opening it would make one."""
+    """Raise UserError for a missing log directory, because opening it would create one."""
     from pathlib import Path
 
     from stratalog.errors import UserError
@@ -217,7 +217,7 @@ def repair_storage(
 
 
 def repair_directory(path: str, disk: Any, *, accept_loss: bool) -> list[dict[str, Any]]:
-    """Find what is damaged in a log directory and, where the loss is accepted, cut it: a row for each damaged place."""
+    """Find damaged parts of a log directory and, where the loss is accepted, cut them; return a row for each."""
     from stratalog.ops.repair import losses, repair
 
     found = losses(disk)

@@ -1,7 +1,7 @@
 """`strata consume`: records of a topic, printed as they come.
 
-In: a topic and where to begin. Out: records on standard output, in one of several forms. How they are fetched, and as
-a member of which group, is `follow.py`'s.
+In: a topic and where to begin. Out: records on standard output, in one of several forms. `follow.py` fetches them,
+alone or as a member of a group.
 """
 
 from enum import StrEnum

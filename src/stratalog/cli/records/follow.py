@@ -1,7 +1,7 @@
-"""How `strata consume` gets its records: partitions of its own choice, or as a member of a group.
+"""Read records for `strata consume`: from chosen partitions, or as a member of a group.
 
-In: what is wanted, and a printer. Out: records printed, and what was printed committed. It never commits what has not
-left this process.
+In: a request, and a printer. Out: printed records, and commits of their offsets. It never commits a record that is
+still in this process.
 """
 
 import sys
@@ -33,11 +33,11 @@ class Wanted:
     max_messages: int | None
     timeout_s: float | None = None
     isolation: int = 0
-    """As in a Fetch request: 1 for committed records alone."""
+    """As in a Fetch request: 1 for committed records only."""
 
     @property
     def other_offsets(self) -> str:
-        """How to begin at other offsets, for a person."""
+        """Return a hint how to begin at other offsets."""
         if self.group is None:
             return "give another --from, such as beginning"
         topic = f"{self.group} --topic {self.topic}"
@@ -45,7 +45,7 @@ class Wanted:
 
 
 async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
-    """Print until there is enough. Raises UserError, Rejected, Unavailable, Corrupt; CancelledError on SIGTERM."""
+    """Print until the request is met. Raises UserError, Rejected, Unavailable, Corrupt; CancelledError on SIGTERM."""
     import asyncio
     import signal
 
@@ -90,7 +90,7 @@ async def follow_alone(client: "Client", wanted: Wanted, printer: "Printer") -> 
 async def follow_as_member(
     client: "Client", member: "Member", wanted: Wanted, printer: "Printer"
 ) -> None:
-    """Read what the group assigns, through every rebalance; leaves it at the end, whatever the end is."""
+    """Read the assigned partitions through every rebalance; leave the group at the end, also after a failure."""
     try:
         while True:
             assigned = sorted(
@@ -106,7 +106,7 @@ async def follow_as_member(
 
 
 class Following:
-    """Partitions that are ours for now: read, printed, committed."""
+    """Read, print and commit the partitions that this member has at present."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Following:
         """Begin at `positions`; end at `ends`, or never where they name no end. `of` looks both up."""
         self._client = client
         self._wanted = wanted
-        self._positions = positions  # behind what was printed
+        self._positions = positions  # the offset after the last printed record
         self._kept = dict(positions)
         self._ends = ends
         self._printer = printer
@@ -135,7 +135,7 @@ class Following:
         printer: "Printer",
         commit: "Callable[[Offsets], Awaitable[bool]]",
     ) -> "Following":
-        """Look up where to begin, and to end where that is wanted."""
+        """Look up the first offsets, and the last ones if the request has an end."""
         from stratalog.cli.shared.reading import first_offsets
 
         isolation = wanted.isolation
@@ -148,7 +148,7 @@ class Following:
         return cls(client, wanted, positions, ends, printer, commit)
 
     async def run(self, still_ours: Callable[[], Awaitable[bool]]) -> bool:
-        """Print until there is enough (True), or until the partitions are no longer ours (False)."""
+        """Print until the request is met (True), or until the member loses the partitions (False)."""
         from asyncio import CancelledError
 
         from stratalog.cli.shared.reading import ranges_explained
@@ -210,7 +210,7 @@ class Following:
             if self._printer.count == self._wanted.max_messages:
                 return
             if end is not None and record is not None and record.offset >= end:
-                self._positions[index] = end  # what came since is the next reader's
+                self._positions[index] = end  # the next reader prints later records
                 break
             self._positions[index] = offset
             if record is not None:
@@ -219,7 +219,7 @@ class Following:
             reader.drop(TopicPartition(fetched.topic, index))
 
     async def _keep(self) -> bool:
-        """What was printed leaves this process; only then is it committed. False where that is not ours any more."""
+        """Flush the printed records, then commit them; return False where the member has lost the partitions."""
         from stratalog.wire.ids import TopicPartition
 
         sys.stdout.flush()
@@ -237,7 +237,7 @@ class Following:
 async def committed_offsets(
     client: "Client", group: str, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """Return where a group goes on, for those partitions that it has an offset of."""
+    """Return a group's committed offset for each partition that has one."""
     from stratalog.client.admin import fetch_offsets
 
     wanted = set(partitions)

@@ -1,7 +1,7 @@
 """Generate records at a given rate: `strata produce --generate`.
 
-In: a topic, how many and how fast. Out: records at the broker, keyed by visitor. It never holds more of the log than
-the batches under way.
+In: a topic, how many and how fast. Out: records at the broker, keyed by visitor. It holds only the batches in flight in
+memory.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from stratalog.cli.records.order import Order
 
 PAST_PER_SECOND = 100
-"""How close events lie that are not sent as they happen: the last of them is now."""
+"""Distance between events that are sent all at once; the last event is now."""
 WINDOW = 5
 FEWEST_AHEAD_MS = 20
-"""Events this near in the future are sent at once: to sleep for less costs more than it waits."""
+"""Events this near in the future are sent at once, because a shorter sleep costs more than its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def plan_of(
 
 
 async def generate(bootstrap: str, order: "Order", plan: Generated) -> int:
-    """Send an access log; returns how many lines were acknowledged. Raises UserError, Rejected, Unavailable.
+    """Send an access log; return the number of acknowledged lines. Raises UserError, Rejected, Unavailable.
 
-    Interrupted, it ends as if that had been the count.
+    Ctrl-C ends the log early, as a smaller `count` would.
     """
     from itertools import islice
     from random import Random  # noqa: TID251 - one seed is one log

@@ -1,6 +1,6 @@
 """The request of `strata produce`, for lines and for generated records.
 
-In: the options, read. Out: one value that says what goes where. It never sends anything.
+In: parsed options. Out: one value with source, destination and format. It never sends anything.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be sent where, and how a line becomes a record.
+    """Source and destination of the records, and the way from a line to a record.
 
-    `timestamp` is for every line; without it a line may bring its own (`timestamp_separator`), else it is now.
+    `timestamp` is for every line; without it a line may have its own (`timestamp_separator`), else the time is now.
     """
 
     topic: str
@@ -24,8 +24,8 @@ class Order:
     timestamp_separator: bytes | None
     timestamp: int | None
     source: str = "standard input"
-    """What the lines are from, for people."""
+    """The source of the lines, for people."""
     headers: Headers = ()
-    """For every record, before its own."""
+    """Headers of every record, before the record's own."""
     json: bool = False
     """Lines are objects as `strata consume --json` prints them."""

@@ -195,8 +195,8 @@ def encoded(separator: str | None) -> bytes | None:
 async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool]:
     """Send every line until the end or Ctrl-C; return (acknowledged records, whether the end was reached).
 
-    Raises UserError for a line that is no record: those before it are sent, none behind it. Raises Rejected,
-    Unavailable where a broker does not take them, with a note of how many it has acknowledged.
+    Raises UserError for a line that is no record, after sending the lines before it. Raises Rejected or Unavailable
+    where a broker does not accept records, with a note of how many it acknowledged.
     """
     from asyncio import CancelledError
 
@@ -225,7 +225,9 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool
                     except UserError as error:
                         wrong = error
                     except Rejected:
-                        await pipeline.drain()  # what is under way counts too; raises it again
+                        await (
+                            pipeline.drain()
+                        )  # counts the batches in flight; raises the failure again
                     await batches.flush()
         except (CancelledError, Rejected, Unavailable):
             note(f"{batches.acknowledged()} record(s) were acknowledged before that")
@@ -245,7 +247,9 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool
 async def feed(
     lines: BinaryIO, sink: "Lines", pipeline: "Pipeline", interrupt: "Interrupt"
 ) -> None:
-    """Batch every line until the end or Ctrl-C. Raises UserError for one that is no record, Rejected, Unavailable."""
+    """Batch every line until the end or Ctrl-C. Raises UserError for a line that is no record, Rejected,
+    Unavailable.
+    """
     from stratalog.adapters.system import SystemClock
 
     clock = SystemClock()
@@ -274,7 +278,7 @@ async def chunks(read: Callable[[], Awaitable[bytes | None]]) -> AsyncIterator[l
 
 
 def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, bytes, int]:
-    """Return (key, value, timestamp) of a line. Raises UserError for a timestamp that is none."""
+    """Return (key, value, timestamp) of a line. Raises UserError for a malformed timestamp."""
     from stratalog.errors import UserError
 
     timestamp = now_ms if order.timestamp is None else order.timestamp
@@ -291,7 +295,7 @@ def record_of(line: bytes, order: Order, now_ms: int) -> tuple[bytes | None, byt
 
 
 def record_of_json(line: bytes, order: Order, now_ms: int) -> tuple[Any, ...]:
-    """Return (key, value, timestamp, headers) of an object. Raises UserError for a line that is none."""
+    """Return (key, value, timestamp, headers) of an object. Raises UserError for a line that is no JSON object."""
     from stratalog.errors import UserError
 
     try:
@@ -317,7 +321,7 @@ def text_of(name: str, found: dict[str, Any]) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Where lines go once they are records."""
+    """Convert lines to records, and add them to batches."""
 
     order: Order
     partitions: "list[TopicPartition]"
@@ -325,7 +329,7 @@ class Lines:
     limits: "Limits"
 
     async def take(self, line: bytes, now_ms: int) -> None:
-        """Add the record that a line is; raises UserError where it is none."""
+        """Convert one line and add the record; raises UserError for a line that is no record."""
         from stratalog.errors import UserError
 
         order, headers = self.order, self.order.headers
@@ -344,7 +348,7 @@ class Lines:
 
 @dataclass(slots=True)
 class Limits:
-    """What the topic demands of batches and timestamps, and how many records fall foul of it."""
+    """The topic's limits for batches and timestamps, and the number of records beyond them."""
 
     batch_bytes: int
 
@@ -356,7 +360,7 @@ class Limits:
 
     @classmethod
     async def of(cls, client: "Client", topic: str) -> "Limits":
-        """Ask for the topic's settings."""
+        """Read the topic's settings from the cluster."""
         from stratalog.client.calls import TOPIC
 
         (configs,) = await client.describe_configs([(TOPIC, topic)])
@@ -370,7 +374,7 @@ class Limits:
         )
 
     def look(self, timestamp: int, now_ms: int) -> None:
-        """Count a record whose timestamp means trouble."""
+        """Count a record whose timestamp is outside the limits."""
         age_ms = now_ms - timestamp
         if age_ms > self.before_max_ms or -age_ms > self.after_max_ms:
             self.refused += 1
@@ -378,7 +382,7 @@ class Limits:
             self.expired += 1
 
     def warn(self, topic: str) -> None:
-        """Say so, once."""
+        """Print one warning about the counted records."""
         if self.expired:
             note(
                 f"warning: {self.expired} record(s) are older than {topic}'s retention.ms={self.retention_ms} and will "

@@ -1,1 +1,1 @@
-"""What several command groups use: options, tables, a connection, records' forms, a store by its URL."""
+"""Code that several command groups use: options, tables, a connection, record formats, a store by its URL."""

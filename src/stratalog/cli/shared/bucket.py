@@ -1,4 +1,4 @@
-"""What the commands about buckets share: a store by URL, a bar, lines about objects.
+"""Shared code of the bucket commands: open a store by URL, show progress, print lines about objects.
 
 In: a bucket's URL, problems. Out: a store, progress on standard error, lines on standard output. It decides nothing.
 """
@@ -19,7 +19,9 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="As in tier.url: file://
 
 
 def opened(url: str) -> "ObjectStore":
-    """Return the store at a URL. Raises UserError for one that is not understood or that only its own process sees."""
+    """Return the store at a URL. Raises UserError for an unknown URL, or for a store in memory, which only its own
+    process sees.
+    """
     from stratalog.adapters.object_store import open_store
     from stratalog.errors import UserError
 
@@ -29,7 +31,7 @@ def opened(url: str) -> "ObjectStore":
 
 
 def report(problems: "list[Problem]", *, as_json: bool) -> None:
-    """One line per object, its whole path first and never folded."""
+    """Print one line per object, its whole path first and never wrapped."""
     if as_json:
         show_json([{"path": p.path, "what": p.what, "orphan": p.orphan} for p in problems])
         return
@@ -38,7 +40,7 @@ def report(problems: "list[Problem]", *, as_json: bool) -> None:
 
 
 class progress_of:  # noqa: N801 - used as `with progress_of(...)`
-    """A bar on standard error while the block runs, where there is a person to see it."""
+    """Show a progress bar on standard error while the block runs, if that is a terminal."""
 
     def __init__(self, what: str, *, quiet: bool) -> None:
         from rich.console import Console
@@ -46,7 +48,7 @@ class progress_of:  # noqa: N801 - used as `with progress_of(...)`
         from rich.table import Column
 
         console = Console(stderr=True)
-        # A URL may be longer than the terminal is wide: it is cut, and not the bar.
+        # A URL may be longer than the terminal is wide: the URL is cut, and not the bar.
         what_column = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=what_column),

@@ -1,6 +1,6 @@
-"""What the shell offers for a word that is being typed: the topics and groups that are there.
+"""Complete names of existing topics and groups in a shell.
 
-In: what was typed so far. Out: names. It never says why there are none: a shell has no place for it.
+In: the beginning of a word. Out: names. It never prints an error: a shell has no place for one.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,9 @@ TIMEOUT_S = 2.0
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of topics that go on as what was typed; Kafka's own only where it begins with an underscore."""
+    """Return names of topics that begin with the typed text; Kafka's own only where the text begins with an
+    underscore.
+    """
 
     async def ask(client: "Client") -> list[str]:
         found = (await client.metadata()).topics.values()
@@ -28,7 +30,7 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of groups that go on as what was typed."""
+    """Return names of groups that begin with the typed text."""
 
     async def ask(client: "Client") -> list[str]:
         from stratalog.client.admin import list_groups
@@ -41,7 +43,7 @@ def groups(context: typer.Context, incomplete: str) -> list[str]:
 def offered(
     context: typer.Context, incomplete: str, ask: "Callable[[Client], Awaitable[list[str]]]"
 ) -> list[str]:
-    """Return the names, in order; none where the cluster that was named (or the usual one) does not answer."""
+    """Return the names, in order; none where the cluster (the named or the default one) does not answer."""
     from stratalog.errors import Rejected, Unavailable, UserError
 
     bootstrap = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP

@@ -1,6 +1,6 @@
-"""How a record is printed: its value, with its key, as JSON, or laid out as a person says.
+"""Print records: the value, key and value, JSON, or a format of the user's.
 
-In: records. Out: bytes on standard output, as they are unless JSON was asked for. It never decides which records.
+In: records. Out: bytes on standard output, unchanged except in JSON. It never chooses the records.
 """
 
 import base64
@@ -27,7 +27,7 @@ ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 class Printer:
-    """Prints records and counts them."""
+    """Print records and count them."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Printer:
         as_json: bool,
         layout: str | None = None,
     ) -> None:
-        """Raises UserError for a layout that is not understood, and for two forms at once."""
+        """Raises UserError for a malformed format, and for two formats at once."""
         from stratalog.errors import UserError
 
         if layout is not None and (as_json or headers or key_separator is not None):
@@ -51,7 +51,7 @@ class Printer:
         self._layout = None if layout is None else pieces_of(layout)
 
     def print(self, partition: int, record: "Record") -> None:
-        """One record; bytes go out as they are, unless JSON was asked for."""
+        """Print one record; its bytes are unchanged except in JSON."""
         self.count += 1
         if self._as_json:
             show_json({"topic": self._topic, "partition": partition, **record_json(record)})
@@ -104,7 +104,7 @@ def headers_text(record: "Record") -> bytes:
 
 
 def pieces_of(layout: str) -> "list[bytes | str]":
-    """Return a --format as bytes to print and letters of `FIELDS`. Raises UserError naming what is not understood."""
+    """Return a --format as bytes to print and letters of `FIELDS`. Raises UserError naming the unknown letter."""
     from stratalog.errors import UserError
 
     pieces: list[bytes | str] = []

@@ -1,7 +1,7 @@
-"""A broker in a process of its own, for a command that needs one for a while.
+"""Run a temporary broker in a separate process, for a command.
 
-In: a directory of the command's own, settings. Out: its address and process id. It never outlives the command, and
-writes nothing outside the directory but the log of a broker whose command failed.
+In: a directory, settings. Out: the broker's address and process id. The broker never outlives the command. It writes
+only in the directory, except for its log after a failure.
 """
 
 import sys
@@ -29,10 +29,10 @@ class Started:
 
 @asynccontextmanager
 async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]:
-    """A broker on a free port of 127.0.0.1, its data in `place`; `settings` are NAME=VALUE. Stopped at the end.
+    """Run a broker on a free port of 127.0.0.1 with its data in `place`; `settings` are NAME=VALUE. Stop it at the end.
 
-    Where the body fails, the broker's log is kept beside `place`, and a note says where. Raises Unavailable with what
-    the broker said where it does not start.
+    Where the body fails, the broker's log stays beside `place`, and a note names the file. Raises Unavailable with the
+    broker's last line where it does not start.
     """
     from asyncio import CancelledError, create_subprocess_exec
     from asyncio.subprocess import DEVNULL
@@ -88,7 +88,7 @@ async def _started(process: "Process", ready: Path, log: Path) -> Started:
 
 
 def _served(ready: Path) -> str | None:
-    """Return the address in a ready file; None before it is there."""
+    """Return the address in a ready file; None before the file exists."""
     import json
 
     try:
@@ -99,13 +99,13 @@ def _served(ready: Path) -> str | None:
 
 
 def _keep(log: Path, kept: Path) -> None:
-    """Move the log out of a directory that will be removed, which a full disk allows too."""
+    """Move the log out of the directory before its removal; a move works on a full disk, too."""
     last = _last_line(log)
     log.replace(kept)
     note(f"the broker's log is kept: {kept}; it ends with: {last}")
 
 
 def _last_line(log: Path) -> str:
-    """Return the last thing a broker said."""
+    """Return the last line of a broker's output."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"

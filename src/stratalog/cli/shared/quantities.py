@@ -1,7 +1,7 @@
-"""Quantities as people write them: 100MB, 1GiB/s, 7d.
+"""Parse and print quantities such as 100MB, 1GiB/s and 7d.
 
-In: text. Out: numbers, and numbers as text. Raises UserError for what is none. Decimal units are powers of 1000, those
-with an `i` powers of 1024.
+In: text. Out: numbers, and numbers as text. Raises UserError for text that is no quantity. Decimal units are powers of
+1000, those with an `i` powers of 1024.
 """
 
 import re

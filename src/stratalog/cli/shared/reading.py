@@ -1,4 +1,4 @@
-"""Where reading begins, and the records in what was fetched.
+"""Find the first offsets of a read, and the records in fetched bytes.
 
 In: a topic, the words of `--from`, fetched bytes. Out: partitions, offsets, records. It never prints.
 """
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def records_from(
     data: memoryview, start: int, aborted: "Sequence[tuple[int, int]]" = ()
 ) -> "Iterator[tuple[int, Record | None]]":
-    """Yield (offset to go on from, record) for each record from `start` on; no record where only the offset moves.
+    """Yield (next offset, record) for each record from `start` on; the record is None where only the offset moves.
 
-    Those of `aborted` transactions, as a Fetch answer lists them, are passed over. Raises Corrupt for a batch that is
-    not what was written.
+    Records of `aborted` transactions, as a Fetch answer lists them, are skipped. Raises Corrupt for a damaged batch.
     """
     from stratalog.errors import Corrupt
     from stratalog.wire.batch import crc_holds, scan
@@ -121,7 +120,7 @@ async def ranges_of(
 async def ranges_explained(
     client: "Client", reader: "Reader", remedy: str
 ) -> "AsyncIterator[None]":
-    """Around polls of a reader: OFFSET_OUT_OF_RANGE becomes a UserError with a partition's range, and `remedy`."""
+    """Turn OFFSET_OUT_OF_RANGE of a reader's polls into a UserError with the partition's range, and `remedy`."""
     from stratalog.errors import ErrorCode, Rejected, UserError
 
     try:
@@ -134,7 +133,7 @@ async def ranges_explained(
             for key, (start, end) in (await ranges_of(client, reader.positions)).items()
             if not start <= reader.positions[key] <= end
         ]
-        if not outside:  # the log has grown into it since
+        if not outside:  # the log has grown to the offset since
             raise
         more = f", and {len(outside) - 1} more like it" if len(outside) > 1 else ""
         raise UserError(f"{outside[0]}{more}; {remedy} (OFFSET_OUT_OF_RANGE)") from None

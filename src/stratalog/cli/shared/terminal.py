@@ -1,4 +1,4 @@
-"""What the commands share: options by one name, results as a table or as JSON, a connection to a cluster.
+"""Shared code of the commands: common options, results as a table or as JSON, a connection to a cluster.
 
 In: rows and options. Out: lines on standard output; notes on standard error. It never decides what a command does.
 """
@@ -43,12 +43,12 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 
 
 def note(text: str) -> None:
-    """One line for the person, apart from the results."""
+    """Print one line on standard error, apart from the results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "nothing") -> None:
-    """Rows with equal keys: one JSON array, or a table with the keys as its head."""
+    """Print rows with equal keys as one JSON array, or as a table with the keys as its head."""
     if as_json:
         show_json(list(rows))
         return
@@ -58,7 +58,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
     table = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
     numeric = [all(isinstance(row[name], int | float) for row in rows) for name in rows[0]]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    # A line is never broken here: a name or a path cut in two cannot be copied.
+    # Lines are never wrapped: a person cannot copy a wrapped name or path.
     head, *lines = (
         "  ".join(
             text.rjust(width) if right else text.ljust(width)
@@ -70,7 +70,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
 
 
 def show_json(value: Any) -> None:
-    """One JSON value on one line."""
+    """Print one JSON value on one line."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
@@ -94,7 +94,8 @@ def cell(value: Any) -> str:
 async def connected(
     bootstrap: str, *, timeout_s: float = 30.0, patience_s: float = 20.0
 ) -> "AsyncIterator[Client]":
-    """A client of the cluster, closed at the end. Raises Unavailable, or UserError for a malformed address.
+    """Connect a client to the cluster, and close it at the end. Raises Unavailable, or UserError for a malformed
+    address.
 
     A refused connection is tried again for `patience_s`, as Kafka's clients do: a server may be about to start.
     """

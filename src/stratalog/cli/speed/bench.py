@@ -1,7 +1,7 @@
-"""`strata bench machine`: what this box can do, and how near to it a broker comes.
+"""`strata bench machine`: measure this machine's limits, and a broker's share of them.
 
-In: a directory to measure in. Out: limits and the broker's rates as shares of them, on standard output. It uses at
-most `SPACE_BYTES` and some twenty seconds, leaves nothing behind, and tunes nothing.
+In: a directory to measure in. Out: limits and the broker's rates as shares of them, on standard output. It uses at most
+`SPACE_BYTES` of disk and some twenty seconds, leaves no files, and tunes nothing.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ FETCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The machine's, one process and thread each (loopback: two threads); rates are bytes a second."""
+    """The machine's limits, each of one process and thread (loopback: two threads); rates are bytes a second."""
 
     loopback: float
     loopback_round_trip_s: float
@@ -107,7 +107,7 @@ def machine(
 
 
 def limits_of(directory: str) -> Limits:
-    """One after the other. Raises OSError."""
+    """Measure the machine's limits one after the other. Raises OSError."""
     from stratalog.adapters import machine
 
     written, read, synced = machine.file_bytes_s(directory, LIMIT_S, FILE_BYTES)
@@ -125,7 +125,7 @@ def limits_of(directory: str) -> Limits:
 
 
 async def broker_of(place: Path) -> Broker:
-    """Start one, load it, read it, ask it little by little. Raises Unavailable, Rejected."""
+    """Start a broker; measure large batches, reading, and single small requests. Raises Unavailable, Rejected."""
     from stratalog.cli.shared.local_broker import broker
     from stratalog.cli.shared.terminal import accepted
     from stratalog.client.calls import NewTopic
@@ -143,7 +143,7 @@ async def broker_of(place: Path) -> Broker:
 
 
 def cpu_of(pid: int) -> float | None:
-    """Return CPU seconds of a process; None where this system does not tell."""
+    """Return CPU seconds of a process; None where this system does not report them."""
     from stratalog.adapters.machine import process_cpu_s
 
     try:
@@ -153,7 +153,7 @@ def cpu_of(pid: int) -> float | None:
 
 
 def spent(before: float | None, after: float | None, per: float) -> float | None:
-    """Return CPU seconds between two looks, for each of `per`."""
+    """Return the CPU seconds between two measurements, divided by `per`."""
     return None if before is None or after is None else (after - before) / per
 
 
@@ -171,7 +171,9 @@ async def loaded(client: "Client", pid: int) -> tuple[float, float | None]:
 
 
 async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
-    """Return (bytes a second, broker CPU seconds per GB) of what was loaded, once or, to measure long enough, again."""
+    """Return (bytes a second, broker CPU seconds per GB) of reading the loaded records, repeatedly if one pass is too
+    short to measure.
+    """
     from stratalog.adapters.system import monotonic_s
     from stratalog.cli.shared.reading import first_offsets
     from stratalog.cli.speed.read import Reading
@@ -182,7 +184,7 @@ async def read_back(client: "Client", pid: int) -> tuple[float, float | None]:
     began_s = monotonic_s()
     done = 0
     while not done or monotonic_s() - began_s < LOAD_S / 2:
-        # Without waiting: what waits at the end of one round would hold up the next.
+        # The fetches do not wait: a waiting fetch at the end of one round would delay the next round.
         settings = FetchSettings(partition_max_bytes=FETCH_BYTES, max_wait_ms=0)
         reading = Reading(client, TOPIC, {0: 0}, ends, (settings, True))
         await reading.run(None, LOAD_S)
@@ -237,7 +239,7 @@ def shares_of(limits: Limits, broker: Broker) -> dict[str, dict[str, float]]:
 
 
 def print_all(limits: Limits, broker: Broker, *, as_json: bool) -> None:
-    """Two tables, or one JSON object in bytes and seconds."""
+    """Print two tables, or one JSON object in bytes and seconds."""
     from dataclasses import asdict
 
     shares = shares_of(limits, broker)

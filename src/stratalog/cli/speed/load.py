@@ -1,10 +1,11 @@
-"""Load for a broker, and what came of it: the measuring part of `strata perf produce` and `strata bench machine`.
+"""Load a broker and measure it, for `strata perf produce` and `strata bench machine`.
 
 In: a client, record values, a producer's settings. Out: records per second, bytes, latencies. It never compares or
 recommends.
 
-One record's latency is from its being added to a batch until that batch is acknowledged, as Kafka's producer measures
-it. What Kafka's would queue in buffer.memory this one does not take yet, so that at full speed the latency is shorter.
+A record's latency runs from its append to a batch until the acknowledgement of that batch, as in Kafka's producer.
+Kafka's producer queues records in buffer.memory; this one does not accept them then, so its latency at full speed is
+shorter.
 """
 
 from collections import Counter
@@ -56,7 +57,7 @@ class Latencies:
         self._counts[round(latency_ms * _STEPS_PER_MS)] += records
 
     def summary(self) -> dict[str, float]:
-        """Avg, max and percentiles in ms; zeros where nothing was counted."""
+        """Return average, maximum and percentiles in ms; zeros without latencies."""
         found = {"avg": self._total_ms / self.count if self.count else 0.0, "max": self._max_ms}
         steps = sorted(self._counts.items())
         for name, share in PERCENTILES.items():
@@ -71,7 +72,7 @@ class Latencies:
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What was acknowledged within some time."""
+    """Acknowledged records of some period."""
 
     began_s: float
     records: int = 0
@@ -80,7 +81,7 @@ class LoadCounts:
     latencies: Latencies = field(default_factory=Latencies)
 
     def summary(self, now_s: float) -> dict[str, Any]:
-        """By the names of Kafka's tool; MB are its 2**20 bytes, of values before compression."""
+        """Return the measurements by the names of Kafka's tool; a MB is 2**20 bytes of values before compression."""
         seconds = max(now_s - self.began_s, 1e-9)
         return {
             "records": self.records,
@@ -92,7 +93,7 @@ class LoadCounts:
 
 
 def produced_line(summary: dict[str, Any], *, percentiles: bool) -> str:
-    """Return a line as kafka-producer-perf-test's, which scripts know how to read."""
+    """Return a line in the format of kafka-producer-perf-test, which scripts can parse."""
     latency = summary["latency ms"]
     line = (
         f"{summary['records']} records sent, {summary['records/sec']:.1f} records/sec "
@@ -117,9 +118,9 @@ class _Filling:
 
 
 class Load:
-    """Sends values in turn, batch by batch and partition by partition, and keeps count of what is acknowledged.
+    """Send values in turn, batch by batch and partition by partition, and count acknowledged records.
 
-    `total` and `window` are both fed; the caller replaces `window` to begin a new one.
+    Both `total` and `window` count; the caller replaces `window` to begin a new one.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Load:
         values: Sequence[bytes],
         producing: Producing,
     ) -> None:
-        """`values` are sent in a circle and must not be empty."""
+        """`values` are sent repeatedly and must not be empty."""
         from stratalog.adapters.system import SystemClock, monotonic_s
 
         self._client = client
@@ -155,8 +156,8 @@ class Load:
         throughput: float | None = None,
         each_tick: "Callable[[float], None]" = lambda _now_s: None,
     ) -> None:
-        """Send so many records, or until the time `until_s` (of `monotonic_s`), at most `throughput` a second, and
-        wait for the acknowledgements. Raises Rejected, Unavailable.
+        """Send this many records, or until `until_s` (of `monotonic_s`), at most `throughput` a second; wait for the
+        acknowledgements. Raises Rejected, Unavailable.
         """
         from asyncio import sleep
 
@@ -184,7 +185,7 @@ class Load:
         await sleep(0)  # the last acknowledgement is counted one turn after it is awaited
 
     async def _add(self, due: int, now_s: float, pipeline: "Pipeline") -> None:
-        """Add up to `due` values to the open batch, as many as have room; send it once it is full."""
+        """Add up to `due` values to the open batch, as its room allows; send the batch once it is full."""
         from stratalog.wire.records import BatchBuilder
 
         if self._filling is None:
@@ -221,7 +222,7 @@ class Load:
         self._sent_batches += 1
         future = await pipeline.send(self._topic, partition, batch)
         future.add_done_callback(partial(self._acknowledged, filling, len(batch)))
-        await sleep(0)  # let answers in: they are timed when they are read
+        await sleep(0)  # let the loop read answers, which are timed when they are read
 
     def _acknowledged(
         self, filling: _Filling, batch_bytes: int, future: "asyncio.Future[Produced]"

@@ -1,7 +1,7 @@
 """`strata perf`: measure a broker's rates, in the units of Kafka's own tools.
 
-In: a topic and how much of what to send or read. Out: lines while it runs and one at its end. It never makes a topic,
-save those of `--sweep`, which it deletes again.
+In: a topic, and the records to send or read. Out: lines during the run and one at its end. It creates no topic except
+those of `--sweep`, which it deletes again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -162,14 +162,14 @@ def values_of(file: Path, delimiter: str) -> list[bytes]:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
     if not values[-1]:
-        values.pop()  # what is behind the last delimiter is no record
+        values.pop()  # text after the last delimiter is no record
     if not any(values):
         raise UserError(f"{file}: no records in it")
     return values
 
 
 def pairs_of(option: str, items: Sequence[str]) -> dict[str, str]:
-    """`name=value` items. Raises UserError for one without `=`."""
+    """Return `name=value` items as pairs. Raises UserError for one without `=`."""
     from stratalog.errors import UserError
 
     found = {}
@@ -217,12 +217,12 @@ def one_of(accepted: Sequence[str]) -> Callable[[str], str]:
 
 
 def refuse(text: str) -> NoReturn:
-    """Raises ValueError."""
+    """Raise ValueError."""
     raise ValueError(text)
 
 
 def producing_of(items: Sequence[str]) -> "Producing":
-    """--producer-props as settings. Raises UserError naming what is wrong."""
+    """Return --producer-props as settings. Raises UserError naming a wrong one."""
     from stratalog.cli.speed.load import Producing
 
     accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -325,7 +325,7 @@ def consume(
 
 
 def fetch_settings_of(items: Sequence[str]) -> "tuple[FetchSettings, bool]":
-    """--consumer-props as (what to fetch, whether to check CRCs). Raises UserError naming what is wrong."""
+    """Return --consumer-props as fetch settings, and whether to check CRCs. Raises UserError naming a wrong one."""
     from stratalog.client.reader import FetchSettings
 
     accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -380,5 +380,5 @@ async def print_consume(
 
 
 def say(line: str, as_json: bool) -> None:
-    """A line while it runs: beside the results where those are JSON."""
+    """Print a line during the run; on standard error where the results are JSON."""
     note(line) if as_json else print(line, flush=True)

@@ -1,6 +1,6 @@
-"""`strata plan`: how large a cluster must be, before it is there.
+"""`strata plan`: estimate the size of a planned cluster.
 
-In: what is expected of topics, brokers and prices. Out: estimates with their reasoning. It asks no broker.
+In: expected topics, brokers and prices. Out: estimates with their reasoning. It contacts no broker.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -186,7 +186,7 @@ def whole(text: str, what: str, *, least: int) -> int:
 def print_plan(
     estimates: "Sequence[Estimate]", comparison: "Sequence[Comparison]", *, as_json: bool
 ) -> None:
-    """The estimates, then the comparison of replication."""
+    """Print the estimates, then the comparison of replication."""
     from stratalog.cli.shared.quantities import quantity_text
 
     if as_json:

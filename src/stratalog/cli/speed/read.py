@@ -1,6 +1,7 @@
-"""A topic read for its speed: the measuring part of `strata perf consume` and `strata bench machine`.
+"""Read a topic and measure the speed, for `strata perf consume` and `strata bench machine`.
 
-In: a client, where to begin, a consumer's settings. Out: batches' records and bytes a second. It never opens a record.
+In: a client, where to begin, a consumer's settings. Out: batches' records and bytes a second. It never decodes a
+record.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Read:
-    """What was read within some time; bytes are batches', as they are sent."""
+    """Records and bytes read in some period; bytes count whole batches as they are sent."""
 
     began_s: float
     records: int = 0
@@ -34,7 +35,7 @@ class Read:
 
 
 def read_line(summary: Mapping[str, Any]) -> str:
-    """Return a line for a person, like the producer's."""
+    """Return a line for people, like the producer's."""
     return (
         f"{summary['records']} records read, {summary['records/sec']:.1f} records/sec "
         f"({summary['MB/sec']:.2f} MB/sec)."
@@ -42,7 +43,7 @@ def read_line(summary: Mapping[str, Any]) -> str:
 
 
 class Reading:
-    """Reads partitions of a topic from `positions` on; with `ends` no further than those."""
+    """Read partitions of a topic from `positions` on, up to `ends` if given."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Reading:
         ends: Mapping[int, int],
         how: "tuple[FetchSettings, bool]",
     ) -> None:
-        """`how` is (what to ask for, whether to check CRCs)."""
+        """`how` is (fetch settings, whether to check CRCs)."""
         from stratalog.adapters.system import monotonic_s
         from stratalog.client.reader import Reader
         from stratalog.wire.ids import TopicPartition
@@ -75,7 +76,7 @@ class Reading:
         patience_s: float,
         each_poll: Callable[[float], None] = lambda _now_s: None,
     ) -> bool:
-        """Read so many records, or to the ends; False where nothing came for `patience_s` before that.
+        """Read this many records, or to the ends; return False if no record came for `patience_s`.
 
         Raises Corrupt for a batch with a wrong CRC, Rejected, Unavailable.
         """

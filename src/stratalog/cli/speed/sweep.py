@@ -1,7 +1,7 @@
-"""`strata perf produce --sweep`: codecs and batch sizes tried on one's own data.
+"""`strata perf produce --sweep`: compare codecs and batch sizes on the user's data.
 
-In: record values, a producer's settings. Out: one row per codec and batch size. It leaves no topic behind and says
-nothing of what it did not measure.
+In: record values, a producer's settings. Out: one row per codec and batch size. It leaves no topic behind, and reports
+only measured values.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ class Row:
 
 
 def broker_cpu(metrics: str | None, pid: int | None) -> Cpu | None:
-    """Return how to learn the broker's CPU time, as the person has said; None where they have not.
+    """Return a function that reads the broker's CPU time, by the user's option; None without one.
 
-    Raises UserError where that cannot be read.
+    Raises UserError where it cannot read that time.
     """
     from stratalog.adapters.machine import process_cpu_s
     from stratalog.errors import UserError
@@ -105,7 +105,7 @@ async def sweep(
 
 
 def sizes_for(value_bytes: int) -> list[int]:
-    """Return the batch sizes that so much data fills without repetition: repeated data compresses too well."""
+    """Return the batch sizes that this much data fills without repetition: repeated data compresses too well."""
     sizes = [size for size in BATCH_BYTES if size <= value_bytes] or [BATCH_BYTES[0]]
     if sizes[-1] > value_bytes:
         note(f"warning: {value_bytes} bytes fill no batch: data that repeats compresses too well")
@@ -122,7 +122,7 @@ async def tried(
     seconds: float,
     cpu: Cpu | None,
 ) -> Row:
-    """One combination, on a topic that is there for no longer."""
+    """Measure one combination, on a temporary topic."""
     from resource import RUSAGE_SELF, getrusage
 
     from stratalog.adapters.system import monotonic_s
@@ -157,7 +157,7 @@ async def tried(
 
 
 def show_sweep(rows: Sequence[Row], *, as_json: bool) -> None:
-    """The rows as a table, `-` for what is not known, or as JSON."""
+    """Print the rows as a table, with `-` for unknown values, or as JSON."""
     from dataclasses import asdict
 
     if as_json:

@@ -1,6 +1,6 @@
-"""`strata tier check`: a store tried before it is used.
+"""`strata tier check`: test an object store before use.
 
-In: a store's URL. Out: a line for each property, exit 1 where the store lacks one.
+In: a store's URL. Out: a line for each property; exit 1 where the store lacks one.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +58,7 @@ def check(
 async def tried(
     url: str, large_bytes: int, advance: "Callable[[int, int], None]"
 ) -> "list[Finding]":
-    """The findings about the store at a URL."""
+    """Return the findings about the store at a URL."""
     from stratalog.adapters.system import outside
     from stratalog.tier.checking.check import RACERS, check_store
 

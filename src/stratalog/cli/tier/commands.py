@@ -1,7 +1,6 @@
-"""`strata tier`: the bucket, looked at without a broker.
+"""`strata tier`: inspect the bucket without a broker.
 
-In: a bucket's URL. Out: what it holds, and whether all of it is sound. Only `sweep` changes anything, and only what
-belongs to nothing.
+In: a bucket's URL. Out: its contents, and whether they are sound. Only `sweep` changes anything: it deletes orphans.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +47,7 @@ def list_bucket(url: Url, json: Json = False) -> None:
 
 
 def topic_row(topic: "TierTopic", manifests: "Iterable[Manifest]") -> dict[str, Any]:
-    """Return what the bucket holds of one topic."""
+    """Return a row about one topic in the bucket."""
     live = [one for manifest in manifests for one in manifest.live_totals()]
     return {
         "topic": topic.name,
@@ -104,7 +103,7 @@ def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
 
 
 def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
-    """Return one row for each part of an archive manifest, those being deleted too."""
+    """Return one row for each part of an archive manifest, including parts that are being deleted."""
     return [
         {
             "offsets": f"{named.base_offset}-{named.last_offset}",
@@ -119,12 +118,12 @@ def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:
 
 
 def state_of(named: "Entry | ArchivedManifest") -> str:
-    """Return a state as people read it."""
+    """Return an entry's state as text."""
     return named.state.value.removesuffix("_FINISHED").removeprefix("COPY_SEGMENT") or "live"
 
 
 def segment_rows(bucket: "Bucket", manifest: "Manifest") -> list[dict[str, Any]]:
-    """Return one row per segment object, those being deleted too."""
+    """Return one row per segment object, including objects that are being deleted."""
     return [
         {
             "offsets": f"{entry.base_offset}-{entry.last_offset}",

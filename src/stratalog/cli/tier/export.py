@@ -1,7 +1,7 @@
-"""`strata tier export`: a topic's history out of the bucket, into files, without a broker.
+"""`strata tier export`: export a topic's history from the bucket into files, without a broker.
 
-In: a bucket's URL and a topic. Out: files in a directory of the person's choice, each whole or not there, every byte
-checked on the way. It never overwrites a file.
+In: a bucket's URL and a topic. Out: files in a chosen directory, each complete or absent, with every byte checked. It
+never overwrites a file.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What is written: Kafka's own segment files, or a JSON object a line."""
+    """Kafka's own segment files, or one JSON object a line."""
 
     LOG = "log"
     JSON = "json"
@@ -92,7 +92,9 @@ def export(
 
 
 def write(target: Path, chunks: "Iterator[Chunk]", form: Format, start_offset: int) -> int:
-    """One file, under a temporary name until it is whole; how many records it holds. Raises UserError, Corrupt."""
+    """Write one file, under a temporary name until it is complete; return its number of records. Raises UserError,
+    Corrupt.
+    """
     from stratalog.errors import UserError
 
     if target.exists():
@@ -111,13 +113,13 @@ def write(target: Path, chunks: "Iterator[Chunk]", form: Format, start_offset: i
 
 
 def write_log(file: BinaryIO, chunk: "Chunk", _start_offset: int) -> int:
-    """Batches as they are; how many records they hold."""
+    """Write batches unchanged; return their number of records."""
     file.write(chunk.data)
     return chunk.records
 
 
 def write_json(file: BinaryIO, chunk: "Chunk", start_offset: int) -> int:
-    """Records a line each, as `strata consume --json` prints them; how many."""
+    """Write one record a line, as `strata consume --json` prints them; return their number."""
     from json import dumps
 
     from stratalog.cli.shared.forms import record_json

@@ -1,4 +1,4 @@
-"""`strata tier leases`: which queries hold objects of a bucket, and until when.
+"""`strata tier leases`: list the queries that hold objects of a bucket, and the ends of their leases.
 
 In: a bucket's URL. Out: a row for each read lease. It never renews or removes a lease.
 """

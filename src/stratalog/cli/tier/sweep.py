@@ -1,7 +1,7 @@
-"""`strata tier sweep`: what belongs to nothing leaves the bucket.
+"""`strata tier sweep`: remove orphans from the bucket.
 
-In: a bucket's URL. Out: the paths removed. It touches nothing that a manifest names, nothing young, and nothing at all
-in a bucket where anything is damaged.
+In: a bucket's URL. Out: the removed paths. It keeps objects that a manifest names, and young objects. In a bucket with
+any damage it removes nothing.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -59,8 +59,8 @@ def sweep(
 
 
 def swept_uploads(url: str, before_ms: int, *, dry_run: bool) -> "list[Problem]":
-    """Return multipart uploads below the URL that were begun before then and never finished; removed unless
-    `dry_run`.
+    """Remove unfinished multipart uploads below the URL that began before the given time, and return them; `dry_run`
+    keeps them.
     """
     from stratalog.adapters.bucket_url import parse_bucket_url
     from stratalog.errors import Unavailable, UserError
@@ -75,7 +75,7 @@ def swept_uploads(url: str, before_ms: int, *, dry_run: bool) -> "list[Problem]"
 
 
 def uploads_of(at: "BucketUrl", before_ms: int, *, dry_run: bool) -> "list[Problem]":
-    """As `swept_uploads`, of one bucket. Raises UserError without boto3, Unavailable."""
+    """Do as `swept_uploads`, for one bucket. Raises UserError without boto3, Unavailable."""
     from contextlib import closing
 
     from stratalog.adapters.s3_bucket import S3Bucket

@@ -53,7 +53,7 @@ def newest_incarnation(store: ObjectStore, cluster_id: str, newest: int = 0) -> 
 
 
 def check_incarnation(store: ObjectStore, cluster_id: str, mine: int) -> None:
-    """Raises Fenced where a later life than `mine` has begun, Unavailable, Corrupt."""
+    """Raise Fenced where a later life than `mine` has begun, Unavailable, Corrupt."""
     path = incarnation_path(cluster_id, mine + 1)
     try:
         later = decode(store.get(path), Incarnation, path)

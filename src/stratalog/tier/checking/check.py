@@ -124,7 +124,7 @@ def _put_if_absent(store: ObjectStore, path: str, data: bytes) -> bool | None:
 
 
 def _judge(trial: _Trial, path: str, reports: Sequence[bool | None]) -> None:
-    """Raises _WrongError where a race had not exactly one winner, or its object is another's."""
+    """Raise _WrongError where a race had not exactly one winner, or its object is another's."""
     winners = [racer for racer, won in enumerate(reports) if won]
     if len(winners) > 1:
         raise _WrongError(

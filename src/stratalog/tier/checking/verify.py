@@ -361,7 +361,7 @@ def _check_segments(
 
 
 def _check_segment(survey: _Survey, segment: RemoteSegment) -> None:
-    """Raises Corrupt where an object is not exactly what was archived."""
+    """Raise Corrupt where an object is not exactly what was archived."""
     entry = segment.entry
     try:
         size = survey.store.size(segment.path)
