@@ -94,7 +94,7 @@ async def create(running: Node, partitions: int, a_request: int, prefix: str = "
             NewTopic(f"{prefix}{made + number * TOPIC_PARTITIONS}", TOPIC_PARTITIONS, 1)
             for number in range(min(a_request, partitions) // TOPIC_PARTITIONS)
         ]
-        created = await running.broker.controller.create_topics(topics, validate_only=False)
+        created = await running.broker.local_controller.create_topics(topics, validate_only=False)
         assert all(one.error is ErrorCode.none for one in created), created[0]
         made += len(topics) * TOPIC_PARTITIONS
 
@@ -103,7 +103,7 @@ async def delete(running: Node, topics: int) -> None:
     assert running.broker is not None
     metadata = running.broker.metadata
     names = [name for name in metadata.image.topic_ids_by_name if name != "more"][:topics]
-    deleted = await running.broker.controller.delete_topics(names)
+    deleted = await running.broker.local_controller.delete_topics(names)
     assert all(one.error is ErrorCode.none for one in deleted), deleted[0]
 
 
@@ -112,7 +112,7 @@ async def commit(running: Node, offsets: int) -> None:
     groups = running.broker.groups
     await groups.ensure_topic()
     await until(lambda: groups.is_loaded)
-    await running.broker.controller.create_topics([NewTopic("t", 1, 1)], validate_only=False)
+    await running.broker.local_controller.create_topics([NewTopic("t", 1, 1)], validate_only=False)
     parts = tuple(CommitPartition(index, index) for index in range(OFFSETS_A_REQUEST))
     for number in range(offsets // OFFSETS_A_REQUEST):
         topics = (CommitTopic("t", parts),)
@@ -155,7 +155,9 @@ async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
         await start(running)
     async with probe.line("a snapshot of them and one more topic"):
         assert running.broker is not None
-        await running.broker.controller.create_topics([NewTopic("more", 1, 1)], validate_only=False)
+        await running.broker.local_controller.create_topics(
+            [NewTopic("more", 1, 1)], validate_only=False
+        )
         await until(lambda: any(place.glob("topics/__cluster_metadata-0/*.checkpoint")))
     async with probe.line(f"{min(PARTITIONS_A_REQUEST, partitions)} of them deleted"):
         await delete(running, PARTITIONS_A_REQUEST // TOPIC_PARTITIONS)

@@ -414,7 +414,6 @@ NEXT = {
     **dict.fromkeys(("unfollow", "on_response"), "the cluster: a follower's fetches"),
     **dict.fromkeys(("check_min_isr", "propose_isr", "on_isr_refused"), "the cluster: the ISR"),
     **dict.fromkeys(("on_request", "on_broken_connection"), "the cluster: the quorum's driver"),
-    "leader_address": "the cluster: the way to a controller in another process",
     "encode_checkpoint": "the cluster: `strata storage format` writes bootstrap.checkpoint",
 }
 """Definitions that only tests call today, and the issue that needs them."""

@@ -66,8 +66,8 @@ _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
-_HEARTBEAT_S: Final = 2.0
-"""Kafka: the default of `broker.heartbeat.interval.ms`."""
+_FENCING_S: Final = 0.5
+"""A silent broker is fenced so much after its session's end, at most."""
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SPARE_S: Final = 0.5
@@ -144,11 +144,15 @@ class Node:
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
         )
-        self._stopping += (cluster.close, hosting.close)
+        registration = cluster.registration
+        registration.on_unreported_failure = partial(
+            self._on_fatal, "no controller answers the report of a failed log directory"
+        )
+        self._stopping += (cluster.close, lambda: hosting.close(registration.broker_epoch))
         metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)
-        assign = cluster.registration.assign_directories
+        assign = registration.assign_directories
         moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
         self._stopping.append(moves.close)
         memory = self._connections.memory
@@ -160,14 +164,15 @@ class Node:
         self._follow(hosting, self.broker)
         await hosting.start(metadata.image, metadata.removed_topics)
         endpoints = await self._listen(self.broker)
-        await cluster.registration.register(endpoints)
+        await registration.register(endpoints, hosting.previous_epoch)
         await self._assign_all(assign, hosting)
         await self._resume_moves(hosting, moves)
         if tiering is not None and state is not None:
             tiering.start()
             self._background.spawn(state.repeat())
         upkeep.start()
-        self._background.repeat(self._keep_sessions, _HEARTBEAT_S)
+        self._background.spawn(registration.keep_session())
+        self._background.repeat(self._fence_stale_brokers, _FENCING_S)
         self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
         first = endpoints[0]
@@ -175,8 +180,10 @@ class Node:
         return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
 
     async def stop(self) -> None:
-        """Stop accepting connections, finish running requests, close every log cleanly."""
+        """Give leaderships away, stop accepting connections, finish running requests, close every log cleanly."""
         self._is_stopping = True
+        if self.broker is not None:
+            await self.broker.registration.shut_down()
         for bound in self._bound:
             await bound.close()
         await self._finish_connections()
@@ -282,6 +289,7 @@ class Node:
         self._log.error("log directory failed", path=directory.path, reason=str(error))
         if self.broker is not None:
             self.broker.hosting.stop_failed(directory)
+            self.broker.registration.directory_failed(directory.id)
         if directory.path == self.config.metadata_log_dir:
             self._on_fatal(f"the metadata log's directory failed: {directory.path}: {error}")
 
@@ -379,16 +387,12 @@ class Node:
         self.broker.metrics.connections_accepted += accepted
         self.broker.metrics.connections_refused += not accepted
 
-    async def _keep_sessions(self) -> None:
-        """Extend this broker's own session first: a process that was paused must not fence itself."""
+    async def _fence_stale_brokers(self) -> None:
         assert self.broker is not None
-        try:
-            await self.broker.registration.heartbeat()
-            active = self.broker.quorum.active
-            if active is not None:
+        active = self.broker.quorum.active
+        if active is not None:
+            with suppress(Rejected):  # another node leads now, and fences them
                 await active.fence_stale_brokers()
-        except Rejected as error:
-            self._log.warning("no heartbeat", reason=error.message)
 
     async def _close_idle_connections(self) -> None:
         self._connections.close_idle()

@@ -17,13 +17,13 @@ from stratalog.wire.apis import ListenerKind
 PORT = 9093
 
 
-async def listen_as_controller(machine: Machine) -> None:
+async def listen_as_controller(machine: Machine, host: str = "127.0.0.1") -> None:
     """Open the listener."""
     node = machine.node
     dispatcher = Dispatcher(machine.broker, node._connections.turns)
     context = ListenerContext("CONTROLLER", ListenerKind.CONTROLLER)
     bound = await machine.world.network.listen(
-        "127.0.0.1",
+        host,
         PORT,
         node._connections.accepting(dispatcher.serve, context),
         PLAINTEXT,

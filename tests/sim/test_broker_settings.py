@@ -126,7 +126,7 @@ def test_the_defaults_of_elections_change_at_work() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         broker = machine.node.broker
         assert broker is not None
-        controller = broker.controller._active
+        controller = broker.local_controller._active
         assert controller.election_defaults() == ElectionDefaults(1, unclean_election=False)
         await alter(client, "unclean.leader.election.enable", "true")
         await alter(client, "min.insync.replicas", "2")

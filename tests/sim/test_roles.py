@@ -66,7 +66,9 @@ async def change(machine: Machine, topic: str, index: int = 0, **fields: Any) ->
 
 
 async def write(machine: Machine, record: Any) -> None:
-    await machine.broker.controller._active.submit(lambda _controller: Decision([record], None))
+    await machine.broker.local_controller._active.submit(
+        lambda _controller: Decision([record], None)
+    )
 
 
 async def delete(_machine: Machine, client: Client, topic: str) -> None:

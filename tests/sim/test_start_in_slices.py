@@ -10,7 +10,7 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
-from stratalog.broker.coordination import controller_channel
+from stratalog.broker.coordination import local_controller
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.client.calls import NewTopic
 from stratalog.quorum import brokers
@@ -31,7 +31,7 @@ def test_a_start_leads_its_partitions_again_slice_by_slice(
     monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     monkeypatch.setattr(brokers, "ELECTED_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(controller_channel, "ELECTED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(local_controller, "ELECTED_AT_ONCE", AT_ONCE)
     changes: list[int] = []
     apply = ActiveController.apply
 

@@ -14,6 +14,7 @@ from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
@@ -67,6 +68,7 @@ class Broker:
     groups: Groups
     hosting: Hosting
     large: LargeRequests
+    local_controller: LocalController
     metadata: ClusterImage
     moves: Moves
     producer_ids: ProducerIds
@@ -93,6 +95,7 @@ class Broker:
         self.clock = outside.clock
         self.metadata = metadata = cluster.image
         self.controller = cluster.controller
+        self.local_controller = cluster.local_controller
         self.quorum = cluster.quorum
         self.registration = cluster.registration
         self.hosting = hosting
@@ -141,10 +144,27 @@ class Broker:
             "compression.type": "producer",
             "segment.bytes": str(config.int("offsets.topic.segment.bytes")),
         }
-        topic = NewTopic(OFFSETS_TOPIC, config.int("offsets.topic.num.partitions"), 1, {}, configs)
+        topic = NewTopic(
+            OFFSETS_TOPIC,
+            config.int("offsets.topic.num.partitions"),
+            self._offsets_replicas(),
+            {},
+            configs,
+        )
         for created in await self.topics.create([topic]):
             if created.error not in _FINE:
                 raise Rejected(ErrorCode.coordinator_not_available, created.message or "")
+
+    def _offsets_replicas(self) -> int:
+        """Return the offsets topic's factor: as set, else the default where the cluster has so many nodes (0022).
+
+        A voter counts before its broker registers: a cluster of three must not begin with one replica.
+        """
+        name = "offsets.topic.replication.factor"
+        if self.config.is_set(name):
+            return self.config.int(name)
+        nodes = max(len(self.metadata.image.brokers), len(self.quorum.voters.voters))
+        return min(self.config.int(name), nodes)
 
 
 def _group_settings(config: BrokerConfig) -> GroupSettings:

@@ -306,10 +306,62 @@ GROUPS = (
         Between(1),
     ),
     Setting(
+        "offsets.topic.replication.factor",
+        Kind.SHORT,
+        3,
+        "Replicas of each partition of `__consumer_offsets`. Where it is not set, a cluster of fewer nodes has one on "
+        "each; where it is set, the topic waits for so many brokers.",
+        Between(1),
+    ),
+    Setting(
         "offsets.topic.segment.bytes",
         Kind.INT,
         100 * MIB,
         "Segment size of `__consumer_offsets`.",
+        Between(1),
+    ),
+)
+
+SESSIONS = (
+    Setting(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        2 * SECOND_MS,
+        "How often a broker sends a heartbeat to the controller.",
+        Between(1),
+    ),
+    Setting(
+        "broker.session.timeout.ms",
+        Kind.INT,
+        9 * SECOND_MS,
+        "The controller fences a broker without a heartbeat for so long.",
+        Between(1),
+    ),
+    Setting(
+        "initial.broker.registration.timeout.ms",
+        Kind.INT,
+        MINUTE_MS,
+        "A broker that the controller has not registered within this time does not start.",
+        Between(1),
+    ),
+    Setting(
+        "controlled.shutdown.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether a broker gives its leaderships to others before it stops.",
+    ),
+    Setting(
+        "controller.socket.timeout.ms",
+        Kind.INT,
+        30 * SECOND_MS,
+        "Time for a request of a broker to the controller, its repetitions included.",
+        Between(1),
+    ),
+    Setting(
+        "log.dir.failure.timeout.ms",
+        Kind.LONG,
+        30 * SECOND_MS,
+        "A broker stops if it cannot report a failed log directory to the controller in this time.",
         Between(1),
     ),
 )
@@ -353,7 +405,16 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
 
 
 BROKER_SETTINGS = _table(
-    NODE, TOPICS, CONNECTIONS, LOG_SETTINGS, GROUPS, CONSOLE, METADATA, TIER, INERT_SETTINGS
+    NODE,
+    TOPICS,
+    CONNECTIONS,
+    LOG_SETTINGS,
+    GROUPS,
+    SESSIONS,
+    CONSOLE,
+    METADATA,
+    TIER,
+    INERT_SETTINGS,
 )
 _OF_LISTENER = "listener.name."
 _LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")

@@ -201,10 +201,7 @@ _TABLES: Final = {
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
         auto.leader.rebalance.enable boolean true
-        broker.heartbeat.interval.ms int 2000
         broker.id int -1
-        broker.session.timeout.ms int 9000
-        controlled.shutdown.enable boolean true
         controller.quorum.append.linger.ms int 25
         controller.quorum.auto.join.enable boolean false
         controller.quorum.bootstrap.servers list ''
@@ -216,16 +213,13 @@ _TABLES: Final = {
         controller.quorum.request.timeout.ms int 2000
         controller.quorum.retry.backoff.ms int 20
         controller.quorum.voters list ''
-        controller.socket.timeout.ms int 30000
         early.start.listeners list -
         follower.fetch.last.tiered.offset.enable boolean false every
         follower.replication.throttled.rate long 9223372036854775807 every unlisted
-        initial.broker.registration.timeout.ms int 60000
         inter.broker.listener.name string -
         leader.imbalance.check.interval.seconds long 300
         leader.replication.throttled.rate long 9223372036854775807 every unlisted
         num.replica.fetchers int 1 every
-        offsets.topic.replication.factor short 3
         remote.log.manager.follower.thread.pool.size int 2 every
         replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every unlisted
         replica.fetch.backoff.ms int 1000
@@ -286,7 +280,6 @@ _TABLES: Final = {
     """,  # noqa: E501 - a name of Kafka's
     "it is decided here: the metadata log keeps itself short, tier.url is the tier": """
         cordoned.log.dirs list '' own
-        log.dir.failure.timeout.ms long 30000
         log.flush.start.offset.checkpoint.interval.ms int 60000
         metadata.log.max.snapshot.interval.ms long 3600000
         metadata.log.segment.bytes int 1073741824

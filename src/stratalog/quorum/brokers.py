@@ -235,7 +235,9 @@ def heartbeat(
                 leaderless = list(islice(cluster.index.leaderless, ELECTED_AT_ONCE, None))
             case _State.CONTROLLED_SHUTDOWN:
                 records = _shut_down(cluster, broker)
-    if after in (_State.FENCED, _State.SHUTDOWN_NOW):
+    if after is _State.SHUTDOWN_NOW:
+        sessions.end(broker.id)  # its next incarnation need not wait for a time-out
+    elif after is _State.FENCED:
         sessions.shutdowns.pop(broker.id, None)
     elif after is _State.CONTROLLED_SHUTDOWN:
         sessions.shutdowns.setdefault(broker.id, cluster.image.offset + len(records))

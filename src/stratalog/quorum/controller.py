@@ -22,7 +22,7 @@ from stratalog.metadata.image import (
 )
 from stratalog.ports import Entropy
 from stratalog.quorum import brokers
-from stratalog.quorum.broker_sessions import BrokerSessions
+from stratalog.quorum.broker_sessions import SESSION_TIMEOUT_MS, BrokerSessions
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
 from stratalog.quorum.directories import assign_directories
@@ -86,6 +86,7 @@ class Controller:
         rules: TopicRules | None = None,
         image: Image = EMPTY,
         index: PartitionIndex | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         """`image`: the cluster as the log gives it, in the epoch that this node leads in; `index`: of its topics."""
         self.image = image
@@ -93,7 +94,7 @@ class Controller:
         self._rules = rules or TopicRules()
         self._names: dict[str, set[str]] = {}
         """Topic names with '.' or '_', by the key on which they collide."""
-        self._sessions = BrokerSessions()
+        self._sessions = BrokerSessions(session_timeout_ms)
         self._index = PartitionIndex(image.topics_by_id.values()) if index is None else index
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}

@@ -5,7 +5,8 @@ On a controller's listener only (KIP-730).
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.controller_rpcs import producer_ids_response
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
@@ -18,7 +19,7 @@ from stratalog.wire.messages.allocate_producer_ids import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[AllocateProducerIdsRequest, Needs]) -> AllocateProducerIdsResponse:
@@ -27,11 +28,11 @@ async def handle(call: Call[AllocateProducerIdsRequest, Needs]) -> AllocateProdu
     try:
         if not call.allows_cluster(Operation.CLUSTER_ACTION):
             raise Rejected(ErrorCode.cluster_authorization_failed, "CLUSTER_ACTION is not allowed")
-        block = await call.needs.controller.allocate_producer_ids(body.broker_id, body.broker_epoch)
+        block = await call.needs.local_controller.allocate_producer_ids(
+            body.broker_id, body.broker_epoch
+        )
     except Rejected as error:
         return AllocateProducerIdsResponse(
             error_code=error.code, producer_id_start=0, producer_id_len=0
         )
-    return AllocateProducerIdsResponse(
-        error_code=ErrorCode.none, producer_id_start=block.start, producer_id_len=len(block)
-    )
+    return producer_ids_response(block)

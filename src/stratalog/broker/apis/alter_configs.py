@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from structlog import get_logger
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import BodyT, Call, NeedsT
 from stratalog.config import our_topic_setting
@@ -38,7 +38,7 @@ _Text = TypeVar("_Text", str, str | None)
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse:
@@ -48,7 +48,7 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
-        altered += await call.needs.controller.alter_configs(
+        altered += await call.needs.local_controller.alter_configs(
             requested, validate_only=call.body.validate_only
         )
     return AlterConfigsResponse(

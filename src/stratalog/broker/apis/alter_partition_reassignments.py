@@ -7,7 +7,7 @@ Codes are Kafka's (`ReplicationControlManager.alterPartitionReassignments`).
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -24,7 +24,7 @@ from stratalog.wire.messages.alter_partition_reassignments import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(
@@ -45,7 +45,7 @@ async def handle(
     results: list[Reassigned] = []
     async for some in call.pace.parts(requested):
         if is_allowed:
-            results += await call.needs.controller.alter_reassignments(
+            results += await call.needs.local_controller.alter_reassignments(
                 some, may_change_factor=may_change
             )
         else:

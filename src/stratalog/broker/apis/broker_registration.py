@@ -7,12 +7,11 @@ features with a minimum of 0. On a controller's listener only.
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.controller_rpcs import registration_of
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.image import Endpoint, FeatureRange
-from stratalog.quorum.controller import BrokerRegistration
 from stratalog.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
@@ -22,7 +21,7 @@ from stratalog.wire.messages.broker_registration import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
     cluster: ClusterView
 
 
@@ -36,24 +35,7 @@ async def handle(call: Call[BrokerRegistrationRequest, Needs]) -> BrokerRegistra
             raise Rejected(ErrorCode.inconsistent_cluster_id, f"cluster id {body.cluster_id}")
         if body.is_migrating_zk_broker:
             raise Rejected(ErrorCode.broker_id_not_registered, "a broker that migrates")
-        epoch = await call.needs.controller.register_broker(_registration(body))
+        epoch = await call.needs.local_controller.register_broker(registration_of(body))
     except Rejected as error:
         return BrokerRegistrationResponse(error_code=error.code)
     return BrokerRegistrationResponse(error_code=ErrorCode.none, broker_epoch=epoch)
-
-
-def _registration(body: BrokerRegistrationRequest) -> BrokerRegistration:
-    return BrokerRegistration(
-        id=body.broker_id,
-        incarnation_id=body.incarnation_id,
-        endpoints=tuple(
-            Endpoint(one.name, one.host, one.port, one.security_protocol) for one in body.listeners
-        ),
-        rack=body.rack,
-        directories=tuple(body.log_dirs),
-        features=tuple(
-            FeatureRange(one.name, one.min_supported_version, one.max_supported_version)
-            for one in body.features
-        ),
-        previous_epoch=body.previous_broker_epoch,
-    )

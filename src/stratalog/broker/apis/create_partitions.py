@@ -5,7 +5,7 @@ v1 the same. v2 flexible. v3 may answer that a quota is exceeded, which this bro
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -22,7 +22,7 @@ from stratalog.wire.messages.create_partitions import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitionsResponse:
@@ -33,7 +33,7 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
         code = ErrorCode.topic_authorization_failed
         results += [Extended(name, code) for name in dict.fromkeys(denied)]
         requested = [await _more(call, topic) for topic in part if topic.name not in denied]
-        results += await call.needs.controller.create_partitions(
+        results += await call.needs.local_controller.create_partitions(
             requested, validate_only=call.body.validate_only
         )
     return CreatePartitionsResponse(

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from stratalog.broker.apis.alter_configs import our_setting
 from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
@@ -37,6 +38,7 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     config: BrokerConfig
+    local_controller: LocalController
     metadata: ClusterImage
     topics: Topics
 
@@ -53,8 +55,9 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
         created += [Created(name, error=_DENIED) for name in dict.fromkeys(denied)]
         requested = [await _new_topic(call, topic) for topic in part if topic.name not in denied]
         try:
-            created += await call.needs.topics.create(
-                requested, validate_only=call.body.validate_only
+            created += await call.needs.local_controller.create_topics(
+                [call.needs.topics.tiered(one) for one in requested],
+                validate_only=call.body.validate_only,
             )
         except Rejected as error:
             created += [
@@ -105,7 +108,7 @@ async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTop
 
 
 def _result(call: Call[CreateTopicsRequest, Needs], topic: Created) -> CreatableTopicResult:
-    config, metadata, _ = call.needs
+    config, _, metadata, _ = call.needs
     failed = topic.error is not ErrorCode.none
     if not failed and not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
         return CreatableTopicResult(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.config import BrokerConfig
@@ -30,7 +30,7 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     config: BrokerConfig
-    controller: ControllerChannel
+    local_controller: LocalController
     metadata: ClusterImage
 
 
@@ -77,7 +77,7 @@ async def _delete(
         denied = {one: error for one in wanted if (error := _denied(call, one)) is not None}
         deleted = list(denied.values())
         if len(denied) < len(wanted):
-            deleted += await call.needs.controller.delete_topics(
+            deleted += await call.needs.local_controller.delete_topics(
                 [one for one in wanted if one not in denied]
             )
         return deleted  # noqa: TRY300 - both parts of the answer

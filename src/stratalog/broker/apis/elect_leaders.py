@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -35,7 +35,7 @@ class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     cluster: ClusterView
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
@@ -68,7 +68,9 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     )
     elected: dict[TopicPartition, ErrorCode] = {}
     for first in range(0, len(needed), _AT_ONCE):
-        some = await call.needs.controller.elect_leaders(kind, needed[first : first + _AT_ONCE])
+        some = await call.needs.local_controller.elect_leaders(
+            kind, needed[first : first + _AT_ONCE]
+        )
         elected |= {one.partition: one.error for one in some}
     results = []
     async for topic, codes in call.pace.each(found):

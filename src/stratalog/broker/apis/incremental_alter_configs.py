@@ -6,7 +6,7 @@ Settings one by one (KIP-339). v1 flexible.
 from typing import NamedTuple
 
 from stratalog.broker.apis.alter_configs import change, refusal, resource_of
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.quorum.controller import Alteration, Altered
@@ -22,7 +22,7 @@ from stratalog.wire.messages.incremental_alter_configs import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(
@@ -34,7 +34,7 @@ async def handle(
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
-        altered += await call.needs.controller.alter_configs(
+        altered += await call.needs.local_controller.alter_configs(
             requested, validate_only=call.body.validate_only
         )
     return IncrementalAlterConfigsResponse(

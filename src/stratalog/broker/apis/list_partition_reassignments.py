@@ -5,7 +5,7 @@ Partitions on their way to other brokers (KIP-455).
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
@@ -21,7 +21,7 @@ from stratalog.wire.messages.list_partition_reassignments import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(
@@ -32,7 +32,7 @@ async def handle(
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=None, topics=[]
         )
-    controller = call.needs.controller
+    controller = call.needs.local_controller
     if call.body.topics is None:
         ongoing = await controller.reassignments(None)
     else:

@@ -5,7 +5,7 @@ On a controller's listener only: a broker does not forward it yet.
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
@@ -18,7 +18,7 @@ from stratalog.wire.messages.unregister_broker import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[UnregisterBrokerRequest, Needs]) -> UnregisterBrokerResponse:
@@ -26,7 +26,7 @@ async def handle(call: Call[UnregisterBrokerRequest, Needs]) -> UnregisterBroker
     try:
         if not call.allows_cluster(Operation.ALTER):
             raise Rejected(ErrorCode.cluster_authorization_failed, "ALTER is not allowed")
-        await call.needs.controller.unregister_broker(call.body.broker_id)
+        await call.needs.local_controller.unregister_broker(call.body.broker_id)
     except Rejected as error:
         return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
     return UnregisterBrokerResponse(error_code=ErrorCode.none, error_message=None)

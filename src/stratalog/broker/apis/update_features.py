@@ -5,7 +5,7 @@ v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of fe
 
 from typing import Final, NamedTuple
 
-from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
@@ -25,7 +25,7 @@ _FEATURES_MAX: Final = 100
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
-    controller: ControllerChannel
+    local_controller: LocalController
 
 
 async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResponse:
@@ -43,7 +43,9 @@ async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResp
         )
     requested = [_update(call.version, one) for one in body.feature_updates]
     try:
-        await call.needs.controller.update_features(requested, validate_only=body.validate_only)
+        await call.needs.local_controller.update_features(
+            requested, validate_only=body.validate_only
+        )
     except Rejected as error:
         return UpdateFeaturesResponse(
             error_code=error.code, error_message=error.message, results=[]

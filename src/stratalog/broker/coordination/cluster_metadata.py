@@ -10,6 +10,7 @@ from uuid import UUID
 from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_log import MetadataLog, open_metadata_log
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.metadata_snapshots import MetadataSnapshots
@@ -29,11 +30,13 @@ class ClusterMetadata:
     image: ClusterImage
     snapshots: MetadataSnapshots
     quorum: MetadataQuorum
+    local_controller: LocalController
     controller: ControllerChannel
     registration: Registration
 
     async def close(self) -> None:
         """Close the log cleanly. A snapshot that is being written is abandoned."""
+        self.controller.close()
         self.snapshots.close()
         await self.log.close()
 
@@ -54,6 +57,14 @@ async def open_cluster_metadata(
     snapshots = MetadataSnapshots(config, clock, log, image)
     quorum = MetadataQuorum(log, image)
     quorum.active = await open_controller(config, clock, log, image)
-    controller = ControllerChannel(quorum, outside.entropy)
+    local = LocalController(lambda: quorum.active, outside.entropy)
+    controller = ControllerChannel(
+        quorum,
+        local,
+        outside.network,
+        cluster_id=cluster_id,
+        session_timeout_s=config.int("broker.session.timeout.ms") / 1000,
+        request_timeout_s=config.int("controller.socket.timeout.ms") / 1000,
+    )
     registration = Registration(config, outside.entropy, directory_ids, image, controller)
-    return ClusterMetadata(log, image, snapshots, quorum, controller, registration)
+    return ClusterMetadata(log, image, snapshots, quorum, local, controller, registration)

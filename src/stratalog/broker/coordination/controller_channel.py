@@ -1,166 +1,184 @@
-"""Send this broker's requests to the cluster's controller.
+"""What this broker asks of the cluster's controller, on whichever node that is active.
 
-In: requests of handlers and of the node. Out: the controller's answers, once the records are committed and this broker
-acted on them. It decides nothing.
+In: requests of the broker itself. Out: the active controller's answers. It decides nothing. A request goes to this
+process where that has the active controller, else over the network.
 
-The controller is in this process today.
+A request that finds no active controller is repeated until the caller's time is up. So the controller may carry one
+out twice: each is such that the second time changes nothing, or is refused.
+
+Kafka: NodeToControllerChannelManager.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID
 
-from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
-from stratalog.broker.slices import slices
-from stratalog.config import ClusterRules
-from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.image import Partition
-from stratalog.ports import Entropy
-from stratalog.quorum.brokers import ELECTED_AT_ONCE
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Network
 from stratalog.quorum.controller import (
-    Alteration,
-    Altered,
     BrokerHeartbeat,
     BrokerRegistration,
-    Controller,
     Created,
-    Deleted,
-    Extended,
-    FeatureUpdate,
     HeartbeatAnswer,
-    MorePartitions,
     NewTopic,
 )
 from stratalog.quorum.isr import IsrAnswer, IsrChange
-from stratalog.quorum.leaders import Elected
-from stratalog.quorum.reassignment import Reassigned, Reassignment
-from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.ids import TopicIdPartition
 
-__all__ = ["ControllerChannel"]
+if TYPE_CHECKING:
+    from stratalog.broker.coordination.remote_controller import RemoteController
+
+__all__ = ["BrokersController", "ControllerChannel"]
+
+A = TypeVar("A")
+_RETRY_S: Final = 0.05
+"""Kafka: the reconnect backoff of NodeToControllerChannelManager."""
+
+
+class BrokersController(Protocol):
+    """What a broker asks of a controller for itself. All raise Rejected, and Unavailable where no answer came."""
+
+    async def register_broker(self, registration: BrokerRegistration) -> int: ...
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer: ...
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool
+    ) -> list[Created]: ...
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range: ...
+    async def alter_isrs(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> list[IsrAnswer]: ...
+    async def assign_directories(
+        self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> dict[TopicIdPartition, ErrorCode]: ...
 
 
 class ControllerChannel:
-    """The channel from one broker to the controller."""
+    """The way from one broker to the active controller.
 
-    def __init__(self, quorum: MetadataQuorum, entropy: Entropy) -> None:
+    Every request raises Rejected: with the controller's code, or REQUEST_TIMED_OUT where no active controller answered
+    in time.
+    """
+
+    def __init__(
+        self,
+        quorum: MetadataQuorum,
+        local: LocalController,
+        network: Network,
+        *,
+        cluster_id: str,
+        session_timeout_s: float,
+        request_timeout_s: float,
+    ) -> None:
+        """`session_timeout_s` bounds registration and heartbeats, `request_timeout_s` everything else."""
         self._quorum = quorum
-        self._entropy = entropy
+        self._local = local
+        self._network = network
+        self._cluster_id = cluster_id
+        self._session_s = session_timeout_s
+        self._request_s = request_timeout_s
+        self._remote: RemoteController | None = None
+        quorum.on_leader_change.append(self._leave)
 
-    @property
-    def _active(self) -> ActiveController:
-        active = self._quorum.active
-        if active is None:
-            raise Rejected(ErrorCode.not_controller, "this node is not the active controller")
-        return active
+    def close(self) -> None:
+        """Close every connection. Pending requests find no controller any more."""
+        self._leave()
 
     async def register_broker(self, registration: BrokerRegistration) -> int:
-        """Register a broker, fenced; return its epoch. Raises Rejected.
-
-        An earlier incarnation with many partitions leaves them in slices first, so that no decision takes a long turn.
-        """
-        keys = await self._active.submit(
-            lambda one: one.partitions_to_retire(registration, self._active.now_ms())
-        )
-        for part in slices(keys, ELECTED_AT_ONCE):
-            await self._active.submit(
-                partial(Controller.retire_broker, registration=registration, keys=part)
-            )
-        return await self._active.submit(
-            lambda one: one.register_broker(registration, self._active.now_ms())
-        )
+        """Register this broker, fenced; return its epoch."""
+        return await self.ask(lambda one: one.register_broker(registration), self._session_s)
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
-        """Extend a broker's session, and let it lead once it has caught up. Raises Rejected."""
-        answer = await self._active.submit(
-            lambda one: one.heartbeat(heartbeat, self._active.now_ms())
-        )
-        for part in slices(answer.leaderless, ELECTED_AT_ONCE):
-            await self._active.submit(partial(Controller.elect_leaderless, keys=part))
-        return answer
+        """Extend this broker's session; return the state that the controller has it in."""
+        return await self.ask(lambda one: one.heartbeat(heartbeat), self._session_s)
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool
-    ) -> list[Created]:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> list[Created]:
         """Create topics; one result each."""
-        return await self._active.submit(
-            lambda one: one.create_topics(topics, self._entropy, validate_only=validate_only)
-        )
-
-    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
-        """Delete topics by name or id; one result each."""
-        return await self._active.submit(lambda one: one.delete_topics(topics))
-
-    async def create_partitions(
-        self, additions: Sequence[MorePartitions], *, validate_only: bool
-    ) -> list[Extended]:
-        """Add partitions to topics; one result each."""
-        return await self._active.submit(
-            lambda one: one.create_partitions(additions, self._entropy, validate_only=validate_only)
-        )
-
-    async def alter_configs(
-        self, alterations: Sequence[Alteration], *, validate_only: bool
-    ) -> list[Altered]:
-        """Change settings of topics and brokers; one result each."""
-        return await self._active.submit(
-            lambda one: one.alter_configs(
-                alterations,
-                ClusterRules(self._active.decided_config()),
-                validate_only=validate_only,
-            )
-        )
-
-    async def update_features(
-        self, updates: Sequence[FeatureUpdate], *, validate_only: bool
-    ) -> None:
-        """Set levels of features, all or none. Raises Rejected."""
-        await self._active.submit(
-            lambda one: one.update_features(updates, validate_only=validate_only)
+        return await self.ask(
+            lambda one: one.create_topics(topics, validate_only=False), self._request_s
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
-        """Return a block of producer ids for a broker. Raises Rejected."""
-        return await self._active.submit(
-            lambda one: one.allocate_producer_ids(broker_id, broker_epoch)
+        """Return a block of producer ids."""
+        return await self.ask(
+            lambda one: one.allocate_producer_ids(broker_id, broker_epoch), self._request_s
         )
-
-    async def unregister_broker(self, broker_id: int) -> None:
-        """Remove a broker from the cluster. Raises Rejected."""
-        await self._active.submit(lambda one: one.unregister_broker(broker_id))
 
     async def alter_isrs(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> list[IsrAnswer]:
-        """Change ISRs as their leader asks; one answer each. Raises Rejected."""
-        return await self._active.submit(
-            lambda one: one.alter_isrs(broker_id, broker_epoch, changes)
+        """Change ISRs of partitions that this broker leads; one answer each."""
+        return await self.ask(
+            lambda one: one.alter_isrs(broker_id, broker_epoch, changes), self._request_s
         )
-
-    async def elect_leaders(
-        self, kind: int, partitions: Sequence[TopicPartition] | None
-    ) -> list[Elected]:
-        """Elect leaders of these partitions or of all; one result each. Raises Rejected."""
-        return await self._active.submit(lambda one: one.elect_leaders(kind, partitions))
-
-    async def alter_reassignments(
-        self, changes: Sequence[Reassignment], *, may_change_factor: bool
-    ) -> list[Reassigned]:
-        """Begin, replace or cancel reassignments; one result each. Raises Rejected."""
-        return await self._active.submit(
-            lambda one: one.alter_reassignments(changes, may_change_factor=may_change_factor)
-        )
-
-    async def reassignments(
-        self, partitions: Sequence[TopicPartition] | None
-    ) -> list[tuple[TopicPartition, Partition]]:
-        """Return the partitions that are being reassigned, of these or of all."""
-        return await self._active.submit(lambda one: one.reassignments(partitions))
 
     async def assign_directories(
         self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
     ) -> dict[TopicIdPartition, ErrorCode]:
-        """Record which directory of a broker holds each partition; one error code each. Raises Rejected."""
-        return await self._active.submit(
-            lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
+        """Note in which directory this broker has each partition; one code each."""
+        return await self.ask(
+            lambda one: one.assign_directories(broker_id, broker_epoch, assigned), self._request_s
         )
+
+    async def ask(
+        self, request: Callable[["BrokersController"], Awaitable[A]], within_s: float
+    ) -> A:
+        """Return the answer of the active controller, whichever that is within this time."""
+        return await self._repeat(lambda: request(self._controller()), within_s)
+
+    async def forward(self, request_data: bytes, principal: bytes, host: bytes) -> bytes:
+        """Have the active controller answer a client's request; return the response, with its header (KIP-590).
+
+        Raises Rejected with the code of the envelope. The active controller must be elsewhere.
+        """
+        return await self._repeat(
+            lambda: self._elsewhere().forward(request_data, principal, host), self._request_s
+        )
+
+    async def _repeat(self, attempt: Callable[[], Awaitable[A]], within_s: float) -> A:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while True:
+            try:
+                return await attempt()
+            except Unavailable as error:
+                reason = str(error)
+            except Rejected as error:
+                if error.code is not ErrorCode.not_controller:
+                    raise
+                reason = error.message
+            if loop.time() + _RETRY_S >= deadline:
+                raise Rejected(
+                    ErrorCode.request_timed_out, f"no controller for {within_s:g} s: {reason}"
+                )
+            await asyncio.sleep(_RETRY_S)
+
+    def _controller(self) -> "BrokersController":
+        return self._local if self._local.is_active else self._elsewhere()
+
+    def _elsewhere(self) -> "RemoteController":
+        """Return the controller of another node. A node that leads from its start on imports nothing of one."""
+        if self._remote is None:
+            from stratalog.broker.coordination.remote_controller import (  # noqa: PLC0415
+                RemoteController,
+            )
+
+            address = self._quorum.leader_address()
+            if address is None:
+                raise Unavailable("no active controller is known")
+            self._remote = RemoteController(
+                self._network,
+                *address,
+                cluster_id=self._cluster_id,
+                session_timeout_s=self._session_s,
+                request_timeout_s=self._request_s,
+            )
+        return self._remote
+
+    def _leave(self) -> None:
+        """Close the connections to a node that leads no more: its pending requests go to the next one at once."""
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()

@@ -1,26 +1,49 @@
-"""Register this broker with the controller, and ask to be unfenced.
+"""Register this broker with the controller, keep its session, and ask before it stops.
 
-In: the broker's endpoints. Out: its registration. It never hosts a partition.
+In: where the broker can be reached, what happens to its directories. Out: its broker epoch, and heartbeats. It never
+hosts a partition.
+
+A broker registers once its partitions are loaded. So its first heartbeats ask to be unfenced (`want_fence` is false),
+and the controller agrees once the broker has applied its own registration. A broker that was fenced while it ran is
+unfenced by its next heartbeat. The heartbeats of one that was unregistered are refused for ever, as in Kafka.
 
 Kafka: BrokerLifecycleManager.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
+
+import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.config import BrokerConfig
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Entropy
-from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration
+from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Registration"]
 
 _NO_EPOCH: Final = -1
+_FINAL: Final = (
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.inconsistent_cluster_id,
+    ErrorCode.invalid_registration,
+    ErrorCode.unsupported_version,
+)
+"""Refusals of a registration that time does not mend."""
+_CATCH_UP_S: Final = 0.01
+_BACKOFF_S: Final = 0.1
+"""Kafka: the first step of `resendExponentialBackoff`."""
+_SHUTDOWN_STEP_S: Final = 0.05
+_SHUTDOWN_S: Final = 30.0
+"""Kafka waits five minutes."""
+_SHUTDOWN_CONTROLLER_S: Final = 5.0
+"""Time for an election. The last node of a cluster that stops finds no controller."""
 
 
 class Registration:
@@ -38,15 +61,27 @@ class Registration:
         self.broker_epoch = _NO_EPOCH
         self.is_complete = False
         """Whether the image has this incarnation's endpoints, and not those from before a restart."""
+        self.on_unreported_failure: Callable[[], None] = lambda: None
+        """Called where the controller does not know of a failed directory after `log.dir.failure.timeout.ms`."""
         self._config = config
         self._entropy = entropy
         self._directory_ids = tuple(directory_ids)
         self._image = image
         self._controller = controller
+        self._interval_s = config.int("broker.heartbeat.interval.ms") / 1000
+        self._session_s = config.int("broker.session.timeout.ms") / 1000
+        self._failed: dict[UUID, float | None] = {}
+        """Failed directories, with the loop's time of each failure that the controller does not know of."""
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._log = structlog.get_logger()
 
-    async def register(self, endpoints: Sequence[Endpoint]) -> None:
-        """Register this broker in a new incarnation; once unfenced, it leads its former partitions in new leader
-        epochs.
+    async def register(self, endpoints: Sequence[Endpoint], previous_epoch: int) -> None:
+        """Register this broker in a new incarnation, and wait until it is unfenced.
+
+        Unfenced, it leads in new leader epochs what it led before. `previous_epoch` is the broker epoch that the last
+        clean shutdown left, -1 for none. Raises UserError where the controller refuses for good, and where no
+        registration succeeds within `initial.broker.registration.timeout.ms`.
         """
         registration = BrokerRegistration(
             id=self.node_id,
@@ -54,15 +89,118 @@ class Registration:
             endpoints=tuple(endpoints),
             rack=self._config.str("broker.rack") or None,
             directories=self._directory_ids,
+            previous_epoch=previous_epoch,
         )
-        self.broker_epoch = await self._controller.register_broker(registration)
-        await self.heartbeat()
+        self.broker_epoch = await self._registered(registration)
+        delay_s = _CATCH_UP_S
+        while not await self._is_unfenced():
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._interval_s)
         self.is_complete = True
 
-    async def heartbeat(self) -> None:
+    async def _registered(self, registration: BrokerRegistration) -> int:
+        loop = asyncio.get_running_loop()
+        setting = "initial.broker.registration.timeout.ms"
+        deadline = loop.time() + self._config.int(setting) / 1000
+        delay_s = _BACKOFF_S
+        while True:
+            try:
+                return await self._controller.register_broker(registration)
+            except Rejected as error:
+                if error.code in _FINAL or loop.time() + delay_s > deadline:
+                    raise UserError(
+                        f"node.id: {self.node_id} is not registered as a broker: {error.message}"
+                    ) from error
+                self._log.info("not registered yet", node=self.node_id, reason=error.message)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._session_s)
+
+    async def _is_unfenced(self) -> bool:
+        try:
+            return not (await self.heartbeat()).is_fenced
+        except Rejected as error:
+            self._log.warning("no heartbeat", reason=error.message)
+            return False
+
+    async def heartbeat(self) -> HeartbeatAnswer:
         """Send a heartbeat with the metadata offset that this broker has applied. Raises Rejected."""
-        offset = self._image.image.offset
-        await self._controller.heartbeat(BrokerHeartbeat(self.node_id, self.broker_epoch, offset))
+        failed = tuple(self._failed)
+        answer = await self._controller.heartbeat(
+            BrokerHeartbeat(
+                self.node_id,
+                self.broker_epoch,
+                self._image.image.offset,
+                want_shutdown=self._is_stopping,
+                offline_directories=failed,
+            )
+        )
+        self._failed.update(dict.fromkeys(failed))
+        return answer
+
+    async def keep_session(self) -> None:
+        """Send heartbeats until the broker stops. A refused one is sent again, sooner and then less often."""
+        delay_s = self._interval_s
+        refused = 0
+        while not self._is_stopping:
+            await self._pause(delay_s)
+            try:
+                await self.heartbeat()
+            except Rejected as error:
+                delay_s = min(_BACKOFF_S * 2**refused, self._session_s)
+                refused += 1
+                self._log.warning("no heartbeat", reason=error.message)
+                self._check_failures()
+            else:
+                delay_s, refused = self._interval_s, 0
+
+    async def _pause(self, delay_s: float) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def directory_failed(self, directory_id: UUID) -> None:
+        """Tell the controller at once that this broker lost a directory (KIP-858)."""
+        if directory_id in self._directory_ids:
+            self._failed.setdefault(directory_id, asyncio.get_running_loop().time())
+            self._wake.set()
+
+    def _check_failures(self) -> None:
+        limit_s = self._config.int("log.dir.failure.timeout.ms") / 1000
+        now = asyncio.get_running_loop().time()
+        since = min((one for one in self._failed.values() if one is not None), default=now)
+        if since + limit_s <= now:
+            self.on_unreported_failure()
+
+    async def shut_down(self) -> None:
+        """Have the controller give this broker's leaderships away, and wait until it permits the stop. Bounded.
+
+        A broker that is the only active one has no heir: it does not ask.
+        """
+        brokers = self._image.image.brokers.values()
+        others = any(one.is_active and one.id != self.node_id for one in brokers)
+        if not (self.is_complete and others and self._config.bool("controlled.shutdown.enable")):
+            return
+        self._is_stopping = True
+        delay_s = _SHUTDOWN_STEP_S
+        try:
+            async with asyncio.timeout(_SHUTDOWN_S):
+                while not await self._may_stop():
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, self._interval_s)
+        except TimeoutError:
+            self._log.warning("stopping without the controller", reason=f"{_SHUTDOWN_S:g} s passed")
+        except Rejected as error:
+            self._log.warning("stopping without the controller", reason=error.message)
+
+    async def _may_stop(self) -> bool:
+        try:
+            async with asyncio.timeout(_SHUTDOWN_CONTROLLER_S):
+                return (await self.heartbeat()).should_shut_down
+        except TimeoutError:
+            raise Rejected(ErrorCode.request_timed_out, "no active controller") from None
 
     async def assign_directories(
         self, assigned: Mapping[TopicIdPartition, UUID]

@@ -63,19 +63,17 @@ class Topics:
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
         return {topic.name: topic.error for topic in created if topic.error not in fine}
 
-    async def create(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[Created]:
-        """Create topics; return once this broker hosts its replicas of them."""
-        if self._config.bool("tier.enable"):
-            topics = [self._tiered(topic) for topic in topics]
-        return await self._controller.create_topics(topics, validate_only=validate_only)
+    async def create(self, topics: Sequence[NewTopic]) -> list[Created]:
+        """Create topics as this broker wants them; one result each."""
+        return await self._controller.create_topics([self.tiered(topic) for topic in topics])
 
-    def _tiered(self, topic: NewTopic) -> NewTopic:
-        """Return a new topic with the tier on, unless its settings say otherwise or it is compacted.
+    def tiered(self, topic: NewTopic) -> NewTopic:
+        """Return a new topic with the tier on if `tier.enable` is, unless it is compacted or says otherwise.
 
         The setting is stored with the topic: a later change of `tier.enable` does not reach it.
         """
+        if not self._config.bool("tier.enable"):
+            return topic
         policies = topic.configs.get(
             "cleanup.policy", ",".join(self._config.list("log.cleanup.policy"))
         )

@@ -24,7 +24,6 @@ from stratalog.log.effects import Effect, WriteFile, together
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
-_CLEAN: Final = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(-1))
 _PARTITIONS_A_STEP: Final = 2000
 
 
@@ -130,8 +129,12 @@ class Checkpoints:
         await (await _drive(self.write_in_steps(directory)))
         await directory.space()
 
-    async def close(self) -> None:
-        """Close every log cleanly, checkpoint, and leave the mark that nothing needs recovery."""
+    async def close(self, broker_epoch: int) -> None:
+        """Close every log cleanly, checkpoint, and leave the mark that nothing needs recovery.
+
+        The mark has the broker epoch: the next registration shows that this incarnation lost nothing (KIP-966).
+        """
+        mark = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch))
         closing = []
         for directory in self._names:
             hosted = self._in(directory)
@@ -145,7 +148,7 @@ class Checkpoints:
                 lines = await _drive(self.collect(directory))
                 if directory.failure is None:
                     files = () if lines is None else checkpoint_files(lines)
-                    closing.append((directory, directory.write([*first, *files, _CLEAN])))
+                    closing.append((directory, directory.write([*first, *files, mark])))
         for directory, work in closing:
             try:
                 await work

@@ -89,6 +89,8 @@ class Hosting(HostedPartitions):
         self._log = structlog.get_logger()
         self.resumed: list[tuple[TopicIdPartition, str]] = []
         """Moves that a crash interrupted, with their target directories."""
+        self.previous_epoch = NO_EPOCH
+        """The broker epoch that the last clean shutdown left; -1 where it was not clean in every directory."""
         self.on_transition: list[OnTransition] = []
         self.on_placed: list[Callable[[dict[TopicIdPartition, UUID]], None]] = []
         """Called with partitions whose directory differs from the one in metadata, and with their directory."""
@@ -129,6 +131,7 @@ class Hosting(HostedPartitions):
         configs = log_configs(image, self._node_id, self._config)
         await loading.run(self.directories, image, self._node_id, removed_topics, configs)
         self.damaged, self.resumed = loading.damaged, loading.resumed
+        self.previous_epoch = loading.previous_epoch
         creating = Creating(self.asides, self._tails, configs, loading.lost)
         for part in slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
@@ -378,7 +381,7 @@ class Hosting(HostedPartitions):
                 written.add_done_callback(lambda written: written.exception())
             self.asides.discard(directory, [one.log.directory for one in gone])
 
-    async def close(self) -> None:
-        """Close every log cleanly, once every change is carried out."""
+    async def close(self, broker_epoch: int) -> None:
+        """Close every log cleanly, once every change is carried out; the mark of it has the broker epoch."""
         async with self._turn:
-            await self.checkpoints.close()
+            await self.checkpoints.close(broker_epoch)

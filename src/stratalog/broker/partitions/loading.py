@@ -16,6 +16,7 @@ from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.copies import Claim, Lost, choose_copies, find_lost
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import (
+    NO_EPOCH,
     Survey,
     parse_directory_name,
     partition_name,
@@ -65,6 +66,8 @@ class Loading:
         """Moves that a crash interrupted, with their target directories."""
         self.lost: dict[TopicPartition, Lost] = {}
         """Partitions that had records and have no directory any more."""
+        self.previous_epoch = NO_EPOCH
+        """The broker epoch that the last clean shutdown left in every directory; -1 where one of them has another."""
         self._asides = asides
         self._checkpoints = checkpoints
         self._clock = clock
@@ -104,6 +107,8 @@ class Loading:
                 surveying.create_task(survey(directory))
         surveys = {one: surveys[one] for one in directories if one in surveys}
         some_away = len(surveys) < len(directories)
+        if not some_away and len(epochs := {one.broker_epoch for one in surveys.values()}) == 1:
+            (self.previous_epoch,) = epochs
         if not surveys:
             return
 

@@ -16,6 +16,7 @@ from stratalog.log.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     REPLICATION_OFFSETS,
+    decode_clean_shutdown,
     decode_offsets,
     decode_partition_metadata,
     offset_line,
@@ -44,6 +45,9 @@ _METADATA_BYTES_MAX: Final = 4096
 _CHECKPOINT_BYTES_MAX: Final = 64 << 20
 
 
+NO_EPOCH: Final = -1
+
+
 @dataclass(slots=True)
 class Survey:
     """What a log directory holds. Checkpoints are by name: an earlier topic of that name may have written them.
@@ -56,6 +60,8 @@ class Survey:
     """
 
     clean: bool = False
+    broker_epoch: int = NO_EPOCH
+    """The broker epoch that a clean shutdown left (KIP-966)."""
     partitions: list[tuple[str, UUID | None]] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     futures: list[tuple[str, UUID | None]] = field(default_factory=list)
@@ -168,6 +174,9 @@ def survey_directory() -> Program[Survey]:
         *survey.high_watermarks,
     }
     if survey.clean:
+        mark = yield Read(CLEAN_SHUTDOWN, 0, _METADATA_BYTES_MAX)
+        assert isinstance(mark, bytes)
+        survey.broker_epoch = decode_clean_shutdown(mark)
         yield Unlink(CLEAN_SHUTDOWN)
         yield SyncDirectory("")  # a loss of power must not bring it back
     return survey

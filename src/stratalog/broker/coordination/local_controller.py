@@ -1,0 +1,174 @@
+"""The cluster's controller, where it is in this process.
+
+In: requests of handlers. Out: the controller's answers, once the records are committed and this broker acted on them.
+It decides nothing, and asks no other node: while another node is the active controller, it refuses every request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from uuid import UUID
+
+from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.broker.slices import slices
+from stratalog.config import ClusterRules
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Partition
+from stratalog.ports import Entropy
+from stratalog.quorum.brokers import ELECTED_AT_ONCE
+from stratalog.quorum.controller import (
+    Alteration,
+    Altered,
+    BrokerHeartbeat,
+    BrokerRegistration,
+    Controller,
+    Created,
+    Deleted,
+    Extended,
+    FeatureUpdate,
+    HeartbeatAnswer,
+    MorePartitions,
+    NewTopic,
+)
+from stratalog.quorum.isr import IsrAnswer, IsrChange
+from stratalog.quorum.leaders import Elected
+from stratalog.quorum.reassignment import Reassigned, Reassignment
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
+
+__all__ = ["LocalController"]
+
+
+class LocalController:
+    """The controller as handlers see it. Elsewhere than on the active one, each method raises Rejected(`absent`)."""
+
+    def __init__(
+        self,
+        active: Callable[[], ActiveController | None],
+        entropy: Entropy,
+        absent: ErrorCode = ErrorCode.not_controller,
+    ) -> None:
+        self._find = active
+        self._entropy = entropy
+        self._absent = absent
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._find() is not None
+
+    @property
+    def _active(self) -> ActiveController:
+        active = self._find()
+        if active is None:
+            raise Rejected(self._absent, "this node is not the active controller")
+        return active
+
+    async def register_broker(self, registration: BrokerRegistration) -> int:
+        """Register a broker, fenced; return its epoch. Raises Rejected.
+
+        An earlier incarnation with many partitions leaves them in slices first, so that no decision takes a long turn.
+        """
+        keys = await self._active.submit(
+            lambda one: one.partitions_to_retire(registration, self._active.now_ms())
+        )
+        for part in slices(keys, ELECTED_AT_ONCE):
+            await self._active.submit(
+                partial(Controller.retire_broker, registration=registration, keys=part)
+            )
+        return await self._active.submit(
+            lambda one: one.register_broker(registration, self._active.now_ms())
+        )
+
+    async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
+        """Extend a broker's session, and let it lead once it has caught up. Raises Rejected."""
+        answer = await self._active.submit(
+            lambda one: one.heartbeat(heartbeat, self._active.now_ms())
+        )
+        for part in slices(answer.leaderless, ELECTED_AT_ONCE):
+            await self._active.submit(partial(Controller.elect_leaderless, keys=part))
+        return answer
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool
+    ) -> list[Created]:
+        """Create topics; one result each."""
+        return await self._active.submit(
+            lambda one: one.create_topics(topics, self._entropy, validate_only=validate_only)
+        )
+
+    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
+        """Delete topics by name or id; one result each."""
+        return await self._active.submit(lambda one: one.delete_topics(topics))
+
+    async def create_partitions(
+        self, additions: Sequence[MorePartitions], *, validate_only: bool
+    ) -> list[Extended]:
+        """Add partitions to topics; one result each."""
+        return await self._active.submit(
+            lambda one: one.create_partitions(additions, self._entropy, validate_only=validate_only)
+        )
+
+    async def alter_configs(
+        self, alterations: Sequence[Alteration], *, validate_only: bool
+    ) -> list[Altered]:
+        """Change settings of topics and brokers; one result each."""
+        return await self._active.submit(
+            lambda one: one.alter_configs(
+                alterations,
+                ClusterRules(self._active.decided_config()),
+                validate_only=validate_only,
+            )
+        )
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool
+    ) -> None:
+        """Set levels of features, all or none. Raises Rejected."""
+        await self._active.submit(
+            lambda one: one.update_features(updates, validate_only=validate_only)
+        )
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """Return a block of producer ids for a broker. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.allocate_producer_ids(broker_id, broker_epoch)
+        )
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Remove a broker from the cluster. Raises Rejected."""
+        await self._active.submit(lambda one: one.unregister_broker(broker_id))
+
+    async def alter_isrs(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> list[IsrAnswer]:
+        """Change ISRs as their leader asks; one answer each. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.alter_isrs(broker_id, broker_epoch, changes)
+        )
+
+    async def elect_leaders(
+        self, kind: int, partitions: Sequence[TopicPartition] | None
+    ) -> list[Elected]:
+        """Elect leaders of these partitions or of all; one result each. Raises Rejected."""
+        return await self._active.submit(lambda one: one.elect_leaders(kind, partitions))
+
+    async def alter_reassignments(
+        self, changes: Sequence[Reassignment], *, may_change_factor: bool
+    ) -> list[Reassigned]:
+        """Begin, replace or cancel reassignments; one result each. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.alter_reassignments(changes, may_change_factor=may_change_factor)
+        )
+
+    async def reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> list[tuple[TopicPartition, Partition]]:
+        """Return the partitions that are being reassigned, of these or of all."""
+        return await self._active.submit(lambda one: one.reassignments(partitions))
+
+    async def assign_directories(
+        self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
+    ) -> dict[TopicIdPartition, ErrorCode]:
+        """Record which directory of a broker holds each partition; one error code each. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
+        )

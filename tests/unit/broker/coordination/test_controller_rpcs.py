@@ -1,0 +1,176 @@
+"""Goal: a broker's requests to the controller survive Kafka's messages. Method: over the wire, in every version."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from stratalog.broker.coordination import controller_rpcs as rpcs
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Endpoint, FeatureRange, Partition
+from stratalog.quorum.controller import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    Created,
+    HeartbeatAnswer,
+    NewTopic,
+)
+from stratalog.quorum.isr import ANY_EPOCH, IsrAnswer, IsrChange
+from stratalog.wire.apis import APIS
+from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.envelope import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.messages import Request
+from stratalog.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
+from stratalog.wire.messages.alter_partition import AlterPartitionResponse
+from stratalog.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
+from stratalog.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from stratalog.wire.messages.broker_registration import BrokerRegistrationResponse
+from stratalog.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+
+TOPIC, OTHER = UUID(int=1000), UUID(int=1001)
+HERE, THERE = UUID(int=2000), UUID(int=2001)
+KEYS = [TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 3), TopicIdPartition(OTHER, 1)]
+
+REGISTRATION = BrokerRegistration(
+    id=7,
+    incarnation_id=UUID(int=5),
+    endpoints=(Endpoint("PLAINTEXT", "host", 9092), Endpoint("INNER", "h", 1, 3)),
+    rack="r1",
+    directories=(HERE, THERE),
+    features=(FeatureRange("metadata.version", 7, 30),),
+    previous_epoch=41,
+)
+HEARTBEAT = BrokerHeartbeat(7, 41, 900, True, True, (HERE,), (THERE,))
+CHANGES = [IsrChange(key, 4, 9, ((7, 41), (8, 42)), 1) for key in KEYS]
+
+
+def sent(request: Request[Any], version: int) -> Any:
+    """Return the request as the other side reads it."""
+    frame = b"".join(bytes(piece) for piece in encode_request(version, 1, "c", request))[4:]
+    served = {request.KEY: (APIS[request.KEY].oldest, APIS[request.KEY].newest)}
+    return decode_request(memoryview(frame), served, DecodeBudget(1 << 20)).body
+
+
+def answered(api_key: int, response: Any) -> Any:
+    version = APIS[api_key].newest
+    pieces = encode_response(api_key, version, 1, response)
+    assert pieces is not None
+    frame = b"".join(bytes(piece) for piece in pieces)[4:]
+    return decode_response(api_key, version, memoryview(frame))[1]
+
+
+def test_a_registration_arrives_as_it_was_sent() -> None:
+    request = rpcs.registration_request(REGISTRATION, "cluster")
+    body = sent(request, 4)
+    assert body.cluster_id == "cluster"
+    assert rpcs.registration_of(body) == REGISTRATION
+    assert rpcs.registration_of(sent(request, 2)) == replace(REGISTRATION, previous_epoch=-1)
+    response = BrokerRegistrationResponse(error_code=0, broker_epoch=77)
+    assert rpcs.registered_epoch(answered(62, response)) == 77
+
+
+def test_a_heartbeat_arrives_as_it_was_sent() -> None:
+    request = rpcs.heartbeat_request(HEARTBEAT)
+    assert rpcs.heartbeat_of(sent(request, 2)) == HEARTBEAT
+    uncordoned = replace(HEARTBEAT, cordoned=None)
+    assert rpcs.heartbeat_of(sent(rpcs.heartbeat_request(uncordoned), 1)) == uncordoned
+    for answer in (HeartbeatAnswer(True, False, True), HeartbeatAnswer(False, True, False)):
+        assert rpcs.heartbeat_answer(answered(63, rpcs.heartbeat_response(answer))) == answer
+
+
+def test_changes_of_isrs_arrive_as_they_were_sent() -> None:
+    body = sent(rpcs.isr_request(7, 41, CHANGES), 3)
+    assert (body.broker_id, body.broker_epoch) == (7, 41)
+    assert rpcs.isr_changes_of(body, 3) == CHANGES
+    row = body.topics[0].partitions[0]
+    without = msgspec.structs.replace(row, new_isr=[7, 8], new_isr_with_epochs=[])
+    topic = msgspec.structs.replace(body.topics[0], partitions=[without])
+    old = sent(msgspec.structs.replace(body, topics=[topic]), 2)
+    assert rpcs.isr_changes_of(old, 2) == [
+        replace(CHANGES[0], members=((7, ANY_EPOCH), (8, ANY_EPOCH)))
+    ]
+    answers = [
+        IsrAnswer(KEYS[0], partition=Partition((), (7, 8), 7, 4, 10)),
+        IsrAnswer(KEYS[1], ErrorCode.fenced_leader_epoch),
+        IsrAnswer(KEYS[2], partition=Partition((), (7,), 7, 4, 11, leader_recovery_state=1)),
+    ]
+    assert rpcs.isr_answers(answered(56, rpcs.isr_response(answers))) == answers
+
+
+def test_directories_of_replicas_arrive_as_they_were_sent() -> None:
+    assigned = {KEYS[0]: HERE, KEYS[2]: THERE, KEYS[1]: HERE}
+    body = sent(rpcs.assignment_request(7, 41, assigned), 0)
+    assert (body.broker_id, body.broker_epoch) == (7, 41)
+    assert rpcs.assignment_of(body) == assigned
+    codes = {
+        KEYS[0]: ErrorCode.none,
+        KEYS[1]: ErrorCode.not_leader_or_follower,
+        KEYS[2]: ErrorCode.unknown_topic_id,
+    }
+    assert rpcs.assignment_codes(answered(73, rpcs.assignment_response(body, codes))) == codes
+
+
+def test_producer_ids_arrive_as_they_were_sent() -> None:
+    body = sent(rpcs.producer_ids_request(7, 41), 0)
+    assert (body.broker_id, body.broker_epoch) == (7, 41)
+    block = range(3000, 4000)
+    assert rpcs.producer_ids(answered(67, rpcs.producer_ids_response(block))) == block
+
+
+def test_topics_to_create_arrive_as_they_were_sent() -> None:
+    topics = [NewTopic("a", -1, -1, {0: (1, 2), 1: (2, 1)}, {"x": "y"}), NewTopic("b", 5, 3)]
+    body = sent(rpcs.creation_request(topics, validate_only=True), 7)
+    assert body.validate_only
+    assert [(one.name, one.num_partitions, one.replication_factor) for one in body.topics] == [
+        ("a", -1, -1),
+        ("b", 5, 3),
+    ]
+    assert {one.partition_index: tuple(one.broker_ids) for one in body.topics[0].assignments} == {
+        0: (1, 2),
+        1: (2, 1),
+    }
+    assert [(one.name, one.value) for one in body.topics[0].configs] == [("x", "y")]
+    rows = [
+        result("a", topic_id=TOPIC, num_partitions=2, replication_factor=2),
+        result("b", error_code=ErrorCode.invalid_replication_factor, error_message="why"),
+    ]
+    assert rpcs.topics_created(answered(19, CreateTopicsResponse(topics=rows))) == [
+        Created("a", TOPIC, partitions=2, replication_factor=2),
+        Created("b", error=ErrorCode.invalid_replication_factor, message="why"),
+    ]
+
+
+def result(name: str, **fields: Any) -> CreatableTopicResult:
+    return CreatableTopicResult(**({"name": name, "error_code": 0, "error_message": None} | fields))
+
+
+@pytest.mark.parametrize(
+    ("read", "response"),
+    [
+        (rpcs.registered_epoch, BrokerRegistrationResponse(error_code=41)),
+        (rpcs.heartbeat_answer, BrokerHeartbeatResponse(error_code=41, should_shut_down=False)),
+        (rpcs.isr_answers, AlterPartitionResponse(error_code=41, topics=())),
+        (rpcs.assignment_codes, AssignReplicasToDirsResponse(error_code=41, directories=())),
+        (
+            rpcs.producer_ids,
+            AllocateProducerIdsResponse(error_code=41, producer_id_start=0, producer_id_len=0),
+        ),
+        (
+            rpcs.topics_created,
+            CreateTopicsResponse(topics=[result("a"), result("b", error_code=41)]),
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", "answer"),
+)
+def test_an_error_of_the_whole_is_raised(read: Any, response: Any) -> None:
+    with pytest.raises(Rejected) as refused:
+        read(response)
+    assert refused.value.code is ErrorCode.not_controller
