@@ -1,4 +1,4 @@
-"""Background work of one node: tasks that are kept until they end, and work that is repeated.
+"""Background work of one node: tasks, and repeated work.
 
 In: coroutines. Out: tasks on the running event loop. It retries nothing: a failure is logged and reported.
 """
@@ -31,7 +31,7 @@ class Background:
         async def loop() -> None:
             while True:
                 await asyncio.sleep(interval_s)
-                # A task of its own: one failure must not be the last time.
+                # Each run is a separate task, so that a failure does not end the repetition.
                 task = asyncio.create_task(once())
                 self._keep(task)
                 await asyncio.wait((task,))
@@ -39,7 +39,7 @@ class Background:
         self.spawn(loop())
 
     async def cancel(self, wait_s: float) -> None:
-        """Cancel all tasks and wait a bounded time for their ends."""
+        """Cancel all tasks, and wait a bounded time until they end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

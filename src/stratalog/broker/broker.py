@@ -1,7 +1,7 @@
-"""The parts of one broker, put together.
+"""Build the parts of one broker.
 
-In: settings, ports, and the parts that a node opens first. Out: the parts by name: the `Needs` of each handler are some
-of them. It decides nothing.
+In: settings, ports, and the parts that a node opens first. Out: the parts by name; each handler's `Needs` are a subset.
+It decides nothing.
 """
 
 from collections.abc import Mapping
@@ -44,13 +44,13 @@ _FINE: Final = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
 class Coordinator(Protocol):
-    """The part that coordinates what an internal topic's partitions record."""
+    """A coordinator whose state is in the partitions of an internal topic."""
 
     async def lead(self, partition: HostedPartition) -> None:
-        """Load a partition that this broker now leads, then coordinate what it records."""
+        """Load a partition that this broker now leads, then coordinate its groups or transactions."""
 
     def resign(self, partition: HostedPartition) -> None:
-        """Stop coordinating what this partition records."""
+        """Stop coordinating the partition's groups or transactions."""
 
 
 class Broker:
@@ -115,7 +115,7 @@ class Broker:
             topic_id=self._topic_id,
         )
         self.coordinators: Mapping[str, Coordinator] = {OFFSETS_TOPIC: self.groups}
-        """By internal topic: what its partitions' leader coordinates."""
+        """The coordinator of each internal topic, by topic name."""
         self.topics = Topics(config, cluster.controller, {OFFSETS_TOPIC: self.groups.ensure_topic})
         self.cluster = ClusterView(
             config.int("node.id"),

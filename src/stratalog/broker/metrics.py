@@ -3,8 +3,8 @@
 In: nanoseconds, bytes and answers, as they occur. Out: running totals that only grow. It renders nothing, keeps no
 history and reads no clock: the caller passes the time.
 
-All of it is on the path of every request: a histogram is a list and a bisection, and no counter is looked up by name.
-Values that a scrape can compute (offsets, sizes, lag) are not counted here.
+Every request runs this code. So a histogram is a list and a bisection, and no counter is looked up by name. Values that
+a scrape can compute (offsets, sizes, lag) are not counted here.
 """
 
 from bisect import bisect_left
@@ -27,13 +27,13 @@ _READS_A_LINE: Final = 10_000
 _CAUSES_MAX: Final = 1000
 _OTHER_CAUSES: Final = "other"
 NOT_DECODED: Final = -1
-"""Stands for the API of what was no request that is served."""
+"""The API name for frames that are no served request."""
 
 
 class Histogram:
-    """Durations by bucket; the last bucket has what is beyond all bounds.
+    """Durations by bucket; the last bucket has durations beyond all bounds.
 
-    Two threads that count into one may lose a count between them, never more.
+    Two threads that count at the same time may lose one count.
     """
 
     __slots__ = ("counts", "sum_ns")
@@ -49,7 +49,7 @@ class Histogram:
 
 
 class PartitionMetrics:
-    """What went through one partition since it was hosted, in bytes and counts."""
+    """Bytes and counts of one partition since this broker hosts it."""
 
     __slots__ = (
         "_unreadable",
@@ -76,18 +76,20 @@ class PartitionMetrics:
         self.copied_segments = 0
         self.copy_errors = 0
         self.delete_errors = 0
-        self._unreadable: dict[Hashable, int] | None = None  # hardly any partition needs it
+        self._unreadable: dict[Hashable, int] | None = (
+            None  # hardly any partition needs this counter
+        )
 
     @property
     def unreadable_reads(self) -> int:
-        """Reads that met damaged bytes."""
+        """Reads that found damaged bytes."""
         return sum((self._unreadable or {}).values())
 
     def unreadable(self, cause: Hashable) -> tuple[int, bool]:
-        """Count a read that met damaged bytes; return the cause's reads so far, and whether the log should have a line.
+        """Count a read that found damaged bytes; return the number of reads with this cause, and whether to log a line.
 
-        The first read of a cause is worth a line, and the ten thousandth, the hundred thousandth and so on: a consumer
-        repeats a fetch that fails many times a second.
+        The first, the ten thousandth, the hundred thousandth read and so on are logged, because a consumer repeats a
+        failed fetch many times a second.
         """
         if self._unreadable is None:
             self._unreadable = {}
@@ -108,12 +110,12 @@ class RequestMetrics:
     def __init__(self, api_keys: Iterable[int]) -> None:
         self.durations: Mapping[int, Histogram] = {key: Histogram() for key in api_keys}
         self.errors: Counter[tuple[int, int]] = Counter()
-        """(API key, error code) -> how often it was answered."""
+        """(API key, error code) -> number of answers."""
 
     def answered(self, api_key: int, body: Any, duration_ns: int) -> None:
         """Count an answer: its time, and each error code in it but NONE."""
         self.durations[api_key].observe(duration_ns)
-        if type(body) is ProduceResponse:  # asked for most, as a fetch: nothing but the loops
+        if type(body) is ProduceResponse:  # Fetch and other frequent answers: plain loops
             for topic in body.responses:
                 for partition in topic.partition_responses:
                     if partition.error_code:
@@ -123,18 +125,18 @@ class RequestMetrics:
             self.errors[api_key, code] += 1
 
     def counted(self, api_key: int, errors: Mapping[int, int], duration_ns: int) -> None:
-        """As `answered`, where the error codes in the answer are counted already."""
+        """Count an answer as `answered`, with error codes that are counted already."""
         self.durations[api_key].observe(duration_ns)
         for code, times in errors.items():
             self.errors[api_key, code] += times
 
     def refused(self, code: ErrorCode) -> None:
-        """Count a frame that was no request, or none that is served."""
+        """Count a frame that is no served request."""
         self.errors[NOT_DECODED, code.value] += 1
 
 
 class BrokerMetrics:
-    """All that one broker counts beside its partitions."""
+    """The counters of one broker, beside those of its partitions."""
 
     def __init__(self, api_keys: Iterable[int]) -> None:
         self.requests = RequestMetrics(api_keys)
@@ -143,7 +145,7 @@ class BrokerMetrics:
 
 
 def error_codes(body: Any) -> Iterator[int]:
-    """Yield each error code in an answer but NONE, as often as the answer has it."""
+    """Yield each error code in an answer except NONE, as often as it occurs."""
     if type(body) is EncodedResponse:
         if body.error_code:
             yield int(body.error_code)
@@ -161,7 +163,7 @@ def error_codes(body: Any) -> Iterator[int]:
 
 @cache
 def _paths(body: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the ways from an answer to whatever in it has an error code: names of sequences, outermost first."""
+    """Return the paths from an answer to its error codes: names of sequences, outermost first."""
     return tuple(_search(body, ()))
 
 
@@ -176,7 +178,7 @@ def _search(kind: type, above: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
 
 
 def _classes_in(hint: Any) -> Iterable[type]:
-    """Yield what a sequence, or one that may be missing, holds."""
+    """Yield the item types of a sequence, which may be optional."""
     for inner in get_args(hint):
         if isinstance(inner, type) and hasattr(inner, "__annotations__") and inner is not ErrorCode:
             yield inner

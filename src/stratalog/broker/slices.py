@@ -1,4 +1,4 @@
-"""Cut work into slices, each for a turn of the event loop of its own.
+"""Cut work into slices, each for a separate turn of the event loop.
 
 In: items and how many of them a turn takes. Out: lists of that many. It waits for nothing: the caller ends the turn.
 """

@@ -1,4 +1,4 @@
-"""A broker's defaults for the logs of its topics, and how often it looks after them.
+"""A broker's defaults for the logs of its topics, and the intervals of log maintenance.
 
 In: nothing. Out: `LOG_SETTINGS`, a part of `broker_settings.BROKER_SETTINGS`. Data only: it decides nothing.
 

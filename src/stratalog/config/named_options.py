@@ -24,10 +24,10 @@ def named_options(
     without_effect: Collection[str] = (),
     page: str,
 ) -> dict[str, str]:
-    """Return `defaults`, overlaid with what was given. Names are case-insensitive, as everywhere in Spark.
+    """Return `defaults`, overlaid with the given options. Names are case-insensitive, as everywhere in Spark.
 
-    `without_effect`: names in lower case that are taken and not looked at, beside Spark's own.
-    `page`: where people read about the options. Raises ValueError for a name that is not known.
+    `without_effect`: names in lower case that are accepted and ignored, beside Spark's own. `page`: the documentation
+    of the options. Raises ValueError for an unknown name.
     """
     options = dict(defaults)
     by_lower = {name.lower(): name for name in defaults}

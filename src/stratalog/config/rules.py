@@ -27,7 +27,7 @@ class Resource(IntEnum):
 
 
 class ClusterRules:
-    """The rules that the controller holds alterations against (`quorum.configurations.SettingRules`)."""
+    """The rules that the controller applies to alterations (`quorum.configurations.SettingRules`)."""
 
     def __init__(self, broker: BrokerConfig) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class ClusterRules:
             check_broker_configs(changed, after, cluster_wide=not resource_name)
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
-        """Return what a list holds where the resource does not set it; None for a setting that is no list."""
+        """Return the default items of a list setting; None for a setting that is no list."""
         if resource_type == Resource.TOPIC:
             is_list = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
             value = broker_default(self._broker, name) if is_list else None

@@ -1,4 +1,4 @@
-"""Settings as a message may show them.
+"""Remove secrets from settings before a message shows them.
 
 In: text from a user. Out: the text without anything that may be a secret. It never decides whether the text is valid.
 """
@@ -15,7 +15,7 @@ _QUERY: Final = re.compile(r"(?<=://)([^?]*\?).*", re.DOTALL)
 def shown(text: str) -> str:
     """Return `text` without a user name and password before an `@`, and without a URL's query.
 
-    A refused value may hold either, in a URL of any form, so the whole part is left out and not only what parses.
+    A refused value may hold either, in a malformed URL, so the function removes the whole part without parsing it.
     """
     return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text))
 

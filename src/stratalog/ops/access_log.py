@@ -36,7 +36,7 @@ _CODE_SHARES = list(accumulate((0.912, 0.045, 0.021, 0.016, 0.005, 0.001)))
 _CRAWLER_SHARE = 0.2
 _NO_REFERRER_SHARE = 0.4
 _THINKING_S = 20
-"""Visitors present at a time: as many as send one line each in this time."""
+"""Average seconds between two lines of a visitor; the number of visitors at a time follows from it."""
 _LAST_PAGE_SHARE = 0.2
 
 

@@ -2,11 +2,11 @@
 
 In: topics, brokers, prices. Out: estimates. It never measures anything and reads no cluster: it is pure arithmetic.
 
-The formulas are those of two references, in their own terms. One is about tiered storage on an object store (network
-multiplier, one copy in the bucket, open segments on local disks, the bound of a rebalance). The other is about
-replication on volumes that protect themselves (two replicas instead of three). Bytes are those on disk, after
-compression. Units are decimal (1 MB = 10^6 bytes), as in the references. As in the references, a cluster's partitions
-are those that its brokers hold, so every replica counts once.
+The formulas are from two references. One is about tiered storage on an object store (network multiplier, one copy in
+the bucket, open segments on local disks, the bound of a rebalance). The other is about replication on volumes that
+protect themselves (two replicas instead of three). Bytes are those on disk, after compression. Units are decimal (1 MB
+= 10^6 bytes), as in the references. As in the references, a cluster's partitions are those that its brokers hold, so
+every replica counts once.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +42,8 @@ CLASSIC_REBALANCE_RATE: Final = 150 * TB / (57 * HOUR_S)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """The description of one topic. `ingress` is bytes a second from producers; `hotset_s` what stays on local disks
-    after it has been tiered (`local.retention.ms`); all positive, groups and hotset may be 0.
+    """The description of one topic. `ingress` is bytes a second from producers; `hotset_s` is how long tiered data
+    stays on local disks (`local.retention.ms`); all are positive, groups and hotset may be 0.
     """
 
     name: str = "topic"
@@ -70,8 +70,8 @@ class Topic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The brokers and disks of the topics. `throttle` is bytes a second of a rebalance; prices are for a GB and month;
-    `volume_overhead` is raw bytes per byte on volumes that protect themselves; `downtime_s` is how long a broker that
-    comes back with its volume was gone.
+    `volume_overhead` is raw bytes per byte on volumes that protect themselves; `downtime_s` is how long a broker is
+    down before it returns with its volume.
     """
 
     brokers: int = 3
@@ -96,25 +96,25 @@ class Estimate:
 
 
 def network_multiplier(topic: Topic) -> int:
-    """Return times that a byte from a producer crosses the network: in and to the other replicas, once to the tier,
-    once to each consumer group.
+    """Return how many times a byte from a producer crosses the network: to the leader, to the other replicas, to the
+    tier, and to each consumer group.
     """
     return topic.replication_factor + int(topic.tiered) + topic.consumer_groups
 
 
 def cluster_multiplier(topics: Sequence[Topic]) -> float:
-    """Return the topics' multipliers, weighted by what comes in."""
+    """Return the topics' multipliers, weighted by ingress."""
     return sum(t.ingress * network_multiplier(t) for t in topics) / _ingress(topics)
 
 
 def tier_share(topics: Sequence[Topic]) -> float:
-    """Return how much tiering adds to the network's load, as a share of what it was without."""
+    """Return the network load of tiering, as a share of the load without it."""
     tiered = sum(t.ingress for t in topics if t.tiered)
     return tiered / (_ingress(topics) * cluster_multiplier(topics) - tiered)
 
 
 def remote_bytes(topic: Topic) -> float:
-    """Return usable capacity in the bucket: one copy, for the store protects it."""
+    """Return the usable capacity in the bucket: one copy, because the store protects it."""
     return topic.kept_bytes if topic.tiered else 0
 
 
@@ -124,12 +124,12 @@ def classic_bytes(topic: Topic) -> float:
 
 
 def open_segments_bytes(segment_bytes: int, replicas: int) -> int:
-    """Return the most that is not tiered yet: a segment that is still open in every replica."""
+    """Return the most bytes that are not tiered yet: an open segment in every replica."""
     return segment_bytes * replicas
 
 
 def local_bytes(topic: Topic) -> float:
-    """Return local capacity over all brokers: open segments and the hotset; everything where the topic is not
+    """Return the local capacity of all brokers: open segments and the hotset, or everything of a topic that is not
     tiered.
     """
     if not topic.tiered:
@@ -139,12 +139,12 @@ def local_bytes(topic: Topic) -> float:
 
 
 def rebalance_bound_s(segment_bytes: int, replicas: int, throttle: float) -> float:
-    """Return the longest that moving `replicas` takes: only what is not tiered yet moves, however much is kept."""
+    """Return the longest time to move `replicas`: only bytes that are not tiered yet move, whatever the retention."""
     return open_segments_bytes(segment_bytes, replicas) / throttle
 
 
 def classic_rebalance_s(kept_bytes: float, rate: float = CLASSIC_REBALANCE_RATE) -> float:
-    """Return how long a rebalance takes without a tier, extrapolated from the reference: it grows with what is kept."""
+    """Return how long a rebalance takes without a tier, extrapolated from the reference: it grows with retention."""
     return kept_bytes / rate
 
 
@@ -329,8 +329,8 @@ def compare_replication(
 ) -> list[Comparison]:
     """Return `drives` replicas on brokers' own drives against `volumes` replicas on volumes that protect themselves.
 
-    On volumes a drive's failure is rebuilt by the volume, and a broker that is replaced under its old id with its old
-    volume fetches only what it missed; on drives it fetches all it held.
+    A volume repairs a failed drive itself, and a broker replaced under its old id with its old volume fetches only the
+    missed records. On drives, the broker fetches everything it held.
     """
     on_drives = [replace(topic, replication_factor=drives) for topic in topics]
     on_volumes = [replace(topic, replication_factor=volumes) for topic in topics]

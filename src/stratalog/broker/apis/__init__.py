@@ -1,11 +1,12 @@
-"""Every API this broker serves: one module each, opened by its versions and what each changed.
+"""Every API this broker serves: one module each, which begins with its versions and their changes.
 
-In: a `Call`. Out: the answer's body. Handlers translate between the wire and the parts; they decide nothing.
+In: a `Call`. Out: the answer's body. Handlers translate between the protocol and the broker's parts; they decide
+nothing.
 
-Each module has `handle`, and `Needs`: the parts of the broker that its calls bring, by the names and types they have in
+Each module has `handle`, and `Needs`: the parts of the broker that a call carries, by the names and types they have in
 `Broker`.
 
-The table names no module: an API's handler, its messages and their codec are imported when its first request comes.
+The table imports no module: the first request of an API imports its handler, its messages and their codec.
 """
 
 from functools import partial
@@ -25,7 +26,7 @@ def _api(
     served_from: int = -1,
     listeners: frozenset[ListenerKind] | None = None,
 ) -> Api:
-    """`listeners`: None for those of Kafka's schema."""
+    """Return an API's entry; `listeners` is None for the listeners of Kafka's schema."""
     load = partial(_handler, NAMES[key].name)
     listeners = listeners or NAMES[key].listeners
     return Api(name, key, advertised, load, listeners, tuple(map(_right, rights)), served_from)

@@ -27,7 +27,7 @@ from stratalog.wire.messages.alter_configs import (
 )
 
 _CLUSTERS: Final = (ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS)
-"""Resources whose settings are the cluster's."""
+"""Resource types whose settings are in the cluster's metadata."""
 _NAMED: Final[Mapping[int, Resource]] = {
     ResourceType.TOPIC: Resource.TOPIC,
     ResourceType.GROUP: Resource.GROUP,
@@ -67,7 +67,7 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
 async def _alteration(
     call: Call[AlterConfigsRequest, Needs], resource: AlterConfigsResource
 ) -> Alteration:
-    # Too many are refused by the controller: it need not see all of them.
+    # The controller refuses too many resources, so it need not see all of them.
     changes = [
         change(resource.resource_type, one.name, Action.SET, one.value)
         async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])
@@ -99,14 +99,14 @@ def resource_of(requested: _Resource) -> tuple[int, str]:
 
 
 def change(resource_type: int, name: str, operation: int, value: str | None) -> Change:
-    """Return one setting as it was asked for, a topic's by our own name."""
+    """Return one requested setting, with this project's name for a topic's setting."""
     if resource_type == ResourceType.TOPIC:
         name, value = our_setting(name, value)
     return Change(name, operation, value)
 
 
 def our_setting(name: str, value: _Text) -> tuple[str, _Text]:
-    """Return a topic's setting by our own name, with a line in the log where it came by another."""
+    """Return a topic's setting by this project's name; log a line where the client used another."""
     ours, meant = our_topic_setting(name, value)
     if ours != name:
         get_logger().info("setting by another name", setting=name, stands_for=ours, value=meant)

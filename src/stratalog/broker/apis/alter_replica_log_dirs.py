@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs (key 34), versions 1-2.
 
-v1 throttle time. v2 flexible. Answered at once: DescribeLogDirs shows how far a move is (KIP-113).
+v1 throttle time. v2 flexible. The answer leaves at once: DescribeLogDirs shows the progress of a move (KIP-113).
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[AlterReplicaLogDirsRequest, Needs]) -> AlterReplicaLogDirsResponse:
-    """Begin to move each partition to the directory it is named under, the last one where there are several."""
+    """Begin to move each partition to the directory that the request names; to the last one of several."""
     pace = call.pace
     wanted: dict[TopicPartition, str] = {}
     async for directory in pace.each(call.body.dirs):

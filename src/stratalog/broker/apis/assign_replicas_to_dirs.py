@@ -27,7 +27,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[AssignReplicasToDirsRequest, Needs]) -> AssignReplicasToDirsResponse:
-    """Note in which of its directories a broker has each replica."""
+    """Record which of its directories a broker chose for each replica."""
     body = call.body
     assigned = assignment_of(body)
     try:

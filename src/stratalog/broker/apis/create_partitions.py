@@ -26,7 +26,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitionsResponse:
-    """Give topics more partitions; each topic has its own error. Answered once they are hosted."""
+    """Add partitions to topics; each topic has its own error. Answer once the broker hosts the partitions."""
     results: list[Extended] = []
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
         denied = [topic.name for topic in part if not _may_alter(call, topic.name)]
@@ -55,7 +55,7 @@ async def _more(
 ) -> MorePartitions:
     if topic.assignments is None:
         return MorePartitions(topic.name, topic.count)
-    # Too many are refused by the controller: it need not see all of them.
+    # The controller refuses too many topics, so it need not see all of them.
     assignments = [
         tuple(one.broker_ids)
         async for one in call.pace.each(topic.assignments[: PARTITIONS_PER_REQUEST_MAX + 1])

@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2-7.
 
-v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer tells configurations.
-v7 topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
+v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer has configurations. v7
+topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
 """
 
 from typing import Final, NamedTuple
@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse:
-    """Create what can be created; each topic has its own error."""
+    """Create the topics; each topic has its own error."""
     created: list[Created] = []
     is_too_much = await _is_too_much(call)
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
@@ -69,7 +69,7 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
 
 
 def _may_create(call: Call[CreateTopicsRequest, Needs], name: str) -> bool:
-    # The controller refuses the metadata log's name, whatever the client may do.
+    # The controller refuses the metadata log's name, whatever the client's rights.
     return (
         call.allows_cluster(Operation.CREATE)
         or name == METADATA_TOPIC
@@ -88,7 +88,7 @@ async def _is_too_much(call: Call[CreateTopicsRequest, Needs]) -> bool:
 
 
 async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTopic) -> NewTopic:
-    # Too many of them are refused by the controller: it need not see all.
+    # The controller refuses too many topics, so it need not see all of them.
     return NewTopic(
         name=topic.name,
         partitions=topic.num_partitions,

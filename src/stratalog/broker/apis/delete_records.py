@@ -32,10 +32,10 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DeleteRecordsRequest, Needs]) -> DeleteRecordsResponse:
-    """Have logs begin at the offsets asked for; answered once no crash can bring the records back.
+    """Delete records below the requested offsets; answer once no crash can bring them back.
 
-    Of several offsets for one partition the last counts. Files of whole segments go with retention's next round, those
-    in the bucket with its next cycle.
+    The last of several offsets for one partition counts. Retention's next round deletes the files of whole segments,
+    and the next cycle of the tier their objects.
     """
     pace = call.pace
     requested: dict[TopicPartition, DeleteRecordsPartition] = {}
@@ -63,7 +63,7 @@ async def handle(call: Call[DeleteRecordsRequest, Needs]) -> DeleteRecordsRespon
 def _raise(
     call: Call[DeleteRecordsRequest, Needs], topic: str, requested: DeleteRecordsPartition
 ) -> HostedPartition | Rejected:
-    """Raise the log's start; what was refused where it cannot be."""
+    """Raise the log's start; return the error where the broker refuses."""
     try:
         call.authorize(Operation.DELETE, Resource.TOPIC, topic)
         if topic in call.needs.cluster.internal_topics:
@@ -82,14 +82,14 @@ def _raise(
             raise Rejected(ErrorCode.offset_out_of_range, f"{hosted.name} is committed up to {end}")
         hosted.log.raise_log_start(offset)
     except Rejected as error:
-        return error.with_traceback(None)  # else it keeps the whole request alive
+        return error.with_traceback(None)  # otherwise the traceback keeps the whole request alive
     return hosted
 
 
 async def _checkpoint(
     call: Call[DeleteRecordsRequest, Needs], raised: list[HostedPartition]
 ) -> dict[str, Rejected]:
-    """Write the log starts down; return what went wrong, by directory."""
+    """Checkpoint the log starts; return the errors by directory."""
     failed: dict[str, Rejected] = {}
     for directory in {hosted.directory for hosted in raised}:
         try:

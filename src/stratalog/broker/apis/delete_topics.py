@@ -1,6 +1,6 @@
 """DeleteTopics (key 20), versions 1-6.
 
-v1 throttle time. v3 an error of its own where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
+v1 throttle time. v3 a separate error where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse:
-    """Delete by name or id; each topic has its own error."""
+    """Delete topics by name or id; each has its own error."""
     body = call.body
     deleted_topics: list[Deleted] = []
     both: list[Deleted] = []
@@ -43,7 +43,7 @@ async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse
     if call.version >= _BY_ID_FROM:
         wanted = []
         async for topic in call.pace.each(body.topics):
-            if topic.name is not None and topic.topic_id != ZERO_ID:  # which of them is meant?
+            if topic.name is not None and topic.topic_id != ZERO_ID:  # an ambiguous entry
                 why = "a name and an id"
                 both.append(Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, why))
             else:

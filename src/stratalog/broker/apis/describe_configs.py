@@ -39,7 +39,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeConfigsRequest, Needs]) -> DescribeConfigsResponse:
-    """Return the settings of topics and of this broker, of each once."""
+    """Return the settings of topics and of this broker, each resource once."""
     return DescribeConfigsResponse(
         results=[
             await _resource(call, resource)

@@ -28,7 +28,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeGroupsRequest, Needs]) -> DescribeGroupsResponse:
-    """Return state, protocol and members of each group, of each once."""
+    """Return state, protocol and members of each group once."""
     groups = call.pace.once(call.body.groups, str)
     return DescribeGroupsResponse(groups=[await _describe(call, one) async for one in groups])
 

@@ -32,7 +32,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeLogDirsRequest, Needs]) -> DescribeLogDirsResponse:
-    """Return each log directory with the partitions in it and their sizes; those asked for, or all."""
+    """Return each log directory with the requested partitions in it, or all, and their sizes."""
     if not call.allows_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         return DescribeLogDirsResponse(error_code=denied, results=[])

@@ -26,7 +26,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeProducersRequest, Needs]) -> DescribeProducersResponse:
-    """Return the idempotent producers that each partition's log remembers, of each partition once."""
+    """Return the idempotent producers that each partition's log remembers, each partition once."""
     rows: dict[str, dict[int, PartitionResponse]] = {}
     async for topic in call.pace.each(call.body.topics):
         by_index = rows.setdefault(topic.name, {})

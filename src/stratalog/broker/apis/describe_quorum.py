@@ -82,7 +82,7 @@ def _partition(
         leader_epoch=quorum.leader_epoch,
         high_watermark=high_watermark,
         current_voters=[
-            # The only voter is the leader, and all that it has is committed.
+            # The only voter is the leader, and its whole log is committed.
             ReplicaState(
                 replica_id=voter.voter_id,
                 replica_directory_id=voter.voter_directory_id,

@@ -2,8 +2,8 @@
 
 v0 preferred leaders only. v1 unclean ones too, an error for all (KIP-460). v2 flexible.
 
-Codes are Kafka's (`ReplicationControlManager.electLeaders`): asked for all, those led already are left out,
-but not their topics. Only partitions that need an election are the controller's business.
+Codes are Kafka's (`ReplicationControlManager.electLeaders`): a request for all partitions leaves out partitions that
+are led already, but not their topics. The controller sees only partitions that need an election.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -39,7 +39,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
-    """Elect leaders where they are not the wanted ones."""
+    """Elect leaders for the requested partitions that need an election."""
     body = call.body
     kind = body.election_type
     if not call.allows_cluster(Operation.ALTER):

@@ -20,7 +20,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[HeartbeatRequest, Needs]) -> HeartbeatResponse:
-    """Keep the member's session; tell it of a rebalance."""
+    """Extend the member's session; answer REBALANCE_IN_PROGRESS during a rebalance."""
     body = call.body
     request = Heartbeat(
         group_id=body.group_id,

@@ -53,7 +53,7 @@ async def handle(
 async def _alteration(
     call: Call[IncrementalAlterConfigsRequest, Needs], resource: AlterConfigsResource
 ) -> Alteration:
-    # Too many are refused by the controller: it need not see all of them.
+    # The controller refuses too many resources, so it need not see all of them.
     changes = [
         change(resource.resource_type, one.name, one.config_operation, one.value)
         async for one in call.pace.each(resource.configs[: SETTINGS_MAX + 1])

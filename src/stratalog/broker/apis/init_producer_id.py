@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0-5.
 
-v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenced. v5 nothing on the wire (KIP-890).
-Transactional ids are refused until there is a transaction coordinator.
+v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenced. v5 the same fields (KIP-890). The
+broker refuses transactional ids until it has a transaction coordinator.
 """
 
 from typing import NamedTuple
@@ -20,9 +20,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[InitProducerIdRequest, Needs]) -> InitProducerIdResponse:
-    """Return a producer id of its own, always a new one: without a transactional id the owner of an old one is
-    unknown.
-    """
+    """Return a new producer id for each request: without a transactional id the owner of an old id is unknown."""
     try:
         _check(call)
         producer_id = await call.needs.producer_ids.next()

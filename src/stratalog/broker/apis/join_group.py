@@ -18,7 +18,7 @@ from stratalog.wire.messages.join_group import (
 )
 
 _PROTOCOLS_MAX: Final = 1000
-"""A client has a few; its group keeps them all."""
+"""Most protocols of one member: clients have a few, and the group stores all of them."""
 
 
 class Needs(NamedTuple):

@@ -31,7 +31,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[LeaveGroupRequest, Needs]) -> LeaveGroupResponse:
-    """Take members out of their group."""
+    """Remove members from their group."""
     body = call.body
     if not call.allows(Operation.READ, Resource.GROUP, body.group_id):
         return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)

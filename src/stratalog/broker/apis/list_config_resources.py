@@ -1,6 +1,6 @@
 """ListConfigResources (key 74), versions 0-1.
 
-v0 lists client metrics only, of which there are none here. v1 any types (KIP-1142).
+v0 lists client metrics only, and this broker has none. v1 any types (KIP-1142).
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ListConfigResourcesRequest, Needs]) -> ListConfigResourcesResponse:
-    """Return the names of everything that can have settings, of the types asked for; of every type where none is."""
+    """Return the names of all resources with settings, of the requested types or of every type."""
     if not call.allows_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return ListConfigResourcesResponse(error_code=denied, config_resources=[])

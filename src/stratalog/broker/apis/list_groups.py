@@ -27,7 +27,7 @@ async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
     body = call.body
     types = {name.lower() async for name in call.pace.each(body.types_filter)}
     states = {name.lower() async for name in call.pace.each(body.states_filter)}
-    if states:  # none of them known: no group has the empty one
+    if states:  # if all states are unknown, the empty name matches no group
         states = states & _STATES or {""}
     error = ErrorCode.none
     groups = []

@@ -42,9 +42,9 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[ListOffsetsRequest, Needs]) -> ListOffsetsResponse:
-    """Return an offset, with its timestamp and leader epoch, for each partition and timestamp asked.
+    """Return an offset, with its timestamp and leader epoch, for each requested partition and timestamp.
 
-    A partition that is asked for twice is refused, and answered once.
+    A partition that the request names twice gets one answer, an error.
     """
     pace = call.pace
     requested: dict[TopicPartition, ListOffsetsPartition | None] = {}

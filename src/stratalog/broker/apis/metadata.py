@@ -1,7 +1,7 @@
 """Metadata (key 3), versions 0-13.
 
-v1 controller, racks, null means all topics. v2 cluster id. v4 auto-creation can be refused. v5 offline replicas.
-v7 leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 asking by id. v13 top-level error.
+v1 controller, racks, null means all topics. v2 cluster id. v4 auto-creation can be refused. v5 offline replicas. v7
+leader epoch. v8 authorized operations. v9 flexible. v10 topic ids. v12 topics by id. v13 top-level error.
 """
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ from stratalog.wire.messages.metadata import (
 
 _BY_ID_FROM: Final = 12
 _AT_ONCE: Final = 200
-"""Topics that one slice is enough for."""
+"""Largest number of topics for one slice."""
 NameOrId = tuple[str | None, UUID]
-"""How a request names a topic: by its name or by its id."""
+"""A topic as the request names it: by name or by id."""
 
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 def handle(
     call: Call[MetadataRequest, Needs],
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Return brokers and the topics asked for, each once; missing ones are created where that is allowed."""
+    """Return brokers and the requested topics, each once; create missing topics where that is allowed."""
     requested = call.body.topics
     if requested is None or (call.version == 0 and not requested):
         topics = call.needs.cluster.image.topics_by_id
@@ -76,7 +76,7 @@ async def _all(call: Call[MetadataRequest, Needs], topics: Iterable[Topic]) -> M
 async def _many(
     call: Call[MetadataRequest, Needs], requested: Sequence[MetadataRequestTopic]
 ) -> MetadataResponse:
-    """As `handle`, where it takes long: topics are created, or there are many."""
+    """Answer as `handle`, for many topics, or with topics to create."""
     pace = call.pace
     wanted: dict[NameOrId, None] = {}
     is_valid = True
@@ -113,7 +113,7 @@ def _may_create(call: Call[MetadataRequest, Needs], name: str) -> bool:
 
 
 def _is_by_name(wanted: NameOrId) -> bool:
-    """Versions 10 and 11 can say an id, or no name, and mean nothing by it (Kafka: KafkaApis)."""
+    """Return whether an entry has a name and no id; versions 10 and 11 allow nothing else (Kafka: KafkaApis)."""
     return wanted[0] is not None and wanted[1] == ZERO_ID
 
 
@@ -160,7 +160,7 @@ def _row(
     topic: Topic | None,
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponseTopic:
-    """Return a topic that was asked for, by name or by id alone, or its error."""
+    """Return a topic that the request names, by name or by id alone, or its error."""
     visible_name = name if topic is None else topic.name
     if visible_name is not None and not _may_describe(call, visible_name):
         code = _DENIED

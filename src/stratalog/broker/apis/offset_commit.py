@@ -36,7 +36,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[OffsetCommitRequest, Needs]) -> OffsetCommitResponse:
-    """Keep offsets of a group; partitions that do not exist are refused here, by name or id."""
+    """Commit offsets of a group; refuse missing partitions, by name or id."""
     topics = call.body.topics
     may_read = call.allows(Operation.READ, Resource.GROUP, call.body.group_id)
     rows: dict[int, list[OffsetCommitResponsePartition]] = {}
@@ -61,7 +61,7 @@ def _denied(share: Share) -> list[tuple[int, list[OffsetCommitResponsePartition]
 async def _commit(
     call: Call[OffsetCommitRequest, Needs], share: Share
 ) -> list[tuple[int, list[OffsetCommitResponsePartition]]]:
-    """Commit a share of the request; return what became of each partition, with its topic's place."""
+    """Commit a share of the request; return the result of each partition, with its topic's index."""
     body = call.body
     resolved = [
         (place, requested, *_existing(call, topic, requested)) for place, topic, requested in share
@@ -128,7 +128,7 @@ def _answer(
     errors: dict[TopicPartition, ErrorCode],
     rest: ErrorCode,
 ) -> list[OffsetCommitResponsePartition]:
-    """Return what became of each partition of a topic; `rest` is the error of those that were not committed."""
+    """Return the result of each partition of a topic; `rest` is the error of the others."""
     name = "" if found is None else found.name
     return [
         OffsetCommitResponsePartition(

@@ -1,6 +1,6 @@
 """OffsetDelete (key 47), versions 0-0.
 
-Offsets of topics that a group does not read any more (KIP-496).
+Delete a group's offsets of topics that it no longer reads (KIP-496).
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[OffsetDeleteRequest, Needs]) -> OffsetDeleteResponse:
-    """Forget offsets; partitions that do not exist are refused here, by name."""
+    """Delete offsets; refuse missing partitions, by name."""
     topics = call.body.topics
     if not call.allows(Operation.DELETE, Resource.GROUP, call.body.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed, topics=[])

@@ -1,8 +1,7 @@
 """OffsetFetch (key 9), versions 1-10.
 
-v1 an error of the group stands at each partition. v2 null topics means all, group-level error. v5 leader epoch. v6
-flexible. v7 require stable. v8 several groups at once (KIP-709). v9 member epoch (KIP-848). v10 topic ids instead of
-names.
+v1 each partition has the group's error. v2 null topics means all, group-level error. v5 leader epoch. v6 flexible. v7
+require stable. v8 several groups at once (KIP-709). v9 member epoch (KIP-848). v10 topic ids instead of names.
 """
 
 from collections.abc import Sequence
@@ -48,7 +47,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[OffsetFetchRequest, Needs]) -> OffsetFetchResponse:
-    """Return committed offsets, each group's once; -1 where there is none."""
+    """Return each group's committed offsets once; -1 for a partition without one."""
     body = call.body
     if call.version >= _SEVERAL_FROM:
         groups = call.pace.once(body.groups, lambda group: group.group_id)
@@ -109,7 +108,7 @@ async def _fetch(
     group: str,
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> tuple[ErrorCode, Sequence[FetchedTopic]]:
-    """Return a group's error and its offsets, topics in the order asked."""
+    """Return a group's error and its offsets, topics in the order of the request."""
     if topics is None:
         answer = await _ask(call, group, None)
         return answer.error, answer.topics
@@ -129,7 +128,7 @@ async def _fetch(
 async def _whole(
     call: Call[OffsetFetchRequest, Needs], pieces: Sequence[FetchedTopic]
 ) -> FetchedTopic:
-    """Return a topic of which some hundreds of partitions were asked for at a time."""
+    """Return a topic whose partitions were looked up some hundreds at a time."""
     if len(pieces) == 1:
         return pieces[0]
     every = [one for piece in pieces async for one in call.pace.each(piece.partitions)]
@@ -139,7 +138,7 @@ async def _whole(
 async def _ask(
     call: Call[OffsetFetchRequest, Needs], group: str, wanted: tuple[FetchTopic, ...] | None
 ) -> OffsetFetchAnswer:
-    """Return the group's offsets of the topics wanted, or of all (None) that the client may describe."""
+    """Return the group's offsets of the requested topics, or of all (None) that the client may describe."""
     allowed = wanted and tuple(one for one in wanted if _may_describe(call, one.name))
     request = OffsetFetch(group, allowed, require_stable=call.body.require_stable)
     try:
@@ -164,7 +163,7 @@ def _may_describe(call: Call[OffsetFetchRequest, Needs], topic: str) -> bool:
 
 
 def _refused(wanted: tuple[FetchTopic, ...], error: ErrorCode) -> tuple[FetchedTopic, ...]:
-    """Return each partition asked for with `error` and no offset (Kafka: `OffsetFetchResponse.groupError`)."""
+    """Return each requested partition with `error` and no offset (Kafka: `OffsetFetchResponse.groupError`)."""
     return tuple(
         FetchedTopic(
             topic.name,
@@ -180,7 +179,7 @@ def _wanted(
     topic: OffsetFetchRequestTopic | OffsetFetchRequestTopics,
     indexes: Sequence[int],
 ) -> FetchTopic:
-    """Return the topic with its id, so that a commit for an earlier topic of that name is not taken for this one's."""
+    """Return the topic with its id, so that commits for an earlier topic of that name do not count."""
     image = call.needs.cluster.image
     partitions = tuple(indexes)
     if isinstance(topic, OffsetFetchRequestTopics) and call.version >= _TOPIC_IDS_FROM:
@@ -193,7 +192,7 @@ def _wanted(
 async def _by_id(
     call: Call[OffsetFetchRequest, Needs], found: Sequence[FetchedTopic]
 ) -> list[FetchedTopic]:
-    """Return each topic with its id. Unknown ids, which have no name, come last, where the client asked for them."""
+    """Return each topic with its id. Unknown requested ids, which have no name, come last."""
     image = call.needs.cluster.image
     topics, unknown = [], []
     async for topic in call.pace.each(found):

@@ -25,7 +25,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[OffsetForLeaderEpochRequest, Needs]) -> OffsetForLeaderEpochResponse:
-    """Return where an epoch ended in each partition's log: what a client compares its own end with (KIP-320)."""
+    """Return the end of an epoch in each partition's log, which a client compares with its own (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

@@ -1,11 +1,11 @@
 """Produce (key 0), versions 3-13; 0-2 are advertised but not served.
 
-Advertising 0 keeps older librdkafka from silently dropping compression (KAFKA-18659); Kafka 4 does the same.
-v3 message format 2. v4 storage errors. v5 log start offset in the answer. v7 zstd. v8 record errors and message.
-v9 flexible. v10 current leader (KIP-951; left out, no leader moves here). v11 and v12 nothing on the wire. v13 topic
-ids instead of names (KIP-516).
+Advertising 0 keeps older librdkafka from silently dropping compression (KAFKA-18659); Kafka 4 does the same. v3 message
+format 2. v4 storage errors. v5 log start offset in the answer. v7 zstd. v8 record errors and message. v9 flexible. v10
+current leader (KIP-951; left out, because no leader moves here). v11 and v12 the same fields. v13 topic ids instead of
+names (KIP-516).
 
-Rules for what is in a request are Kafka's (`ProduceRequest.validateRecords`, `KafkaApis.handleProduceRequest`).
+The rules for a request's content are Kafka's (`ProduceRequest.validateRecords`, `KafkaApis.handleProduceRequest`).
 """
 
 import asyncio
@@ -45,11 +45,11 @@ _ACKS: Final = (_ALL, 0, 1)
 _ZSTD_FROM: Final = 7
 _TOPIC_IDS_FROM: Final = 13
 _AT_ONCE: Final = 200
-"""Partitions that are appended to in one slice."""
+"""Partitions per slice."""
 _Named = dict[str | UUID, dict[int, PartitionProduceData]]
 """Partitions by their topic's name, or id from version 13 on, and by their index."""
 _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage_error)
-"""Errors of the log itself that come without its start (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
+"""Errors of the log that an answer has without a log start offset (Kafka: `ReplicaManager.appendRecordsToLeader`)."""
 
 
 class Needs(NamedTuple):
@@ -78,7 +78,7 @@ def handle(call: Call[ProduceRequest, Needs]) -> "_Answer | Awaitable[_Answer]":
 
 
 def _each_once(call: Call[ProduceRequest, Needs]) -> ProduceRequest:
-    """Return the request with each partition once, as it was named last (Kafka: `KafkaApis.handleProduceRequest`)."""
+    """Return the request with each partition once, with its last entry (Kafka: `KafkaApis.handleProduceRequest`)."""
     request = call.body
     named: _Named = {}
     count = 0
@@ -106,7 +106,7 @@ def _topic(key: str | UUID, partitions: dict[int, PartitionProduceData]) -> Topi
 
 
 async def _append_in_parts(call: Call[ProduceRequest, Needs]) -> _Answer:
-    """As `handle`, for a request to so many partitions that others must have turns meanwhile."""
+    """Append as `handle`, for so many partitions that other connections must get turns meanwhile."""
     pace, request = call.pace, call.body
     named: _Named = {}
     async for topic in pace.each(request.topic_data):
@@ -134,7 +134,9 @@ async def _append_in_parts(call: Call[ProduceRequest, Needs]) -> _Answer:
 
 
 async def _append_with_room(call: Call[ProduceRequest, Needs], request: ProduceRequest) -> _Answer:
-    """Wait for those directories that the request writes to, and no others, and where it matters for a codec."""
+    """Wait for room in the directories that the request writes to and, where needed, in the recompression; then
+    append.
+    """
     needs = call.needs
     for topic in request.topic_data:
         for partition in topic.partition_data:
@@ -158,7 +160,7 @@ class _Part:
         self._whole = whole
         self.index = index
         self.appended: Appended | None = None
-        self.log_start_offset = -1  # known once the log itself is asked
+        self.log_start_offset = -1  # known after the append
         self.error: Failure = None
 
     def __call__(self, error: Failure) -> None:
@@ -211,7 +213,7 @@ class _Produce:
         self._answered: asyncio.Future[_Answer] | None = None
 
     def completed(self) -> None:
-        """Answer, once the last part is complete, which is after `answered` was called."""
+        """Answer once the last part is complete; `answered` was called before."""
         assert self._answered is not None, "pending until `answered` is called"
         if self._answered.done():
             return
@@ -221,7 +223,7 @@ class _Produce:
             self._answered.set_exception(error)
 
     def answered(self) -> "_Answer | asyncio.Future[_Answer]":
-        """Called once everything is decided: the answer, or a future of it. Raises what ends the connection."""
+        """Return the answer, or a future of it, once every append is decided. Raises errors that end the connection."""
         self.pending -= 1
         if not self.pending:
             return self._answer()
@@ -229,7 +231,10 @@ class _Produce:
         return self._answered
 
     def _answer(self) -> _Answer:
-        topics, self.topics = self.topics, []  # parts refer to us: no cycle may keep their batches
+        topics, self.topics = (
+            self.topics,
+            [],
+        )  # the parts refer to this object: a reference cycle would keep their batches
         answers = []
         for topic, parts in topics:
             answered = []
@@ -250,7 +255,7 @@ class _Produce:
 def _append_all(
     call: Call[ProduceRequest, Needs], request: ProduceRequest
 ) -> "_Answer | asyncio.Future[_Answer]":
-    """Decide every append now; the answer, in a future where not all are committed yet."""
+    """Decide every append now; return the answer, or a future until all are committed."""
     now_ms = call.needs.clock.now_ms()
     whole = _Produce(request.acks)
     for topic in request.topic_data:
@@ -268,7 +273,7 @@ def _append_all(
                     raise denied
                 _append(call, topic, partition, part, now_ms)
             except Rejected as error:
-                # With its traceback it would keep itself and the whole request, until the collector comes.
+                # Its traceback would keep the error and the whole request alive until the garbage collector runs.
                 part(error.with_traceback(None))
     return whole.answered()
 
@@ -324,7 +329,7 @@ def _append(
             records, opened, now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
         )
         return
-    # Where it will lie is decided in its turn, so is what a producer may write.
+    # The log decides the offset later, and whether the producer may write.
     then = partial(_append_opened, call, hosted, part)
     needs.recompression.submit(hosted, records, headers[0], now_ms, then, part)
 
@@ -337,7 +342,7 @@ def _append_opened(
     header: BatchHeader,
 ) -> None:
     def later(error: Failure) -> None:
-        # In a turn of its own: before `appended` is known the part has nothing to answer.
+        # Called in a later turn: a part cannot answer before `appended` is known.
         asyncio.get_running_loop().call_soon(part, error)
 
     now_ms, timeout_ms = call.needs.clock.now_ms(), _commit_timeout_ms(call.body)
@@ -359,7 +364,7 @@ def _check_batch(call: Call[ProduceRequest, Needs], headers: list[BatchHeader]) 
         transactional_id = call.body.transactional_id
         if transactional_id is not None:
             call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
-        # It could not be ended, and records after an open transaction are never committed, tiered or read.
+        # Nothing could end such a transaction, and records after an open one are never committed, tiered or read.
         raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
     if version < _ZSTD_FROM and header.codec == ZSTD:
         raise Rejected(

@@ -13,7 +13,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _ASSIGNMENTS_MAX: Final = 100_000
-"""One for each member of a group."""
+"""Most assignments in one request: one for each member of a group."""
 
 
 class Needs(NamedTuple):
@@ -23,7 +23,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[SyncGroupRequest, Needs]) -> SyncGroupResponse:
-    """Return the member's assignment, once the leader has given it."""
+    """Return the member's assignment, once the group's leader has sent it."""
     body = call.body
     if len(body.assignments) > _ASSIGNMENTS_MAX:
         return SyncGroupResponse(error_code=ErrorCode.invalid_request, assignment=b"")

@@ -1,6 +1,6 @@
 """UpdateFeatures (key 57), versions 0-2.
 
-v1 dry runs, ways to downgrade (KIP-778). v2 one error for all, no results of features.
+v1 dry runs, ways to downgrade (KIP-778). v2 one error for all features.
 """
 
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from stratalog.wire.messages.update_features import (
 )
 
 _FEATURES_MAX: Final = 100
-"""Kafka has six."""
+"""Most updates in one request; Kafka has six features."""
 
 
 class Needs(NamedTuple):
@@ -61,7 +61,7 @@ async def handle(call: Call[UpdateFeaturesRequest, Needs]) -> UpdateFeaturesResp
 
 
 def _update(version: int, requested: FeatureUpdateKey) -> FeatureUpdate:
-    """Version 0 says only whether a downgrade is allowed."""
+    """Return a feature's update; version 0 has only a flag that allows downgrades."""
     upgrade_type = requested.upgrade_type
     if version == 0:
         downgrade = requested.allow_downgrade

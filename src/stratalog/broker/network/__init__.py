@@ -1,1 +1,1 @@
-"""Connections and requests: frames, turns, limits of memory, and the way from a request's bytes to its handler."""
+"""Connections and requests: frames, turns, memory limits, and the dispatch from a request's bytes to its handler."""

@@ -1,7 +1,7 @@
-"""What a frame becomes: an answer, or an answer to come.
+"""The result of a frame: an answer, or a pending answer.
 
 In: nothing. Out: the types between the reader of a client's frames and the dispatcher. They know no connection: today
-`Connection` reads frames from a transport, and a door (decision 0019) can pass frames that it read itself.
+`Connection` reads frames from a transport, and a compiled door (decision 0019) can pass its own frames.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from stratalog.ports import Buffer
 from stratalog.wire.apis import PRODUCE
 
 Answer = list[Buffer] | None
-"""An answer's buffers, None where the request wants none."""
+"""An answer's buffers; None for a request without an answer."""
 
 
 class Awaited(asyncio.Future[Any]):
-    """An answer to come without a task.
+    """A pending answer without a task.
 
-    As with a coroutine, the next request waits for it, and it is cancelled when the client goes away.
+    As with a coroutine, the next request waits for this answer, and a closed connection cancels it.
     """
 
     __slots__ = ()
@@ -28,7 +28,7 @@ class Awaited(asyncio.Future[Any]):
 
 @dataclass(slots=True)
 class Later:
-    """An answer to come: `work` gives what `encode` makes buffers of. `size` is what the request takes meanwhile."""
+    """A pending answer: `encode` turns the result of `work` into buffers. `size` is the request's memory meanwhile."""
 
     work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
     encode: Callable[[Any], Answer]
@@ -40,10 +40,10 @@ Serve = Callable[[Session, memoryview], Answer | Later]
 
 
 def is_produce(frame: memoryview) -> bool:
-    """Return whether the frame is a Produce request: most of it is records then."""
+    """Return whether the frame is a Produce request: most of its bytes are records."""
     return frame[0] << 8 | frame[1] == PRODUCE if len(frame) > 1 else False
 
 
 def as_it_is(answer: Answer) -> Answer:
-    """Encode what is encoded already."""
+    """Return the buffers of an encoded answer."""
     return answer

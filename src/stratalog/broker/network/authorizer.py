@@ -1,4 +1,4 @@
-"""Kafka's operations, resources and rights, and the authorizer that says which a client has.
+"""Kafka's operations, resources and rights, and the authorizer that grants them to clients.
 
 In: a session, an operation, a resource. Out: whether the authorizer allows the operation. It knows no request: each
 `Api` names the rights that its requests need.
@@ -28,11 +28,11 @@ __all__ = [
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""
 NOT_REQUESTED: Final = -(2**31)
-"""Stands for a set of operations that was not asked for, or that there is none of (KIP-430)."""
+"""Authorized operations in an answer to a request that did not request them (KIP-430)."""
 
 
 class Operation(IntEnum):
-    """What a client may do with a resource; the numbers are Kafka's `AclOperation` codes."""
+    """An operation on a resource; the numbers are Kafka's `AclOperation` codes."""
 
     READ = 3
     WRITE = 4
@@ -101,7 +101,9 @@ SUPPORTED: Final[Mapping[Resource, frozenset[Operation]]] = {
 
 
 class Authorizer(Protocol):
-    """Answers for one client. A broker without an authorizer allows everything (Kafka: no `authorizer.class.name`)."""
+    """Decides each client's rights. A broker without an authorizer allows everything (Kafka: no
+    `authorizer.class.name`).
+    """
 
     def allows(
         self, session: Session, operation: Operation, resource: Resource, name: str

@@ -2,14 +2,14 @@
 
 In: bytes of one connection. Out: calls to the handlers, and their answers as bytes. It knows no API.
 
-Requests are served one after another, as in Kafka: a request after a produce sees it done. Only produces may overlap
-while their answers are pending (a producer's pipelined batches), because the log keeps their order: a handler that
-returns a future has already decided its appends. Reading stops while too much is unanswered or the client does not
-read its answers, so a connection's memory is bounded.
+The connection serves requests one after another, as in Kafka: a request after a produce sees its records. Only produces
+may overlap while their answers are pending (a producer's pipelined batches), because the log keeps their order: a
+handler that returns a future has already decided its appends. Reading stops while too much is unanswered or the client
+does not read its answers, so a connection's memory is bounded.
 
-A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn
-(`turns.py`). A request that comes alone is served at once. The answers of a turn leave together: one system call for
-each took a third of the time of small ones.
+A turn is bounded, in requests and in time. Requests left over wait until all other connections had a turn (`turns.py`).
+The broker serves a single request at once. The answers of a turn leave together, because separate system calls took a
+third of the time of small requests.
 
 A failure of a handler costs this connection, and nothing else.
 """
@@ -37,22 +37,22 @@ _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
 _SOFTWARE_CHARACTERS: Final = 100
-"""Of the client's name for its library in the log: the client chooses its length."""
+"""Most characters of the client's library name in the log, because the client chooses the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all connections of a node have in common."""
+    """Objects that all connections of a node share."""
 
     frame_bytes_max: int
     scratch: bytearray
-    """Where every connection's bytes arrive."""
+    """The receive buffer of all connections."""
     memory: ClientMemory
     turns: Turns
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection."""
+    """One client's connection on the server."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Connection(asyncio.BufferedProtocol):
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
     ) -> None:
-        """`opened` says whether the connection is welcome."""
+        """`opened` returns whether the broker accepts the connection."""
         self.peer = ""
         self.session = session
         self.active_s = 0.0
-        """When the last bytes came, in the loop's time."""
+        """When the last bytes arrived, in the loop's time."""
         self.receiving_since_s = 0.0
         """When the partly received request began to arrive, or could continue to."""
         self.bytes_held = 0
@@ -98,22 +98,22 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked that is not answered."""
+        """Whether every request is answered."""
         return not self._answers and not self._frames and self._serial is None
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a part of a request has come, and more is to come."""
+        """Whether a part of a request has arrived, and the rest has not."""
         return self._reader.bytes_held > 0
 
     @property
     def is_reading(self) -> bool:
-        """Whether what the client sends is read."""
+        """Whether the broker reads from the client."""
         return self._reading
 
     @property
     def is_taken(self) -> bool:
-        """Whether the client takes what it is sent."""
+        """Whether the client receives its answers."""
         return self._writable
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def wait(self, seconds: float) -> None:
-        """Serve nothing of a new connection until then: as if it did not take its answers."""
+        """Serve no request of a new connection until then, as if the client did not receive its answers."""
         self._writable = False
         self._loop.call_later(seconds, self.resume_writing)
 
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget()
         self._answers.clear()
         if self._serial is not None:
-            self._serial.cancel()  # its client is gone: a fetch, a join
+            self._serial.cancel()  # the client has disconnected: a fetch, a join
         self._count_unsent(0)
         self._memory.requests -= self.bytes_held
         self.bytes_held = 0
@@ -182,27 +182,27 @@ class Connection(asyncio.BufferedProtocol):
         self._closed(self)
 
     def refuse(self, why: str) -> None:
-        """Close this connection because of what it sent, with a line in the log."""
+        """Close this connection because of an invalid request, with a line in the log."""
         if self._transport is not None and not self._transport.is_closing():
             software = self.session.software[:_SOFTWARE_CHARACTERS]
             self._log.warning("connection closed", peer=self.peer, software=software, reason=why)
         self.close()
 
     def finish(self) -> None:
-        """Start nothing more; close once what was started is answered."""
+        """Start no further request; close once all started ones are answered."""
         self._finishing = True
         self._forget()
         self._advance()
 
     def close(self) -> None:
-        """Close after what is already written has left."""
+        """Close once all written answers have left."""
         if self._transport is not None:
             self._forget()
             self._send_held()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, whatever has not left."""
+        """Close now, and drop unsent answers."""
         if self._transport is not None:
             self._forget()
             self._transport.abort()
@@ -213,12 +213,12 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
 
     def read_on(self) -> None:
-        """There is memory for requests again: only now is the client to blame for what does not come."""
+        """Read again, because memory is available; from now on the client is responsible for delays."""
         self.receiving_since_s = self._loop.time()
         self._advance()
 
     def _advance(self) -> None:
-        """Start what may start, then read on or stop reading."""
+        """Start requests that may start, then continue or stop reading."""
         frames = self._frames
         if frames and not self._waits_for_turn:
             if len(frames) > 1 and len(self._turns):
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_or_stop()
 
     def _take_turn(self) -> None:
-        """Start what may start, as far as a turn goes, and send what is answered already."""
+        """Start requests within the limits of a turn, and send finished answers."""
         self._start_some()
         self._send_held()
 
@@ -265,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
 
     def _take_more(self) -> None:
-        """Cut the next requests off what was read."""
+        """Take the next requests from the received bytes."""
         try:
             frames = self._reader.next_frames()
         except Rejected as error:
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush(work)
 
     def _flush(self, done: "asyncio.Future[Any]") -> None:
-        """Write the answers whose turn it is."""
+        """Write the answers that are next in order."""
         if self._transport is None:
             self._give_up(done)
             return
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _give_up(self, done: "asyncio.Future[Any]") -> None:
-        """Log a bug in a request whose client is gone."""
+        """Log a bug in a request whose client has disconnected."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, Rejected):
             self._log.error("request failed", peer=self.peer, exc_info=error)
@@ -359,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def _write(self, buffers: Answer) -> None:
-        """Hold an answer until `_send_held`; not so many that it matters whether the client takes them."""
+        """Hold an answer until `_send_held`. The bytes held are few, whether the client receives them or not."""
         if buffers is None:
             return
         self._held += buffers

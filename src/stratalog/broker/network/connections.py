@@ -1,11 +1,11 @@
 """All connections of a node's clients: accept them, limit their number, close idle ones.
 
-In: the settings, connections as they come and go. Out: a protocol for each accepted connection. It knows no request.
+In: the settings, opened and closed connections. Out: a protocol for each accepted connection. It knows no request.
 
-Limits are Kafka's: `max.connections` of all and of a listener, and by address `max.connections.per.ip` with its
-overrides. One more connection is closed at once. Lowering a limit while the broker runs closes no connection.
-Connections that come faster than `max.connection.creation.rate`, of all or of a listener, are accepted and wait for
-their turn (KIP-612).
+Limits are Kafka's: `max.connections` for all listeners and for each, and `max.connections.per.ip` for each address,
+with overrides. The broker closes a connection beyond a limit at once. A lower limit closes no existing connection.
+Connections beyond `max.connection.creation.rate`, for all listeners or one, are accepted and wait for their turn
+(KIP-612).
 """
 
 import asyncio
@@ -28,14 +28,16 @@ _BURST_S: Final = 1.0
 _LITTLE_BYTES: Final = 16 << 10
 _REQUEST_S_MAX: Final = 10.0
 _QUIET_S_MAX: Final = 3.0
-"""How long a request may take to come, and nothing of it come, while memory is short and its client may send.
+"""How long a request may take to arrive, and how long without any byte, while memory is short and its client may send.
 
-Well below the 30 s that the clients behind it wait for their answers.
+Well below the 30 s that other clients wait for their answers.
 """
 
 
 class Connections:
-    """Made before the node listens; `accepting` gives what a listener needs."""
+    """All connections of a node. Create it before the node listens; `accepting` returns a listener's protocol
+    factory.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Connections:
         self._all: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
-        # When the next connection would be served, were they evenly spread; "": on all listeners together.
+        # Time of the next connection by listener, if connections came at an even rate; "" stands for all listeners.
         self._turn_s: dict[str, float] = {}
         self._log = structlog.get_logger()
         self._listeners = {""}
@@ -72,7 +74,7 @@ class Connections:
         return iter(list(self._all))
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take the limits of settings as they are now."""
+        """Apply the limits of the present settings."""
         self._config = config
         self._max = {one: config.int(_limit(one, "max.connections")) for one in self._listeners}
         self._rate = {
@@ -84,7 +86,9 @@ class Connections:
         )
 
     def accepting(self, serve: Serve, listener: ListenerContext) -> Callable[[], Connection]:
-        """Makes the protocol of each connection that comes to a listener, whose limits hold from now on."""
+        """Return the function that creates a protocol for each connection of a listener; apply its limits from now
+        on.
+        """
         self._listeners.add(listener.name)
         self.configure(self._config)
 
@@ -116,7 +120,9 @@ class Connections:
         return True
 
     def _until_turn(self, listener: str) -> float:
-        """Return seconds until a new connection may be served: at the rate, a second's worth of them at once."""
+        """Return seconds until the broker may serve a new connection at the allowed rate; one second's worth may come
+        at once.
+        """
         now = asyncio.get_running_loop().time()
         turn_s = max(self._turn_s.get(listener, now), now) + 1 / self._rate[listener]
         self._turn_s[listener] = turn_s
@@ -134,7 +140,7 @@ class Connections:
 
     def _closed(self, connection: Connection) -> None:
         if connection not in self._all:
-            return  # it was refused
+            return  # the connection was refused
         session = connection.session
         self._all.remove(connection)
         self._by_listener[session.listener.name] -= 1
@@ -149,13 +155,13 @@ class Connections:
         is_short = self.memory.is_short
         for connection in self:
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
-                # A client that does not read its answers would never be closed.
+                # Otherwise a client that does not read its answers would never be closed.
                 (connection.close if connection.is_taken else connection.abort)()
             elif is_short and self._is_slow(connection, now):
                 connection.refuse("its request does not come, and memory for requests is short")
 
     def _is_slow(self, connection: Connection, now: float) -> bool:
-        """Return whether the connection holds memory for a request that it may send and does not."""
+        """Return whether the connection holds memory for a request whose client may send and does not."""
         return (
             connection.is_receiving
             and connection.is_reading

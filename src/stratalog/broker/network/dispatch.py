@@ -2,8 +2,7 @@
 
 In: one frame. Out: the answer's buffers, or a future or coroutine of them. It knows no API's meaning.
 
-`APIS` is the only place versions are written down: ApiVersions answers from it and `docs/protocol.md` is generated
-from it.
+Only `APIS` lists versions: ApiVersions answers from it, and `docs/protocol.md` is generated from it.
 """
 
 import asyncio
@@ -46,11 +45,11 @@ from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 API_VERSIONS = 18
 DECODED_BYTES_MAX: Final = 40 << 20
-"""The most memory that one decoded request may take beside its records: a Fetch of 108,000 partitions, say."""
+"""The most memory that one decoded request may take beside its records: a Fetch of 108,000 partitions, for example."""
 _AT_ONCE_BYTES: Final = 256 << 10
-"""A request that takes more, once decoded, is decoded on a thread: this much takes two milliseconds."""
+"""A thread decodes requests that take more memory once decoded: this much takes two milliseconds."""
 _ITEMS_AT_ONCE: Final = 1000
-"""An answer about more items than this is encoded on a thread."""
+"""A thread encodes answers with more items than this."""
 
 
 BodyT = TypeVar("BodyT")
@@ -60,7 +59,7 @@ NeedsT = TypeVar("NeedsT")
 class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
     """One request as its handler sees it: `body` is the decoded request, `needs` the parts of the broker it works with.
 
-    A handler that works on many things does so with `pace.each`.
+    A handler that works on many items uses `pace.each`.
     """
 
     needs: NeedsT
@@ -69,7 +68,7 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
     body: BodyT
     pace: Pace
     authorizer: Authorizer | None
-    """None: each client may do everything."""
+    """None: every client has all rights."""
 
     def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the client may perform the operation on the resource."""
@@ -97,12 +96,12 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
             raise Rejected(DENIED[resource], f"{operation.name} {resource.name} is not allowed")
 
     def authorized_operations(self, resource: Resource, name: str) -> int:
-        """Return what the client may do with a resource, one bit for each operation (KIP-430)."""
+        """Return the client's operations on a resource, one bit for each (KIP-430)."""
         return authorized_operations(self.authorizer, self.session, resource, name)
 
 
 class Handler(NamedTuple):
-    """What answers an API, and the NamedTuple of the broker's parts that each `Call` brings."""
+    """An API's handler, and the NamedTuple of the broker's parts that each `Call` carries."""
 
     handle: Callable[[Call[Any, Any]], Any]
     needs: Any
@@ -111,9 +110,10 @@ class Handler(NamedTuple):
 class Api(Struct, frozen=True, dict=True):
     """One API: the versions it advertises, the lowest version it serves, and `load`, which imports its handler.
 
-    A handler returns the answer's body (None for no answer), a future of it (all that depends on order is done), or a
-    coroutine or an `Awaited` (which runs to its end before the connection's next request starts; it is cancelled when
-    the client goes away, so work that must finish runs in another task). An exception ends the connection.
+    A handler returns the answer's body (None for no answer), a future of it, a coroutine or an `Awaited`. With a
+    future, everything that depends on order is done. A coroutine or `Awaited` ends before the connection's next request
+    starts. A closed connection cancels it, so work that must finish runs in another task. An exception ends the
+    connection.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Api(Struct, frozen=True, dict=True):
 
 
 class Served(Protocol):
-    """What the dispatcher itself uses of a broker. The rest is the handlers' needs, which it passes on unseen."""
+    """The parts of a broker that the dispatcher uses. It passes the handlers' needs on without looking at them."""
 
     apis: dict[int, Api]
     authorizer: Authorizer | None
@@ -163,7 +163,7 @@ class Dispatcher:
         self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
-        self._budget = DecodeBudget(_AT_ONCE_BYTES)  # of the request that is decoded now
+        self._budget = DecodeBudget(_AT_ONCE_BYTES)  # the budget of the request in work
         self._elapsed_ns = broker.clock.elapsed_ns
 
     def serve(self, session: Session, frame: memoryview) -> Answer | Later:
@@ -188,7 +188,7 @@ class Dispatcher:
         return self._answer(request, result, began_ns)
 
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
-        """Serve as `serve` does, a request that a thread decodes."""
+        """Serve a request as `serve` does, after a thread decoded it."""
         large, memory = self._broker.large, self._broker.client_memory
         budget = DecodeBudget(self._decoded_bytes_max)
         decode = partial(decode_request, frame, self._served[session.listener.kind], budget)
@@ -212,7 +212,7 @@ class Dispatcher:
         raise error
 
     def _handle(self, session: Session, request: Received) -> tuple[Call[Any, Any], Any]:
-        """Return the call and what its handler returned."""
+        """Return the call and its handler's result."""
         header, broker = request.header, self._broker
         handler = self._apis[header.api_key].handler
         needs = self._needs.get(header.api_key)
@@ -233,13 +233,13 @@ class Dispatcher:
         return self._answer(request, body, began_ns)
 
     def _answer(self, request: Received, body: Any, began_ns: int) -> Answer:
-        """Encode and count. The time runs from the request's turn on its connection to its answer's."""
+        """Encode and count an answer. Its time runs from the start of the request on its connection to the answer."""
         answer = _encoded(request, body)
         self._metrics.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
         return answer
 
     async def _answer_on_thread(self, request: Received, body: Any, began_ns: int) -> Answer:
-        """Encode and count as `_answer` does, on a thread: a large answer takes long."""
+        """Encode and count a large answer as `_answer` does, on a thread."""
 
         def work() -> tuple[Answer, Counter[int]]:
             return _encoded(request, body), Counter(error_codes(body))
@@ -258,7 +258,7 @@ class Dispatcher:
 
 
 def advertised(apis: dict[int, Api], kind: ListenerKind) -> list[ApiVersion]:
-    """Return the ApiVersion entries of every API that a kind of listener serves."""
+    """Return the ApiVersion entries of every API that listeners of a kind serve."""
     return [
         ApiVersion(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in sorted(apis.values(), key=lambda api: api.key)

@@ -1,7 +1,7 @@
 """Decode large requests and encode large answers on a thread, one at a time.
 
 In: a frame's decoding, an answer's encoding. Out: their results. It knows no API. It never decodes two requests at
-once: a decoded request counts as memory of clients, and the next one waits while that is short.
+once: a decoded request counts as client memory, and the next one waits while memory is short.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class LargeRequests:
-    """One broker's. Made and used on the event loop; its thread starts with the first large request."""
+    """The large requests of one broker. Create and use it on the event loop; its thread starts with the first large
+    request.
+    """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -24,7 +26,9 @@ class LargeRequests:
         self._decoding = asyncio.Lock()
 
     async def decode(self, call: Callable[[], T], budget: DecodeBudget, memory: ClientMemory) -> T:
-        """Return what `call` decodes, which charges `budget`; `memory` has taken that, and is given it back later."""
+        """Return the request that `call` decodes with `budget`. `memory` counts its size; the caller gives that back
+        later.
+        """
         async with self._decoding:
             await memory.room()
             decoded = await self.run(call)

@@ -1,7 +1,7 @@
-"""What a broker knows of the client at the other end of a connection.
+"""The client of a connection, as the broker knows it.
 
-In: the listener and address of an accepted connection, then what its requests say of their client. Out: a `Session`,
-which each `Call` of the connection carries. It never reads a socket, and never decides what a client may do.
+In: the listener and address of an accepted connection, then the client data in its requests. Out: a `Session`, which
+each `Call` of the connection carries. It never reads a socket, and never decides what a client may do.
 
 Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 """
@@ -16,7 +16,7 @@ __all__ = ["ANONYMOUS", "ListenerContext", "Principal", "Session"]
 
 
 class Principal(NamedTuple):
-    """Whose requests a connection carries; as text `User:alice`, as in Kafka's ACLs."""
+    """The identity of a connection's client; as text `User:alice`, as in Kafka's ACLs."""
 
     type: str
     name: str
@@ -34,15 +34,15 @@ class ListenerContext:
     """The listener that accepted a connection."""
 
     name: str
-    """Clients receive brokers' addresses as this listener's clients reach them."""
+    """The listener's name. Its clients receive the brokers' addresses of this listener."""
     kind: ListenerKind = ListenerKind.BROKER
-    """It serves the APIs of its kind."""
+    """The listener's kind: it serves the APIs of that kind."""
     security: Security = PLAINTEXT
 
 
 @dataclass(slots=True)
 class Session:
-    """One connection's client, from accept to close."""
+    """The session of one connection's client, from accept to close."""
 
     listener: ListenerContext
     host: str = ""

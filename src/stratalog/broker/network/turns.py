@@ -1,10 +1,10 @@
-"""Take turns: connections with more requests than one turn serves, and large requests, go round.
+"""Share the event loop in turns between connections with many requests, and large requests.
 
 In: connections with pending requests, and work that is done a slice at a time. Out: calls to each, one after another,
 a few at a time. It knows no request.
 
-The event loop reads from its sockets between two rounds. So a client with one request is served after one round at
-most, however many requests others have piled up. A client that pipelines is served as often as any other that does.
+The event loop reads from its sockets between two rounds. So a client with one request waits for one round at most,
+however many requests other clients have queued. Clients that pipeline get equal numbers of turns.
 
 Kafka: `Selector` takes one request of each connection at a time, `KafkaChannel.mute` until it is answered.
 """
@@ -17,17 +17,17 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 P = TypeVar("P")
 _ROUND_NS: Final = 1_000_000
-"""How long a round takes, give or take a turn."""
+"""Length of a round, within one turn."""
 _SLICE_NS: Final = 2_000_000
 _SLICE_ITEMS: Final = 1000
 _PART_ITEMS: Final = 250
 
 
 class Turns:
-    """One for all connections of a node; used on one event loop."""
+    """The turns of all connections of a node; use it on one event loop."""
 
     def __init__(self, elapsed_ns: Callable[[], int]) -> None:
-        """`elapsed_ns`: a clock that goes on within a turn of the loop; uvloop's own time does not."""
+        """`elapsed_ns`: a clock that advances within a turn of the loop; uvloop's own time does not."""
         self.elapsed_ns = elapsed_ns
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_granted = False
@@ -36,7 +36,7 @@ class Turns:
         return len(self._waiting)
 
     def wait(self, turn: Callable[[], None]) -> None:
-        """Call `turn` once, after those that wait already."""
+        """Call `turn` once, after all earlier waiters."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._go_round)
         self._waiting.append(turn)
@@ -46,7 +46,7 @@ class Turns:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def grant() -> None:
-            if not granted.done():  # else its client went away
+            if not granted.done():  # otherwise its client has disconnected
                 granted.set_result(None)
                 self._is_granted = True
 
@@ -58,7 +58,7 @@ class Turns:
         until_ns = elapsed_ns() + _ROUND_NS
         self._is_granted = False
         for _ in range(len(waiting)):
-            # Not taken off before: a turn that asks for another must find that the next round is scheduled.
+            # Removed only now: a turn that requests another one must find the next round scheduled.
             waiting[0]()
             waiting.popleft()
             # A slice uses up the rest of a round, so each round has one slice at most.
@@ -69,17 +69,17 @@ class Turns:
 
 
 class Pace:
-    """The work for one request, a slice at a time. `items` counts what was worked on."""
+    """The work for one request, a slice at a time. `items` counts finished items."""
 
     __slots__ = ("_left", "_turns", "_until_ns", "items")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._left = -1  # `_begin` sets the rest: few requests need it
+        self._left = -1  # `_begin` sets the other attributes, which few requests need
         self.items = 0
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yield each item; between two slices all others have a turn. It may be nested."""
+        """Yield each item; between two slices all other waiters get a turn. Calls may be nested."""
         elapsed_ns = self._turns.elapsed_ns
         if self._left < 0:
             self._begin()
@@ -92,9 +92,9 @@ class Pace:
             yield item
 
     async def once(self, items: Iterable[T], name: Callable[[T], Hashable]) -> AsyncIterator[T]:
-        """As `each`, but yield only the first item of a name.
+        """Yield items as `each`, but only the first item of each name.
 
-        A request of a few bytes an item must not be answered with as many copies of something large.
+        A short request that repeats one name must not get many copies of a large answer.
         """
         seen: set[Hashable] = set()
         async for item in self.each(items):
@@ -104,7 +104,7 @@ class Pace:
                 yield item
 
     async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """Yield the items some hundreds at a time: what one decision is taken about."""
+        """Yield the items some hundreds at a time; each list needs one decision."""
         for start in range(0, max(1, len(items)), _PART_ITEMS):
             if start:
                 await self._turns.slice()
@@ -117,8 +117,8 @@ class Pace:
     ) -> AsyncIterator[list[tuple[int, T, Sequence[P]]]]:
         """Yield topics, each with its place among them, with some hundreds of their partitions at a time.
 
-        One decision is taken about each share. A topic with more partitions is in several shares, one after another.
-        No topics are one share, too.
+        Each share needs one decision. A topic with more partitions is in several shares, one after another. No topics
+        are one share, too.
         """
         share: list[tuple[int, T, Sequence[P]]] = []
         room = _PART_ITEMS
@@ -139,9 +139,9 @@ class Pace:
     async def bundles(
         self, items: Sequence[T], name: Callable[[T], Hashable]
     ) -> AsyncIterator[Sequence[T]]:
-        """As `parts`, of a request in which no name may appear twice.
+        """Yield items as `parts`, for a request in which no name may appear twice.
 
-        All of one name are in one list, and no more than two of them: that it is named twice is known by then.
+        All items of one name are in one list, and at most two of them, because two already show the repetition.
         """
         if len(items) <= _PART_ITEMS:
             self.items += len(items)

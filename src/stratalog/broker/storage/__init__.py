@@ -1,1 +1,1 @@
-"""Log directories: claimed, surveyed, written in order, with what lies in them besides partitions."""
+"""Log directories: claim, survey and write them, and handle directories that are no partition's."""

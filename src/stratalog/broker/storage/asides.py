@@ -1,10 +1,10 @@
-"""Directories of a log directory that are no partition's: deleted ones, and those that were not loaded.
+"""Handle directories that are no partition's: deleted ones, and ones that were not loaded.
 
-In: names of directories. Out: effects that free a name, and the removal of what was deleted. It never removes a
+In: names of directories. Out: effects that free a name, and the removal of deleted directories. It never removes a
 directory whose partition's deletion the metadata log does not record.
 
-What is deleted is renamed first, as Kafka does, so that the name is free at once, and removed after that. What was not
-loaded stays where it is until its name is needed, and is renamed then.
+A deleted directory is renamed first, as Kafka does, so that its name is free at once, and removed later. A directory
+that was not loaded stays until a partition needs its name, and is renamed then.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ _log: Final = structlog.get_logger()
 
 
 class Asides:
-    """Those of all log directories of a node."""
+    """The asides of all log directories of a node."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -40,7 +40,7 @@ class Asides:
         self._kept.setdefault(directory, set()).update(names)
 
     def free(self, directory: LogDirectory, name: str) -> list[Effect]:
-        """Return what renames a directory that was not loaded, where there is one: another partition gets its name."""
+        """Return effects that rename a directory that was not loaded, if there is one: a partition needs its name."""
         kept = self._kept.get(directory, set())
         if name not in kept:
             return []
@@ -50,7 +50,7 @@ class Asides:
         return [Rename(name, aside)]
 
     def discard(self, directory: LogDirectory, names: Sequence[str]) -> None:
-        """Rename directories so that nothing takes them for partitions; then remove them. Raises as `perform`."""
+        """Rename directories so that they no longer count as partitions; then remove them. Raises as `perform`."""
         asides = [self._aside(name, DELETE) for name in names]
         renames = [Rename(name, aside) for name, aside in zip(names, asides, strict=True)]
 
@@ -69,7 +69,7 @@ class Asides:
         return {name: self._aside(name, DELETE) for name in names}
 
     def remove(self, directory: LogDirectory, asides: Sequence[str]) -> None:
-        """Remove renamed directories; appends do not wait for it."""
+        """Remove renamed directories, without delaying appends."""
         if directory.failure is None:
             work = directory.look(_remove_trees(asides))
             work.add_done_callback(lambda work: _not_removed(directory, work.exception()))

@@ -1,4 +1,4 @@
-"""Claim a log directory: by its lock, by `meta.properties`, formatted on a first start.
+"""Claim a log directory by its lock and its `meta.properties`; format it on a first start.
 
 In: open disks, the node's id and cluster. Out: the cluster's id and each directory's. It never starts a node and
 never removes anything.
@@ -27,7 +27,7 @@ _IGNORED: Final = {".lock", "lost+found"}
 
 
 def read_meta(path: str, disk: Disk) -> MetaProperties | None:
-    """Return what a directory says of itself; None where it was never formatted.
+    """Return the `meta.properties` of a directory; None where it was never formatted.
 
     Raises UserError where it is damaged.
     """
@@ -71,9 +71,10 @@ def open_directories(
     open_disk: Callable[[str], Disk],
     on_failed: Callable[[LogDirectory, BaseException], None],
 ) -> tuple[str, list[LogDirectory]]:
-    """Open and claim the log directories; one that cannot be used is offline from the start. First: the cluster's id.
+    """Open and claim the log directories; return the cluster's id and the directories. An unusable one is offline from
+    the start.
 
-    Raises UserError as `claim` does; nothing stays open then.
+    Raises UserError as `claim` does, and leaves nothing open then.
     """
     metadata_path = config.metadata_log_dir
     disks: dict[str, Disk] = {}
@@ -108,7 +109,7 @@ def open_directories(
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Whose directories these are: ids by path, and why others cannot be used, by path."""
+    """The claimed directories' ids by path, and the errors of unusable ones by path."""
 
     cluster_id: str
     directory_ids: Mapping[str, UUID]
@@ -120,10 +121,9 @@ def claim(
 ) -> Claimed:
     """Lock every directory; on the first start of a node format the empty ones, `metadata_path` last.
 
-    A directory whose drive refuses is a failure of its own. So is an empty one of a node that has been formatted: more
-    likely a drive is not mounted than that one was added, and `strata storage format` says which (Kafka demands it
-    too). Raises UserError, one line: locked by another process, of another node or cluster, damaged, `metadata_path`
-    unusable.
+    A directory on a failing drive fails alone. So does an empty directory of a formatted node: probably its drive is
+    not mounted. `strata storage format` adds a new directory, as in Kafka. Raises UserError, one line: locked by
+    another process, of another node or cluster, damaged, `metadata_path` unusable.
     """
     failures: dict[str, OSError] = {}
     metas: dict[str, MetaProperties] = {}
@@ -178,7 +178,7 @@ def _identified(disk: Disk, meta: MetaProperties, entropy: Entropy) -> UUID:
 
 
 def _unusable(path: str, error: OSError) -> UserError:
-    """Return the message for a directory that is indispensable."""
+    """Return the error message for a directory that the node cannot do without."""
     return UserError(f"log directory {path}: {error.strerror or error}")
 
 

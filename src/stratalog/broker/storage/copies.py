@@ -1,11 +1,11 @@
-"""Decide which copy of a partition counts, where log directories hold several, and what to do with the others.
+"""Decide which copy of a partition counts where log directories hold several, and handle the other copies.
 
-In: the contents of each directory (`survey.py`), the metadata. Out: for each directory what to load, to rename, to
-delete, to keep aside. It decides only; `hosting.py` acts.
+In: the contents of each directory (`survey.py`), the metadata. Out: for each directory, names to load, rename, delete
+or keep aside. It decides only; `hosting.py` acts.
 
 A move between directories commits metadata's assignment of a partition to a directory (`moves.py`). The copy there
-counts, under its own name or not yet renamed; every other copy is a leftover of the move. A partition that is
-assigned to an offline directory is not taken from another one: the copy there may be old.
+counts, under its own name or not yet renamed; every other copy is a leftover of the move. For a partition in an offline
+directory, a copy in another directory does not count: it may be old.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,11 +28,11 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 
 @dataclass(slots=True)
 class Claim:
-    """What becomes of the partitions' directories within one log directory, by name.
+    """The decision about each partition directory within one log directory, by name.
 
-    `promoted`: copies of moves that were committed, with the name that they get; they are loaded too. `left`: what must
-    be neither used nor touched. `stray`: what metadata does not know. `damaged`: the only directory of a partition,
-    which does not say that it is that; with the reason. `resumed`: moves to here that a crash ended.
+    `promoted`: copies of committed moves, with their new names; they are loaded, too. `left`: directories to leave
+    alone. `stray`: directories that metadata does not know. `damaged`: the only directory of a partition, without a
+    readable topic id; with the reason. `resumed`: moves to this directory that a crash interrupted.
     """
 
     loaded: list[tuple[str, Topic]] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class _Copies:
-    """One partition's directories: those of its name, those of moves under way, and those of its name with another id,
-    or with none that can be read, with the reason.
+    """One partition's directories: those of its name, those of running moves, and those of its name with another id or
+    an unreadable one, with the reason.
     """
 
     named: dict[LogDirectory, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def choose_copies(
         topic = image.topics_by_id[key.topic_id]
         assigned = topic.partitions[key.partition].directory_of(node_id)
         home = None if assigned is None else homes.get(assigned)
-        # Where it may be elsewhere, a directory of its name may be of an earlier topic.
+        # Where the partition may be in another directory, a directory of its name may belong to an earlier topic.
         may_be_elsewhere = bool(copies.named or copies.futures or some_away)
         if assigned is not None and home is None and some_away:
             for directory, name in copies.named.items():
@@ -154,7 +154,8 @@ def _choose_one(
     if home is not None and home not in named and home in futures:
         future, *others = futures.pop(home)
         if others:
-            # A move waits until an abandoned copy is renamed, so only an earlier version can have left two.
+            # A move waits until an abandoned copy is renamed, so only an earlier version of this program can have left
+            # two.
             raise UserError(
                 f"{home.path}: {future} and {others[0]} are both copies of {future_of(future)}: "
                 f"move the one with fewer bytes away"
@@ -165,7 +166,7 @@ def _choose_one(
     elif home is not None and home in named:
         winner = home
     else:
-        # Nothing was committed, or a person moved the directory: the only one there is.
+        # No move was committed, or a person moved the directory: use the only one.
         if len(named) > 1:
             name = next(iter(named.values()))
             both = " and ".join(sorted(directory.path for directory in named))
@@ -188,7 +189,7 @@ def _choose_one(
 def _key(
     image: Image, name: TopicPartition | None, topic_id: UUID | None
 ) -> TopicIdPartition | None:
-    """Return the partition of that name and id, if it is one that metadata knows."""
+    """Return the partition of that name and id, if metadata has it."""
     topic = None if topic_id is None else image.topics_by_id.get(topic_id)
     if (
         topic is None

@@ -1,16 +1,15 @@
-"""One log directory: perform the log's effects in order and read for it, off the event loop.
+"""One log directory: perform the logs' effects in order, and read, off the event loop.
 
-In: effects and programs of the logs that live here. Out: completions on the event loop, in order. It never decides
+In: effects and programs of the logs in this directory. Out: completions on the event loop, in order. It never decides
 anything about a log.
 
 Every directory has threads of its own: one writes, one syncs and some read. So a stalled drive delays its own
-partitions only, and no append waits for a sync that need not come before it. The bytes that wait to be written are
-bounded: producers ask `has_room` first and wait for `room`. The first failure (EIO, unmounted, full) takes the whole
-directory offline, as in Kafka: a drive that lost one write cannot be trusted with the order of the next, so nothing
-is written after it.
+partitions only, and no append waits for an unrelated sync. The waiting bytes are bounded: handlers check `has_room`
+first and wait for `room`. The first failure (EIO, unmounted, full) takes the whole directory offline, as in Kafka: a
+drive that lost one write cannot be trusted with the order of the next, so nothing is written after it.
 
-The writing thread is woken once for all that one turn of the loop brings, and takes all waiting jobs at once. Appends
-that follow each other in a file become one write, and a burst costs the loop one completion.
+The directory wakes the writing thread once for all jobs of one turn of the loop, and the thread takes all of them at
+once. Adjacent appends to a file become one write, and a burst costs the loop one completion.
 
 Waking the thread costs more than a small append. So a small append is written on the event loop while no job waits
 for the thread and the disk does not refuse: decision 0008, `timed_disk.py`.
@@ -32,7 +31,7 @@ from stratalog.ports import Buffer, Disk, Worker, Workers
 T = TypeVar("T")
 Failure = BaseException | None
 Done = Callable[[Failure], None]
-"""Called on the event loop with what went wrong, or None."""
+"""Called on the event loop with the failure, or None."""
 _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 _INLINE_BYTES_MAX: Final = 16 << 10
 _JOBS_AT_ONCE: Final = 64
@@ -42,7 +41,7 @@ _NO_ID: Final = UUID(int=0)
 
 
 class _Job:
-    """One thing to do in order: effects, or a program with a result."""
+    """One job in order: effects, or a program with a result."""
 
     __slots__ = ("bytes", "done", "effects", "error", "program", "result")
 
@@ -58,7 +57,7 @@ class _Job:
 
 
 class _Burst:
-    """Jobs performed in order, with appends that follow each other in a file as one write."""
+    """Jobs performed in order, with adjacent appends to a file as one write."""
 
     __slots__ = ("_buffers", "_disk", "_end", "_first", "_path", "_position", "jobs")
 
@@ -72,9 +71,9 @@ class _Burst:
         self._first = 0  # the first job that is not whole without them
 
     def run(self, broken: Failure) -> Failure:
-        """Do it, up to the first failure; returns what the directory must not survive.
+        """Perform the jobs up to the first failure; return the failure that takes the directory offline, if any.
 
-        What is behind a failure fails likewise, and what shared its write.
+        Later jobs fail, too, and so do those that shared the failed write.
         """
         at = 0
         if broken is None:
@@ -118,13 +117,13 @@ class _Burst:
         try:
             job.result = run(self._disk, job.program)
         except BaseException as error:  # noqa: BLE001 - carried to the job's caller
-            job.error = error  # the job's own, and no other's, unless the drive failed
+            job.error = error  # the failure of this job alone, unless the drive failed
         if job.error is not None and _is_drive_failure(job.error):
             raise job.error
 
 
 class LogDirectory:
-    """The executor of one log directory. Made and used on the event loop."""
+    """The executor of one log directory. Create and use it on the event loop."""
 
     def __init__(
         self,
@@ -138,13 +137,13 @@ class LogDirectory:
             None
         ),
     ) -> None:
-        """In place of a disk: why there is none, and the directory is offline from the start."""
+        """`disk` is the disk, or the reason why it cannot be used: then the directory is offline from the start."""
         self.path = path
         self.id = directory_id
         self.failure: Failure = disk if isinstance(disk, OSError) else None
         self.in_flight_bytes = 0
         self.free_bytes = 0
-        """Of its file system, as of the last `space`."""
+        """Free bytes of the file system at the last `space`."""
         self._disk = None if isinstance(disk, OSError) else disk
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_failed = on_failed
@@ -171,7 +170,7 @@ class LogDirectory:
         return self.in_flight_bytes < self._in_flight_bytes_max
 
     async def room(self) -> None:
-        """Wait until bytes may be added."""
+        """Wait until the waiting bytes are below their limit."""
         while not self.has_room and self.failure is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room.append(waiter)
@@ -180,8 +179,8 @@ class LogDirectory:
     def perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
         """Perform effects after all earlier ones, then call `done`; calls come in the order of the effects.
 
-        `at_once` allows that `done` is called before this returns. On a failed directory it gets
-        Rejected(KAFKA_STORAGE_ERROR), as soon as it is known; raises the same where it is known already.
+        With `at_once`, `perform` may call `done` before it returns. If the directory fails later, `done` gets
+        Rejected(KAFKA_STORAGE_ERROR); if it has failed already, `perform` raises that.
         """
         if self.failure is not None:
             raise self.refusal(self.failure)
@@ -196,7 +195,9 @@ class LogDirectory:
             self._queue(_Job(effects, None, size, done))
 
     def _append_now(self, effects: Sequence[Effect]) -> bool:
-        """Perform a lone append, or nothing, here; False where it is more than that or the drive may take time."""
+        """Perform a single append, or nothing, on the event loop; return False for more effects, or where the drive may
+        be slow.
+        """
         if not effects:
             return True
         effect = effects[0]
@@ -206,11 +207,11 @@ class LogDirectory:
         try:
             return self._disk.try_append(*effect)
         except OSError as error:
-            self._broken = error  # found by what is queued next, like a failure on the thread
+            self._broken = error  # the next job finds the failure, as with a failure on the thread
             return False
 
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
-        """As `perform`, with a future."""
+        """Do as `perform`, and return a future."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.perform(effects, lambda error: _resolve(answer, None, error))
         return answer
@@ -253,8 +254,8 @@ class LogDirectory:
     def place(self, effects: Sequence[Effect], *, spare: int) -> "asyncio.Future[None]":
         """Perform effects on files that nothing else uses yet, in order, on the syncing thread.
 
-        Raises Rejected(KAFKA_STORAGE_ERROR) where fewer than `spare` bytes are free, and where the drive says that it
-        is full. The directory stays online then: the caller's files alone are incomplete.
+        Raises Rejected(KAFKA_STORAGE_ERROR) where fewer than `spare` bytes are free, and where the drive is full. The
+        directory stays online then: the caller's files alone are incomplete.
         """
         self.check()
 
@@ -273,16 +274,18 @@ class LogDirectory:
         return self._beside(self._syncer, call)
 
     def look(self, program: Program[T]) -> "asyncio.Future[T]":
-        """Run a program whose order among writes does not matter, on a reader thread."""
+        """Run a program on a reader thread, in any order relative to writes."""
         self.check()
         return self._beside(self._reader, lambda: run(self.disk, program))
 
     def compute(self, call: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run a function that reads no disk on a reader thread: one that would take the event loop too long."""
+        """Run a long function that reads no disk on a reader thread."""
         return self._beside(self._reader, call)
 
     async def space(self) -> tuple[int, int]:
-        """Return bytes in all and free bytes of the file system, from a reader thread: a stalled drive answers late."""
+        """Return the size and the free bytes of the file system, from a reader thread, because a stalled drive answers
+        late.
+        """
         self.check()
         total, free = await self._beside(
             self._reader, lambda: (self.disk.total_bytes(), self.disk.free_bytes())
@@ -308,7 +311,7 @@ class LogDirectory:
             self._wake()
 
     async def close(self) -> None:
-        """Finish what is queued, end the threads, release the lock."""
+        """Finish all queued jobs, end the threads, release the lock."""
         while self._busy:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
@@ -323,14 +326,14 @@ class LogDirectory:
         self._jobs.append(job)
         if not self._busy:
             self._busy = True
-            # At the end of this turn: waking the thread costs as much as deciding an append.
+            # Done at the end of this turn: waking the thread costs as much as deciding an append.
             self._loop.call_soon(self._start)
 
     def _start(self) -> None:
         self._writer.submit(self._work).add_done_callback(self._worked)
 
     def _work(self) -> list[_Job]:
-        """On the writing thread: do what waits."""
+        """Run the waiting jobs on the writing thread."""
         jobs: list[_Job] = []
         while self._jobs and len(jobs) < _JOBS_AT_ONCE:
             jobs.append(self._jobs.popleft())
@@ -341,7 +344,7 @@ class LogDirectory:
         done = work.result()
         is_on = bool(self._jobs)
         if is_on:
-            self._start()  # first: the drive need not wait for us
+            self._start()  # first, so that the drive does not wait
         if self._broken is not None:
             self.fail(self._broken)
         for job in done:
@@ -366,7 +369,7 @@ class LogDirectory:
         try:
             done(error)
         except BaseException as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory
-            # What a completion leaves undone is unknown: nothing more may be built on it.
+            # The state after a failed completion is unknown, so the directory must not continue.
             self._log.error("completion failed", path=self.path, exc_info=bug)
             self.fail(bug)
 

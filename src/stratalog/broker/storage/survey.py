@@ -33,9 +33,9 @@ from stratalog.wire.ids import TopicPartition
 
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TIER_MANIFEST: Final = "tier-manifest"
-"""A partition's last known manifest, beside its log."""
+"""File with a partition's last known manifest, beside its log."""
 TIER_INCARNATION: Final = "tier-incarnation"
-"""In the metadata log's directory, where the cluster was restored from a bucket: which life of it this is."""
+"""File with the cluster's incarnation, in the metadata log's directory after a restore from a bucket."""
 DELETE: Final = "-delete"
 STRAY: Final = "-stray"
 FUTURE: Final = "-future"
@@ -50,13 +50,12 @@ NO_EPOCH: Final = -1
 
 @dataclass(slots=True)
 class Survey:
-    """What a log directory holds. Checkpoints are by name: an earlier topic of that name may have written them.
+    """The contents of a log directory. Checkpoints are by name: an earlier topic of that name may have written them.
 
     `partitions`: directories' names with the topic ids in them; `unreadable`: why some of them have none; `unborn`:
-    those of them whose making was interrupted;
-    `leftovers`: directories of unfinished deletions; `futures`: copies that moves had begun here, with their topic ids;
-    `tiered`: by directory, up to where the bucket has the log and where the log began, as last known; None where it
-    was never tiered, or is no more.
+    those whose creation was interrupted; `leftovers`: directories of unfinished deletions; `futures`: copies of moves
+    to this directory, with their topic ids; `tiered`: by directory, the last known end in the bucket and start of the
+    log, None for a log that is not tiered.
     """
 
     clean: bool = False
@@ -72,7 +71,7 @@ class Survey:
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     checkpointed: set[TopicPartition] = field(default_factory=set)
-    """Every name in any checkpoint."""
+    """Every partition name in the checkpoints."""
 
 
 CheckpointLines = tuple[str, str, str]
@@ -80,15 +79,13 @@ CheckpointLines = tuple[str, str, str]
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
-    """Return what a partition's directory is called once it is none any more; cut to what file systems take, as in
-    Kafka.
-    """
+    """Return the new name of a directory that is no partition's any more, cut to the file system's limit as in Kafka."""
     tail = f".{unique}{suffix}"
     return directory[: _NAME_LENGTH_MAX - len(tail)] + tail
 
 
 def future_of(name: str) -> str:
-    """Return the directory that a move's copy `<topic>-<partition>.<unique>-future` is to become."""
+    """Return the final name of a move's copy `<topic>-<partition>.<unique>-future`."""
     return name.removesuffix(FUTURE).rpartition(".")[0]
 
 
@@ -131,7 +128,7 @@ def checkpoint_files(lines: Collection[CheckpointLines]) -> list[WriteLines]:
 
 
 def read_incarnation() -> Program[int]:
-    """Return what `TIER_INCARNATION` says, a number in decimal; 0 where it is not there. Raises UserError."""
+    """Return the decimal number in `TIER_INCARNATION`; 0 without the file. Raises UserError."""
     try:
         data = yield Read(TIER_INCARNATION, 0, _METADATA_BYTES_MAX)
     except FileNotFoundError:
@@ -143,9 +140,9 @@ def read_incarnation() -> Program[int]:
 
 
 def survey_directory() -> Program[Survey]:
-    """Look through a directory.
+    """Survey a directory.
 
-    The mark of a clean shutdown is removed at once: from here on only a clean close puts it back.
+    The survey removes the mark of a clean shutdown at once; only a clean close writes it again.
     """
     entries = yield ListDirectory("")
     assert isinstance(entries, list)
@@ -213,7 +210,7 @@ def _tiered(directory: str) -> Program[tuple[int, int] | None]:
     except FileNotFoundError:
         return None
     except Corrupt:
-        return 0, 0  # a tier is being taken away, or its beginning was cut off
+        return 0, 0  # the tier is being removed, or its file is incomplete
     return manifest.archived_end, manifest.log_start_offset
 
 
@@ -223,4 +220,4 @@ def _offsets(path: str) -> Program[dict[TopicPartition, int]]:
         assert isinstance(data, bytes)
         return decode_offsets(data)
     except (FileNotFoundError, Corrupt):
-        return {}  # from the start of each log, then
+        return {}  # then recovery begins at each log's start

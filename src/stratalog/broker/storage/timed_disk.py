@@ -1,8 +1,8 @@
-"""A log directory's disk with a watch beside it: how long each call takes.
+"""Measure how long each call to a log directory's disk takes.
 
-In: calls to the disk. Out: the same calls, and their durations by kind. It changes nothing of what a disk does, but for
-`try_append`, which is called on the event loop: it refuses where a node has several disks, and for a while after an
-append that was slow. It leaves `try_read` alone, which never waits.
+In: calls to the disk. Out: the same calls, and their durations by kind. It changes only `try_append`, which runs on the
+event loop: `try_append` refuses where a node has several disks, and for a while after a slow append. It does not time
+`try_read`, which never waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,23 +16,23 @@ READ = "read"
 SYNC = "sync"
 _QUICK_NS: Final = 1_000_000
 _WAITING_SHARE: Final = 20
-"""Appends on the event loop may make it wait for at most one part in so many of its time."""
+"""Appends on the event loop may block it for at most this fraction (1/N) of its time."""
 
 
 class TimedDisk:
-    """A `Disk` by what it has and what it passes on."""
+    """A `Disk` that times some calls and passes the others on."""
 
     def __init__(
         self, path: str, disk: Disk, elapsed_ns: Callable[[], int], *, is_only: bool = False
     ) -> None:
-        """`is_only`: the node has no other disk, and `try_append` may make the event loop wait for it."""
+        """`is_only`: the node has no other disk, so `try_append` may block the event loop."""
         self.path = path
         self.durations = {WRITE: Histogram(), READ: Histogram(), SYNC: Histogram()}
         self._slowest: tuple[int, str, str] = (0, "", "")
         self._disk = disk
         self._append = disk.append
         self._try_append = disk.try_append
-        self._quick_from_ns = 0  # when the drive will have been quick for long enough
+        self._quick_from_ns = 0  # time from which `try_append` may run again
         self._is_only = is_only
         self._count_append = self.durations[WRITE].observe
         self._elapsed_ns = elapsed_ns
@@ -93,10 +93,10 @@ class TimedDisk:
             self._slowest = took_ns, operation, path
 
     def take_slowest(self) -> tuple[int, str, str]:
-        """Return the slowest call since this was last asked: nanoseconds, operation and file."""
+        """Return the slowest call since the last `take_slowest`: nanoseconds, operation and file."""
         slowest, self._slowest = self._slowest, (0, "", "")
         return slowest
 
     def as_disk(self) -> Disk:
-        """Itself: what it does not time is the disk's own."""
+        """Return this object as a `Disk`; calls that it does not time are the disk's own."""
         return cast(Disk, self)

@@ -1,7 +1,7 @@
 """The bucket of one broker: its store, the claim on it, and the threads, pace and caches that its users share.
 
-In: settings, ports, the cluster's id and incarnation. Out: a bucket that this cluster claimed, or an error that says
-what a person must mend. It uploads no record.
+In: settings, ports, the cluster's id and incarnation. Out: a bucket that this cluster claimed, or an error with its
+remedy. It uploads no record.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from stratalog.tier.writing.backoff import Backoff
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBucket:
-    """What the partitions of one broker share. `pace` decides when the next upload may start."""
+    """The bucket as the partitions of one broker share it. `pace` decides when the next upload may start."""
 
     config: BrokerConfig
     outside: Outside
@@ -62,8 +62,8 @@ async def open_claimed_bucket(
     """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
 
     `on_fenced` is called once, with the reason, if the cluster is taken over: the node must stop. Raises UserError, and
-    leaves nothing open, where the URL is wrong or the bucket is another cluster's or a later life's; also where the
-    bucket cannot be used and no broker has registered yet: on a first start a mistake is more likely than an outage.
+    leaves nothing open, where the URL is wrong, or another cluster or a later life owns the bucket. On a first start it
+    also raises UserError for an unusable bucket: a mistake is more likely than an outage.
     """
     threads = TierThreads(config, outside.workers)
     try:

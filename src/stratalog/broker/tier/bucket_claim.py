@@ -1,7 +1,6 @@
-"""The cluster's claim on its bucket: held from before the first upload, read again later, lost after a takeover.
+"""The cluster's claim on its bucket: made before the first upload, checked later, lost after a takeover.
 
-In: a store, the cluster's id and its incarnation. Out: a claim in the bucket, or the reason why there is none. It
-uploads nothing else.
+In: a store, the cluster's id and its incarnation. Out: a claim in the bucket, or the error. It uploads nothing else.
 """
 
 from collections.abc import Callable

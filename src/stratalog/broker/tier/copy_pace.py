@@ -13,7 +13,7 @@ from stratalog.tier.writing.quota import ByteQuota
 
 
 class CopyPace:
-    """Turns are given in the order in which they are asked for."""
+    """Grant upload turns in the order of requests."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._clock = clock
@@ -31,7 +31,7 @@ class CopyPace:
 
     @property
     def is_limited(self) -> bool:
-        """Whether to ask segment by segment."""
+        """Whether uploads must wait for turns."""
         return self._quota is not None
 
     async def turn(self, size: int) -> None:

@@ -1,10 +1,10 @@
-"""Deleted topics in the bucket: each gets a mark, and is removed once it had the mark for the grace time.
+"""Mark deleted topics in the bucket, and remove them after the grace time.
 
-In: topics whose deletion the metadata log names. Out: marks and removals in the bucket. It never takes the absence of a
-topic for its deletion: a node that was formatted afresh must not take the history for garbage. Until the marks are in
-the bucket, no metadata snapshot takes the place of the records of those deletions.
+In: topics whose deletion the metadata log names. Out: marks and removals in the bucket. A missing topic never counts as
+deleted: a newly formatted node must not remove the history. Until the marks are in the bucket, no metadata snapshot
+replaces the records of those deletions.
 
-A node that took a cluster over also looks, now and then, for topics that the old one registered since.
+After a takeover the node also looks, now and then, for topics that the old node registered since.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _STRAYS_MS: Final = 3600_000
 
 
 class DeletedTopics:
-    """Those of one cluster. `forget` is called now and then, and after each deletion."""
+    """The deleted topics of one cluster. Call `forget` now and then, and after each deletion."""
 
     def __init__(self, bucket: ClaimedBucket, metadata: ClusterImage) -> None:
         self._bucket = bucket
@@ -43,17 +43,17 @@ class DeletedTopics:
         self._log = structlog.get_logger()
 
     def tiered(self, topic_id: UUID) -> None:
-        """Note a topic of which a partition is tiered here."""
+        """Note a topic that has a tiered partition on this broker."""
         self._tiered.add(topic_id)
 
     def resigned(self, partition: PartitionArchiver) -> None:
-        """Note a partition that is led here no more: what its last cycle puts must not outlive the topic."""
+        """Note a partition that this broker stopped leading: objects of its last cycle must not outlive the topic."""
         self._ending = {one for one in (*self._ending, partition) if one.is_running}
 
     def deleted(self, topic_id: UUID) -> bool:
-        """Note that a partition's log is deleted; return whether that makes its topic one to forget.
+        """Note that a partition's log is deleted; return whether its topic must be removed from the bucket.
 
-        A replica that was reassigned leaves its topic, and what the bucket has of the topic.
+        A reassigned replica does not remove its topic from the bucket.
         """
         if topic_id not in self._tiered or topic_id in self._metadata.image.topics_by_id:
             return False
@@ -62,7 +62,7 @@ class DeletedTopics:
         return True
 
     async def forget(self) -> None:
-        """Mark deleted topics as such in the bucket; remove those marked long enough ago. Raises Fenced."""
+        """Mark deleted topics in the bucket; remove topics whose mark is older than the grace time. Raises Fenced."""
         async with self._forgetting:
             bucket = self._bucket
             steady_ms = bucket.outside.clock.steady_ms()
@@ -95,14 +95,14 @@ class DeletedTopics:
         """Return whether marks are left. Runs on a thread. Raises Fenced, Unavailable, Corrupt."""
         bucket, metadata = self._bucket, self._metadata
         store, cluster_id = bucket.store, bucket.cluster_id
-        # A topic that was deleted in a life that is over may be in use in the one that follows.
+        # A topic that was deleted in an earlier incarnation may be in use in the present one.
         check_incarnation(store, cluster_id, self._incarnation)
         if strays_due:
             mark_strays(store, cluster_id, lambda: metadata.image.topics_by_id, now_ms)
         for topic_id in removed:
             delete_topic(store, cluster_id, topic_id, now_ms)
         marked = {mark.topic_id for mark in list_deleted(store, cluster_id)}
-        # As for segments (`tier/writing/grace.py`): from when this node saw the mark first.
+        # As for segments (`tier/writing/grace.py`), the grace time begins when this node first sees the mark.
         seen = self._marks_seen
         self._marks_seen = {one: seen.get(one, steady_ms) for one in marked}
         due_ms = steady_ms - bucket.config.int("remote.delete.grace.ms")

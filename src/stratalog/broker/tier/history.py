@@ -1,4 +1,4 @@
-"""Reads of one partition's history: find the segment in the manifest, read it from the bucket.
+"""Read one partition's history: find the segment in the manifest, and read it from the bucket.
 
 In: a hosted partition, an offset or a timestamp. Out: batches, or an offset with its timestamp. It bounds and paces
 nothing: `remote_reads.py` does.
@@ -17,7 +17,7 @@ from stratalog.log.reading import Slices
 from stratalog.tier.writing.tier_writer import TierWriter
 
 _ACTIVATION_S: Final = 5.0
-"""How long a reader waits for a manifest right after a start, before it gets an error to retry on."""
+"""How long a reader waits for a manifest right after a start, before it gets a retriable error."""
 
 
 class History:
@@ -82,7 +82,9 @@ class History:
             found = await self._reads.search(hosted, segment, timestamp, start)
             if found is not None:
                 return found
-            start = segment.entry.last_offset + 1  # its latest record lay below the start asked for
+            start = (
+                segment.entry.last_offset + 1
+            )  # its latest record lies below the requested start
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the bucket's latest record by timestamp. Raises Rejected as `read` does."""

@@ -4,9 +4,9 @@ In: the partition, its tier, the workers to run them on. Out: closed segments in
 deleted, objects that retention expires. It never blocks the event loop, and decides nothing about formats: `tier`
 does.
 
-A cycle: take the manifest over (once per leadership), sync and upload closed segments, apply local retention, expire,
-remove. Where the tier was removed from the topic (KIP-950): give up all objects, and remove them after the grace
-period.
+A cycle takes the manifest over (once per leadership), syncs and uploads closed segments, applies local retention, and
+expires and removes objects. If the tier was removed from the topic (KIP-950), it drops all objects from the manifest,
+and removes them after the grace period.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ class PartitionArchiver:
         hosted = self._hosted
         await hosted.write(hosted.due(tier=hosted.log.config.copies_to_tier))
         await hosted.sync_closed()
-        synced = hosted.log.recovery_point  # holds once what was decided so far is performed
+        synced = hosted.log.recovery_point  # holds once all earlier effects are performed
         await hosted.write(())
         return synced
 

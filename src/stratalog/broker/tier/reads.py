@@ -1,4 +1,4 @@
-"""Reads of a partition, from its local log and from the bucket.
+"""Read a partition, from its local log and from the bucket.
 
 In: a hosted partition and an offset or a timestamp. Out: slices of records, or offsets. It never writes.
 
@@ -20,7 +20,7 @@ _ATTEMPTS_MAX: Final = 5
 
 
 class Reads:
-    """One broker's. `history` is None where no bucket is configured."""
+    """The reads of one broker. `history` is None without a bucket."""
 
     def __init__(self, history: "History | None") -> None:
         self._history = history
@@ -74,7 +74,7 @@ class Reads:
     ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after `timestamp`, in the bucket or on disk; or None.
 
-        Raises `Rejected`, retriable where the bucket cannot be asked: the answer from the disk alone would be wrong.
+        Raises `Rejected`, retriable where the bucket does not answer: an answer from the disk alone would be wrong.
         """
         for _ in range(_ATTEMPTS_MAX):
             log = hosted.log

@@ -1,17 +1,17 @@
-"""Serve reads of history from the bucket: how many at a time, how fast, how far ahead.
+"""Serve reads of history from the bucket; limit their number, their rate and their read-ahead.
 
 In: a tiered segment and the wanted offsets. Out: batches, nothing yet, or Rejected. It serves no offset that the
 local log has, and never blocks the event loop.
 
 Names and meaning are Kafka's (KIP-405, KIP-956, KIP-1018). `remote.log.reader.threads` reads run at a time,
-`remote.log.reader.max.pending.tasks` wait, and more are refused, on which clients retry. `remote.fetch.max.wait.ms`
-is how long a fetch waits for the bucket before its answer leaves without records.
+`remote.log.reader.max.pending.tasks` wait, and more are refused, on which clients retry. A fetch waits
+`remote.fetch.max.wait.ms` for the bucket; then its answer leaves without records.
 `remote.log.manager.fetch.max.bytes.per.second` bounds the rate. A read that is too late for its fetch stays in the
 cache for the next one.
 
 A reader that continues where its last read ended is a sequential consumer. For it, read-ahead threads fetch the next
-ranges before it asks, twice as far ahead each time up to a limit. They are threads of their own, so that no request
-waits for read-ahead.
+ranges before it asks, twice as far ahead each time up to a limit. Separate threads do so, so that no request waits for
+read-ahead.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ from stratalog.wire.batch import scan
 T = TypeVar("T")
 _AHEAD_BYTES_MAX: Final = 24 << 20
 _REQUEST_BYTES: Final = 16 << 20
-"""A request costs a server as much as a megabyte or two of its answer, which comes range by range."""
+"""Size of a read-ahead request: each request costs the server as much as one or two megabytes of its answer."""
 _AHEAD_THREADS: Final = 2
-"""So many requests are on their way at once: a bucket's answers take their time to begin."""
+"""Read-ahead requests in flight at a time, because a bucket's answers begin late."""
 _AHEAD_SHARE: Final = Fraction(3, 8)
-"""So much of the cache may be before one reader."""
+"""The share of the cache that one reader's read-ahead may fill."""
 _AHEAD_SEGMENTS_MAX: Final = 4
 _READERS_MAX: Final = 16
 """Sequential readers tracked for each partition; beyond, the oldest is forgotten and reads without read-ahead."""
 
 
 class _Reader:
-    """How far ahead of a consumer the cache is, and how far it goes the next time, in bytes."""
+    """The read-ahead of one consumer: bytes cached ahead of it, and the next read-ahead size."""
 
     __slots__ = ("ahead", "depth")
 
@@ -74,7 +74,7 @@ class RemoteReads:
         self._log = structlog.get_logger()
 
     def configure(self, config: BrokerConfig) -> list[Worker]:
-        """Take settings as they are now; the worker that is to be closed, where there are to be other threads."""
+        """Apply the present settings; return the replaced worker to close, if the number of threads changed."""
         self._quota = quota_of(
             config.int("remote.log.manager.fetch.max.bytes.per.second"),
             config.int("remote.log.manager.fetch.quota.window.num"),
@@ -97,11 +97,11 @@ class RemoteReads:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """What is to be closed."""
+        """The workers to close at the end."""
         return self._worker, self._ahead_worker
 
     def forget(self, hosted: HostedPartition) -> None:
-        """The partition is gone."""
+        """Drop the readers of a deleted partition."""
         self._readers.pop(hosted, None)
 
     async def find(
@@ -111,10 +111,10 @@ class RemoteReads:
         *,
         search: bool = False,
     ) -> RemoteSegment | None:
-        """Return what `look` finds, which may open an archive manifest.
+        """Return the result of `look`, which may open an archive manifest.
 
-        Raises Rejected, too where it takes longer than a fetch waits, or a `search` by time: what comes is found at
-        once the next time.
+        Raises Rejected, also where this takes longer than the limit of a fetch or of a `search` by time. A late result
+        is found at once the next time.
         """
         wait_s = self._search_s if search else self._wait_s
         answer = await self._ask(hosted, str(hosted.name), lambda: (look(),), wait_s)
@@ -134,9 +134,10 @@ class RemoteReads:
         *,
         minimum_one: bool,
     ) -> Slices:
-        """Read as `Fetcher.read`; empty if the bucket or the quota takes longer than a fetch waits. Raises Rejected.
+        """Read as `Fetcher.read`; return no batch if the bucket or the quota takes longer than a fetch waits. Raises
+        Rejected.
 
-        Prefetched bytes are returned at once, even if they are fewer than asked for: the rest is being fetched.
+        Prefetched bytes are returned at once, even if they are fewer than requested.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
@@ -155,7 +156,7 @@ class RemoteReads:
     async def search(
         self, hosted: HostedPartition, segment: RemoteSegment, timestamp: int, start: int = 0
     ) -> tuple[int, int] | None:
-        """As `Fetcher.offset_for_timestamp`: (offset, timestamp). Raises Rejected."""
+        """Search as `Fetcher.offset_for_timestamp`; return (offset, timestamp). Raises Rejected."""
 
         def call() -> tuple[bool, Any]:
             return True, self._fetcher.offset_for_timestamp(segment, timestamp, start)
@@ -171,7 +172,7 @@ class RemoteReads:
     def progress(
         self, hosted: HostedPartition, tier: TierWriter, offset: int, end: int, size: int
     ) -> None:
-        """Note that a consumer read `size` bytes, the records [offset, end). Prefetch for a consumer that reads on."""
+        """Note that a consumer read `size` bytes, the records [offset, end). Prefetch for a sequential consumer."""
         readers = self._readers.setdefault(hosted, {})
         reader = readers.pop(offset, None)
         is_sequential = reader is not None
@@ -192,7 +193,7 @@ class RemoteReads:
     def _prefetch(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
         """Prefetch the bytes `span` after `offset`. Records from `stop` on are on the local disk too."""
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
-            return  # the quota is spent: consumers' own reads come first
+            return  # the quota is used up: consumers' own reads come first
 
         def prefetch(skip: int, left: int) -> None:
             at = offset
@@ -248,7 +249,7 @@ class RemoteReads:
 
 
 def _consumed(future: "asyncio.Future[Any]") -> None:
-    """Consume the exception of a read whose caller is gone: that is no bug."""
+    """Consume the exception of a read whose caller has left: that is no bug."""
     if not future.cancelled():
         future.exception()
 

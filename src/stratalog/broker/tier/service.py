@@ -114,7 +114,7 @@ class TierService:
             self._spawn(archiver.run())
 
     def _resigned(self, hosted: HostedPartition) -> None:
-        """Archive no more of a partition: another broker may lead it, its log directory failed, or it was deleted."""
+        """Stop archiving a partition: another broker may lead it, its log directory failed, or it was deleted."""
         self._reads.forget(hosted)
         archiver = self._archivers.pop(hosted, None)
         if archiver is not None:

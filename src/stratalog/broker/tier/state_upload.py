@@ -2,10 +2,10 @@
 alone.
 
 In: metadata, hosted partitions, groups. Out: versions of the cluster's state in the bucket
-(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` in which something changed, and at a clean stop. It
-never blocks the event loop. A bucket that fails delays no client: a later interval uploads the newest state.
+(`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` with a change, and at a clean stop. It never blocks the
+event loop. A bucket that fails delays no client: a later interval uploads the newest state.
 
-Settings that are secrets are left out.
+The upload leaves out secret settings.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ _CLOSE_S: Final = 5.0
 
 
 class StateUpload:
-    """The state of one node's cluster. `upload` one at a time; nothing is put where the bucket is not ours."""
+    """The upload of one cluster's state. Run one `upload` at a time; without the claim on the bucket it uploads
+    nothing.
+    """
 
     def __init__(
         self,
@@ -88,15 +90,15 @@ class StateUpload:
             self._log.warning("cluster state not in the bucket", reason=str(error) or "timed out")
 
     async def upload(self) -> None:
-        """Put the state as it is now; nothing is asked of the bucket where nothing has changed since the last time.
+        """Upload the present state; send no request if nothing has changed since the last upload.
 
-        While some groups' offsets are not loaded, nothing is uploaded: the version before knows more. Raises
+        While some groups' offsets are not loaded, nothing is uploaded, because the version before has more. Raises
         Fenced, Unavailable, Corrupt.
         """
         image = self._metadata.image
         ends: Ends = {}
         await in_turns(self._note_ends(ends))
-        # Offsets are committed into a partition too: this sees them change.
+        # Committed offsets are records of a partition, too, so its end shows their changes.
         seen = (image.offset, ends)
         bucket, claim = self._bucket, self._bucket.claim
         if self._claims != claim.times:  # a bucket that was claimed again has no state

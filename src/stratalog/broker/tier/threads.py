@@ -1,6 +1,6 @@
 """The threads that work on the bucket: uploads for each log directory, and one pool for all other calls.
 
-In: settings. Out: workers. It knows nothing of what they run.
+In: settings. Out: workers. It does not know their calls.
 
 Uploads have threads for each log directory, so that a stalled drive delays its own uploads only.
 """
