@@ -1,4 +1,4 @@
-"""The kinds of failure, as few as a caller can act on.
+"""The kinds of failure that a caller can handle.
 
 In: nothing. Out: Kafka's error codes and five exceptions. It never formats a message for a client and never logs.
 
@@ -172,7 +172,7 @@ class Fenced(Exception):
 
 
 class Corrupt(Exception):
-    """Bytes are not what was written: stop using them, name them, never serve them.
+    """Bytes differ from the written ones: stop using them, name them, never serve them.
 
     `place`: the damaged file and the position in it, in bytes, where both are known.
     """

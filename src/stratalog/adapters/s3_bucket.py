@@ -1,4 +1,4 @@
-"""S3's view of a bucket beside its objects: its existence, unfinished uploads, rules for those.
+"""Manage an S3 bucket itself: its existence, unfinished uploads, lifecycle rules.
 
 In: a bucket's URL. Out: answers of boto3, through one client, for calls that obstore lacks. It never touches an
 object.
@@ -24,7 +24,7 @@ _REFUSED: Final = (401, 403)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that was begun (epoch ms) and not finished: its parts are paid for and in no listing.
+    """An unfinished multipart upload, begun at a time in epoch ms: its parts cost money and appear in no listing.
 
     `path` is the whole key, with the bucket's prefix.
     """
@@ -52,7 +52,7 @@ class S3Bucket:
         self._refused, self._unreachable = ClientError, BotoCoreError
         keys = read_access_keys(at.credentials_file, at.profile) if at.credentials_file else None
         style = "virtual" if at.virtual_hosted else "path" if at.endpoint else "auto"
-        # A session of its own: boto3's own one keeps the first keys that it sees for the life of the process.
+        # A separate session: boto3's default one keeps its first keys for the life of the process.
         session = botocore.session.get_session()
         if (
             not at.machine_role
@@ -77,7 +77,7 @@ class S3Bucket:
         )
 
     def create(self) -> None:
-        """Make the bucket; one that is ours already is no error."""
+        """Create the bucket; an existing one of the same owner is no error."""
         where: dict[str, Any] = {}
         if self._region != _DEFAULT_REGION:
             where = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
@@ -99,7 +99,7 @@ class S3Bucket:
                     yield Upload(found["Key"], found["UploadId"], begun_ms)
 
     def abort(self, upload: Upload) -> None:
-        """Remove an upload's parts; one that is gone is no error."""
+        """Remove an upload's parts; a missing upload is no error."""
         with self._failures():
             try:
                 self._client.abort_multipart_upload(

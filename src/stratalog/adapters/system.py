@@ -35,9 +35,7 @@ class SystemClock:
 
 
 def monotonic_s() -> float:
-    """Return seconds of a clock that never goes back, to the microsecond: uvloop's own time stands still within a
-    turn.
-    """
+    """Return a steady clock's seconds, to the microsecond: uvloop's own time does not advance within a turn."""
     return time.perf_counter()
 
 
@@ -52,7 +50,9 @@ class SystemEntropy:
 
 
 class SystemWorkers:
-    """`ports.Workers` for real. Processes take up to half of the machine's cores: the broker needs one for itself."""
+    """`ports.Workers` with threads and processes. Processes use up to half of the machine's cores, because the broker
+    needs one.
+    """
 
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> ThreadWorker:
         return ThreadWorker(name, threads, background=background)
@@ -62,7 +62,7 @@ class SystemWorkers:
 
 
 def outside() -> Outside:
-    """Everything outside a real process."""
+    """Return the ports of a real process."""
     return Outside(
         clock=SystemClock(),
         entropy=SystemEntropy(),

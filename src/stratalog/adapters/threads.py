@@ -22,21 +22,22 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 _TURN_S: Final = 0.0005
 _NICE: Final = 5
-"""A third of a processor where the event loop, or a client, wants it too. Other threads wait
-for the interpreter while a thread computes with it; at 19 that thread would hardly ever get to release it."""
+"""Niceness that leaves a third of a core where the event loop or a client needs it, too. Other threads wait while a
+thread holds the interpreter; at 19 such a thread would hardly ever run to release it.
+"""
 
 
 def take_short_turns() -> None:
-    """Have a thread that computes let another one on after half a millisecond, not after Python's five.
+    """Make computing threads release the interpreter after half a millisecond, not after Python's five.
 
-    The event loop lets go of the interpreter with every system call and waits for it to come back: with a thread that
-    checks a segment or hands on history, each request waited for such a turn or several.
+    The event loop releases the interpreter with every system call and then waits for it. Beside a thread that checks a
+    segment, each request waited for one or more such intervals.
     """
     sys.setswitchinterval(_TURN_S)
 
 
 class ThreadWorker:
-    """`ports.Worker` over one thread (calls in order) or several (any order). Must be made on the event loop."""
+    """`ports.Worker` over one thread (calls in order) or several (any order). Create it on the event loop."""
 
     def __init__(self, name: str, threads: int, *, background: bool = False) -> None:
         self._background = background
@@ -60,7 +61,7 @@ class ThreadWorker:
         return future
 
     async def close(self) -> None:
-        """End the threads once what is queued has run."""
+        """End the threads once all queued calls have run."""
         if not self._threads:
             return
         threads, self._threads = self._threads, []
@@ -78,7 +79,7 @@ class ThreadWorker:
         self._deliver()
 
     def _work(self) -> None:
-        if self._background and sys.platform == "linux":  # elsewhere it would be the whole process
+        if self._background and sys.platform == "linux":  # elsewhere: the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (job := self._jobs.get()) is not None:
             call, future = job
@@ -89,7 +90,7 @@ class ThreadWorker:
             except BaseException as error:  # noqa: BLE001 - the caller awaits it
                 failure = error
             self._done.append((future, result, failure))
-            del job, call, future, result, failure  # keep nothing alive while waiting for the next
+            del job, call, future, result, failure  # keep nothing alive during the next wait
             if not self._notified:
                 self._notified = True
                 try:
@@ -98,7 +99,7 @@ class ThreadWorker:
                     return
 
     def _deliver(self) -> None:
-        self._notified = False  # before looking: a call that ends now asks for another wakeup
+        self._notified = False  # before the look: a call that ends now requests another wakeup
         while self._done:
             future, result, failure = self._done.popleft()
             if future.cancelled():

@@ -57,7 +57,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class Change(IntEnum):
-    """What becomes of a setting; the numbers are Kafka's."""
+    """The kind of change to a setting; the numbers are Kafka's."""
 
     SET = 0
     DELETE = 1
@@ -65,7 +65,7 @@ class Change(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """What came of one change, to a topic or a resource or a group."""
+    """The result of one change to a topic, a resource or a group."""
 
     name: str
     error: ErrorCode
@@ -74,7 +74,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as its coordinator lists it; `state` is empty where the broker does not tell."""
+    """A group as its coordinator lists it; `state` is empty where the broker does not report it."""
 
     group_id: str
     protocol_type: str
@@ -83,7 +83,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group; `assigned` is empty where it has nothing, or where its protocol is not the consumers'."""
+    """A member of a group; `assigned` is empty without an assignment, or for a protocol other than the consumers'."""
 
     member_id: str
     instance_id: str | None
@@ -94,7 +94,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as its coordinator describes it; one that is not there is Dead."""
+    """A group as its coordinator describes it; a missing group is Dead."""
 
     group_id: str
     error: ErrorCode
@@ -116,7 +116,7 @@ class LogReplica:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """A log directory of a broker; bytes in all and free are -1 where it does not tell."""
+    """A log directory of a broker; total and free bytes are -1 where the broker does not report them."""
 
     path: str
     error: ErrorCode
@@ -131,7 +131,7 @@ def _checked(code: int, what: str) -> None:
 
 
 def create_partitions(topic: str, count: int) -> Call[Altered]:
-    """Let a topic have `count` partitions in all."""
+    """Raise a topic's number of partitions to `count`."""
     wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
 
     def read(body: CreatePartitionsResponse) -> Altered:
@@ -145,7 +145,7 @@ def create_partitions(topic: str, count: int) -> Call[Altered]:
 def alter_configs(
     resource_type: int, name: str, changes: Mapping[str, str | None]
 ) -> Call[Altered]:
-    """Set settings of a topic or broker, and give those that are None their default back; the others stay."""
+    """Set settings of a topic or broker; None resets a setting to its default, and other settings stay."""
     configs = [
         AlterableConfig(
             name=key,
@@ -196,7 +196,7 @@ def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
 
 
 def move_replica(topic: str, partition: int, path: str) -> Call[Altered]:
-    """Have a broker move its replica of a partition to another of its log directories; answered before it has."""
+    """Begin to move a replica to another log directory of its broker; the answer comes before the end of the move."""
     wanted = AlterReplicaLogDirTopic(name=topic, partitions=[partition])
 
     def read(body: AlterReplicaLogDirsResponse) -> Altered:
@@ -219,7 +219,7 @@ def find_coordinator(group: str) -> Call[int]:
 
 
 def list_groups() -> Call[list[ListedGroup]]:
-    """The groups that one broker coordinates."""
+    """Return the groups that one broker coordinates."""
 
     def read(body: ListGroupsResponse) -> list[ListedGroup]:
         _checked(body.error_code, "groups")
@@ -257,7 +257,7 @@ def _assigned(protocol_type: str, data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def delete_group(group: str) -> Call[Altered]:
-    """Delete a group that has no members, its offsets with it."""
+    """Delete a group without members, and its offsets."""
 
     def read(body: DeleteGroupsResponse) -> Altered:
         (result,) = body.results

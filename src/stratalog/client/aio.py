@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """A cluster, through as many connections as it takes."""
+    """A client of a cluster, with connections to its brokers as needed."""
 
     def __init__(
         self, network: Network, bootstrap: str, *, client_id: str, timeout_s: float
@@ -75,7 +75,7 @@ class Client:
         raise failure
 
     async def close(self) -> None:
-        """Close every connection; what is unanswered raises Unavailable."""
+        """Close every connection; pending calls raise Unavailable."""
         links, self._links = self._links, {}
         for link in links.values():
             link.close()
@@ -116,19 +116,19 @@ class Client:
         )
 
     async def on_any(self, call: Call[T]) -> T:
-        """A call of `admin.py` on whichever broker answers."""
+        """Run a call of `admin.py` on any broker that answers."""
         return await self._run(self._view.on_any(call))
 
     async def on_controller(self, call: Call[T]) -> T:
-        """A call that changes the cluster."""
+        """Run a call that changes the cluster on the controller."""
         return await self._run(self._view.on_controller(call))
 
     async def on_each(self, call: Call[T]) -> list[T]:
-        """A call that every broker answers for itself."""
+        """Run a call on every broker; return an answer for each."""
         return await self._run(self._view.on_each(call))
 
     async def on_coordinator(self, group: str, call: Call[T]) -> T:
-        """A call about a group, on its coordinator."""
+        """Run a call about a group on its coordinator."""
         return await self._run(self._view.on_coordinator(group, call))
 
     async def list_offsets(
@@ -148,8 +148,8 @@ class Client:
         min_bytes: int = 1,
         isolation: int = calls.READ_UNCOMMITTED,
     ) -> FetchedPartition:
-        """Record batches from the one that holds `offset` on: `records` is one memoryview, maybe empty, maybe with a
-        part of a batch at its end. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like.
+        """Fetch record batches from the one that holds `offset` on. `records` is one memoryview; it may be empty, and
+        may end with a part of a batch. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like.
         """
         for fresh in (False, True):
             await self._run(self._view.leader(topic, partition, fresh=fresh))
@@ -166,7 +166,7 @@ class Client:
             try:
                 return await self._run(self._view.fetch(span))
             except Rejected as error:
-                # Deleted and made again under its name since it was looked up: what is asked for is the name.
+                # The topic was deleted and created again under its name since the look-up: the caller means the name.
                 if fresh or error.code not in OTHER_TOPIC:
                     raise
         raise AssertionError("the second round returns or raises")
@@ -178,17 +178,17 @@ class Client:
     async def produce(
         self, topic: str, partition: int, batch: bytes | bytearray | memoryview, *, acks: int = -1
     ) -> Produced:
-        """One whole batch; returns when it is acknowledged. Raises Rejected. For volume use `pipeline`."""
+        """Produce one whole batch; return once it is acknowledged. Raises Rejected. For volume use `pipeline`."""
         async with self.pipeline(acks=acks, window=1) as pipeline:
             future = await pipeline.send(topic, partition, batch)
         return future.result()
 
     def pipeline(self, *, acks: int = -1, window: int = 5) -> "Pipeline":
-        """Many batches in flight: at most `window` unanswered at a time."""
+        """Return a pipeline with at most `window` unanswered batches at a time."""
         return Pipeline(self, acks=acks, window=window)
 
     async def call(self, call: Call[T], node_id: int | None = None) -> T:
-        """One call on one broker (None: any), without retries."""
+        """Run one call on one broker (None: any), without retries."""
         return cast("T", await self._ask(Ask(node_id, call)))
 
     async def leader_link(self, topic: str, partition: int) -> Link:
@@ -291,7 +291,7 @@ class Pipeline:
         try:
             link = await self._client.leader_link(topic, partition)
         except Unavailable:
-            await self.drain()  # a broker may have said why before it went away
+            await self.drain()  # the broker may have sent an error before it closed the connection
             raise
         await link.writable()
         call = calls.produce(

@@ -22,8 +22,8 @@ HEADER_OVERHEAD_BYTES = 10
 class Batches:
     """`add` records, then `flush`; `count` is how many were added.
 
-    A key goes to the partition that Java's producer gives it (murmur2); a record without one to the partition that the
-    keyless batch is being filled for, which changes with each batch (KIP-480).
+    A key goes to the partition that Java's producer gives it (murmur2); a record without a key goes to the current
+    partition for such records, which changes with each batch (KIP-480).
     """
 
     def __init__(self, pipeline: Pipeline, codec: str, batch_bytes: int) -> None:
@@ -71,7 +71,7 @@ class Batches:
     async def _send(self, partition: TopicPartition) -> None:
         builder = self._open.pop(partition)
         self._sticky += 1
-        # The acknowledgement is the pipeline's to await: it raises a refusal by itself.
+        # The pipeline awaits the acknowledgement, and raises a refusal itself.
         answer = await self._pipeline.send(*partition, builder.build())
         self._answers.append((answer, builder.count))
         while self._answers and self._answers[0][0].done():

@@ -78,7 +78,7 @@ class _Link:
 
 
 class BlockingClient:
-    """A cluster, through as many connections as it takes."""
+    """A client of a cluster, with connections to its brokers as needed."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class BlockingClient:
         client_id: str = "stratalog",
         timeout_s: float = 30.0,
     ) -> None:
-        """Connects when first asked. Raises ValueError for a malformed list of `host:port`."""
+        """Connect with the first call. Raises ValueError for a malformed list of `host:port`."""
         self._network = network
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
@@ -126,11 +126,13 @@ class BlockingClient:
         return self._run(self._view.on_any(calls.describe_configs(resources)))
 
     def fetch(self, span: FetchSpan) -> FetchedPartition:
-        """Record batches from the one that holds `span.offset` on; perhaps none, perhaps a part of one at the end."""
+        """Fetch record batches from the one that holds `span.offset` on; maybe none, maybe with a part of one at the
+        end.
+        """
         return self._run(self._view.fetch(span))
 
     def call(self, call: Call[T], node_id: int | None = None) -> T:
-        """One call on one broker (None: any), without retries."""
+        """Run one call on one broker (None: any), without retries."""
         return cast("T", self._ask(Ask(node_id, call)))
 
     def _run(self, program: Program[T]) -> T:

@@ -59,7 +59,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
-"""Timestamps that ListOffsets gives a meaning of their own."""
+"""Special timestamps of ListOffsets."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TOPIC, BROKER = 2, 4
 """Resource types of configurations."""
@@ -71,18 +71,18 @@ _DOCUMENTATION_FROM = 3
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request of one API: `build` makes its body for a version, `read` gives the answer's meaning.
+    """A request of one API: `build` makes its body for a version, and `read` converts the answer.
 
-    `asking` makes one, and checks that `read` takes the class that answers the request.
+    `asking` creates one, and checks that `read` takes the request's response class.
     """
 
     api_key: int
     build: Callable[[int], Request[Any]]
     read: Callable[[Any], T]
     unanswered: T | None = None
-    """What to take as the answer where the broker gives none (Produce with acks=0)."""
+    """The answer where the broker sends none (Produce with acks=0)."""
     highest: int = 1 << 15
-    """The highest version that can carry what is asked."""
+    """The highest version that can carry the request."""
 
 
 def asking(
@@ -98,7 +98,7 @@ def asking(
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens; a bootstrap server that is not known yet has a negative node id."""
+    """A broker's address; a bootstrap server with an unknown id has a negative node id."""
 
     node_id: int
     host: str
@@ -162,7 +162,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of a creation or deletion. `topic_id` is the zero UUID where the version does not carry it."""
+    """The result of a creation or deletion. `topic_id` is the zero UUID where the version does not carry it."""
 
     name: str
     topic_id: UUID
@@ -198,7 +198,7 @@ class ResourceConfigs:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Where a batch went. `base_offset` is -1 with acks=0."""
+    """The place of a produced batch. `base_offset` is -1 with acks=0."""
 
     error: ErrorCode
     message: str | None
@@ -284,7 +284,7 @@ def list_offsets(
 
 
 def create_topics(topics: Sequence[NewTopic], *, validate_only: bool) -> Call[list[TopicResult]]:
-    """Create topics, or only check that they could be."""
+    """Create topics, or only check the request."""
     wanted = [
         CreatableTopic(
             name=topic.name,
@@ -395,7 +395,7 @@ def init_producer_id() -> Call[tuple[int, int]]:
 def produce(
     topic: str, partition: int, batch: Buffer, *, acks: int, timeout_ms: int
 ) -> Call[Produced]:
-    """One whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (no answer)."""
+    """Produce one whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (no answer)."""
     wanted = PartitionProduceData(index=partition, records=memoryview(batch))
 
     def read(body: ProduceResponse) -> Produced:

@@ -29,7 +29,7 @@ from stratalog.wire.ids import TopicPartition
 T = TypeVar("T")
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
-"""Seconds between attempts; after the last one the error stands."""
+"""Seconds between attempts; after the last attempt the caller gets the error."""
 
 PASSING = frozenset(
     {
@@ -50,7 +50,7 @@ PASSING = frozenset(
         ErrorCode.unknown_leader_epoch,
     }
 )
-"""Errors that pass by themselves."""
+"""Retriable errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 class ClusterView:
-    """What is known of a cluster, and programs over it."""
+    """A client's view of a cluster, and programs over it."""
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]]) -> None:
         self._bootstrap = [
@@ -112,18 +112,18 @@ class ClusterView:
         return info
 
     def on_any(self, call: Call[T]) -> Program[T]:
-        """`call` on whichever broker answers."""
+        """Run `call` on any broker that answers."""
         return _persistent(lambda: _ask(None, call))
 
     def on_controller(self, call: Call[T]) -> Program[T]:
-        """`call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker."""
+        """Run `call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker."""
         info = yield from self.metadata([])
         node_id = info.controller_id if info.controller_id in info.brokers else None
         answer: T = yield from _persistent(lambda: _ask(node_id, call))
         return answer
 
     def on_each(self, call: Call[T]) -> Program[list[T]]:
-        """`call` on every broker, by node id."""
+        """Run `call` on every broker; return the answers by node id."""
         yield from self.metadata([])
         answers: list[T] = []
         for node_id in sorted(self.brokers):
@@ -132,7 +132,7 @@ class ClusterView:
         return answers
 
     def on_coordinator(self, group: str, call: Call[T]) -> Program[T]:
-        """`call` on the broker that coordinates a group."""
+        """Run `call` on the broker that coordinates a group."""
 
         def attempt() -> Program[T]:
             yield from self.metadata([])
@@ -143,7 +143,7 @@ class ClusterView:
         return (yield from _persistent(attempt))
 
     def leader(self, topic: str, partition: int, *, fresh: bool = False) -> Program[int]:
-        """Return node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
+        """Return the node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
         if fresh or topic not in self.topics:
             yield from self.metadata([topic])
         info = self.topics[topic]
@@ -163,9 +163,9 @@ class ClusterView:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: int
     ) -> Program[dict[TopicPartition, ListedOffset]]:
-        """Return offsets by timestamp, asked of each partition's leader.
+        """Return offsets by timestamp, from each partition's leader.
 
-        Raises Rejected for the first that has none.
+        Raises Rejected for the first partition without one.
         """
         answers: dict[TopicPartition, ListedOffset] = {}
 
@@ -191,13 +191,13 @@ class ClusterView:
         return (yield from _persistent(attempt))
 
     def fetch(self, span: FetchSpan) -> Program[FetchedPartition]:
-        """Record batches from the partition's leader. Raises Rejected for an error that does not pass."""
+        """Fetch record batches from the partition's leader. Raises Rejected for a permanent error."""
         fresh = False
 
         def attempt() -> Program[FetchedPartition]:
             nonlocal fresh
             leader = yield from self.leader(span.topic, span.partition, fresh=fresh)
-            fresh = True  # an attempt that fails is followed by one with fresh metadata
+            fresh = True  # after a failed attempt, try again with fresh metadata
             found: FetchedPartition = yield from _ask(leader, fetch(span))
             if found.error_code:
                 code = error_of(found.error_code)
@@ -215,7 +215,7 @@ def _ask(node_id: int | None, call: Call[T]) -> Program[T]:
 
 
 def _persistent(attempt: Callable[[], Program[T]]) -> Program[T]:
-    """Run `attempt` until it succeeds, fails for good, or has been refused once more than there are pauses."""
+    """Run `attempt` until it succeeds, fails permanently, or every pause is used up."""
     for pause in PAUSES_S:
         try:
             return (yield from attempt())

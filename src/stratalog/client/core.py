@@ -31,7 +31,7 @@ _OTHERS = {
 
 
 def reason(error: OSError) -> str:
-    """Why, in the system's words (asyncio's own carry the address once more)."""
+    """Return the system's text of an error (asyncio's text would repeat the address)."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -45,7 +45,7 @@ class _Open:
 
 
 class ClientConnection:
-    """One connection's protocol state. `versions` is empty until an ApiVersions answer has been put there."""
+    """One connection's protocol state. `versions` is empty until the shell stores an ApiVersions answer."""
 
     def __init__(
         self, peer: str, client_id: str, spoken: Mapping[int, tuple[int, int]] = SPOKEN
@@ -63,11 +63,11 @@ class ClientConnection:
 
     @property
     def waiting(self) -> int:
-        """Requests sent and not answered."""
+        """Number of requests without an answer."""
         return len(self._open)
 
     def send(self, call: Call[Any]) -> tuple[int, list[Buffer]]:
-        """A correlation id, and the bytes of the request. Raises Rejected(UNSUPPORTED_VERSION)."""
+        """Return a correlation id, and the bytes of the request. Raises Rejected(UNSUPPORTED_VERSION)."""
         version = self._version(call.api_key, call.highest)
         correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
         pieces = encode_request(version, correlation_id, self._client_id, call.build(version))
@@ -76,14 +76,14 @@ class ClientConnection:
         return correlation_id, pieces
 
     def get_buffer(self) -> memoryview:
-        """Return where to receive the next bytes."""
+        """Return the buffer for the next bytes."""
         self._target = self._frames.get_buffer(-1)
         return self._target
 
     def received(self, count: int) -> list[tuple[int, Any]]:
         """Return (correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
 
-        Raises Unavailable when the stream makes no sense: close the connection then.
+        Raises Unavailable for a malformed stream: close the connection then.
         """
         if not self._began:
             self._begin(bytes(self._target[: min(count, 4)]))
@@ -94,7 +94,7 @@ class ClientConnection:
         return [self._answer(frame) for frame in frames]
 
     def unreachable(self, error: Unavailable) -> Unavailable:
-        """Return what to raise where a connection's first request, ApiVersions, had no answer because of `error`."""
+        """Return the exception for a connection whose first request, ApiVersions, failed with `error`."""
         hint = "" if self._began else "; is this the port of a Kafka listener without TLS?"
         return Unavailable(f"broker {self.peer} unreachable: {error}{hint}")
 

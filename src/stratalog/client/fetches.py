@@ -1,6 +1,6 @@
 """Fetch, as `Call`s: record batches of one partition, or of several that one broker leads.
 
-In: offsets, sizes, the time to wait. Out: calls in the manner of `calls.py`. It never opens a batch.
+In: offsets, sizes, the time to wait. Out: calls in the manner of `calls.py`. It never decodes a batch.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ OTHER_TOPIC = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""What a broker says of a topic's id that is not, or no longer, its name's."""
+"""Error codes for a topic id that does not, or no longer, belong to the name."""
 
 
 _NO_SESSION = -1
@@ -35,7 +35,7 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class FetchSpan:
-    """What to fetch: one partition from `offset`. `max_bytes` is a wish: the first batch comes whole."""
+    """What to fetch: one partition from `offset`. `max_bytes` is a hint: the first batch comes whole."""
 
     topic: str
     topic_id: UUID
@@ -60,7 +60,7 @@ class FetchedPartition(NamedTuple):
 
 
 def fetch(span: FetchSpan) -> Call[FetchedPartition]:
-    """Record batches of one partition. The answer's `error_code` is the partition's."""
+    """Fetch record batches of one partition. The answer's `error_code` is the partition's."""
     whole = fetch_each([span], span.max_bytes)
 
     def read(body: FetchResponse) -> FetchedPartition:
@@ -77,8 +77,8 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
 def fetch_each(
     spans: Sequence[FetchSpan], max_bytes: int
 ) -> Call[dict[TopicPartition, FetchedPartition]]:
-    """Record batches of partitions that one broker leads, without a fetch session, as long as `max_bytes` last. The
-    first span says for how long and how much to wait. Each answer has an `error_code` of its own.
+    """Fetch record batches of partitions that one broker leads, without a fetch session, up to `max_bytes`. The first
+    span has the time and the bytes to wait for. Each answer has its own `error_code`.
     """
     first = spans[0]
     by_topic: dict[tuple[str, UUID], list[FetchPartition]] = {}

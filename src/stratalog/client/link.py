@@ -46,7 +46,7 @@ class Link(asyncio.BufferedProtocol):
             return
         for correlation_id, answer in answers:
             future = self._waiting.pop(correlation_id)
-            if future.done():  # the caller has given up
+            if future.done():  # the caller stopped waiting
                 continue
             if isinstance(answer, Rejected):
                 _refuse(future, answer)
@@ -68,7 +68,7 @@ class Link(asyncio.BufferedProtocol):
         self._fail(Unavailable(f"connection to broker {self.peer} is closed"))
 
     def send(self, call: Call[T]) -> "asyncio.Future[T]":
-        """Send at once; the future has the answer. Requests of one link arrive in the order of these calls."""
+        """Send at once; the future gets the answer. Requests of one link arrive in the order of these calls."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self.closed or self._transport is None:
             _refuse(future, Unavailable(f"broker {self.peer} closed the connection"))
@@ -82,11 +82,13 @@ class Link(asyncio.BufferedProtocol):
         return future
 
     async def writable(self) -> None:
-        """Wait while the transport holds more than it wants."""
+        """Wait while the transport's buffer is full."""
         await self._writable.wait()
 
     async def within(self, timeout_s: float, future: "asyncio.Future[T]") -> T:
-        """Return the answer. After `timeout_s`, close the link and raise Unavailable: later answers would be late."""
+        """Return the answer. After `timeout_s`, close the link and raise Unavailable: every later answer would be late,
+        too.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -108,7 +110,7 @@ class Link(asyncio.BufferedProtocol):
 def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
     """Fail a future whose caller may have stopped waiting, by Ctrl-C or an earlier failure."""
     future.set_exception(error)
-    future.exception()  # else asyncio reports "exception was never retrieved" for it
+    future.exception()  # otherwise asyncio reports "exception was never retrieved" for the future
 
 
 async def open_link(

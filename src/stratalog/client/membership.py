@@ -3,9 +3,9 @@
 In: a client of its own, a group, a topic. Out: the partitions to read until the next rebalance. It never starts a
 task: the caller calls `beat` between two rounds, more often than the session lasts.
 
-Rebalances are eager, with Kafka's range assignor, which every consumer knows. So any member may be the leader, and
-the others can read its assignment. A JoinGroup waits for the other members, and a connection answers its requests in
-order. So this client must not be the one that fetches.
+Rebalances are eager, with Kafka's range assignor, which every consumer knows. So any member may be the leader, and the
+others can read its assignment. A JoinGroup waits for the other members, and a connection answers its requests in order.
+So a separate client must do the fetches.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ LOST = frozenset(
         ErrorCode.unknown_member_id,
     }
 )
-"""What a coordinator says to one whose assignment no longer holds."""
+"""Error codes that mean: the member's assignment no longer holds."""
 
 T = TypeVar("T")
 
@@ -136,7 +136,9 @@ def heartbeat(group: str, member_id: str, generation: int) -> Call[ErrorCode]:
 
 
 def leave_group(group: str, member_id: str) -> Call[None]:
-    """Leave: the others need not wait until the session has ended. That one was gone already is fine."""
+    """Leave, so that the others need not wait for the end of the session. A member that was removed already is no
+    error.
+    """
 
     def read(_body: LeaveGroupResponse) -> None:
         return None
@@ -149,10 +151,11 @@ def leave_group(group: str, member_id: str) -> Call[None]:
 def range_assignment(
     members: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Return what each member reads: of every topic a run of partitions, the first members one more where it does not
-    divide.
+    """Return each member's partitions: of every topic a range of equal size; the first members get one more where
+    needed.
 
-    `members`: member -> topics, in the order of the members; `partitions`: topic -> how many. Kafka: RangeAssignor.
+    `members`: member -> topics, in the order of the members; `partitions`: topic -> number of partitions. Kafka:
+    RangeAssignor.
     """
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for topic, count in sorted(partitions.items()):
@@ -170,11 +173,11 @@ def range_assignment(
 class Member:
     """`join`, then `beat` until it is False, then `join` again; `leave` at the end.
 
-    Raises Unavailable where the coordinator cannot be reached, Rejected where it wants none of us.
+    Raises Unavailable where the coordinator cannot be reached, Rejected where it refuses this member.
     """
 
     def __init__(self, client: Client, group: str, topic: str) -> None:
-        """`client` has no other user, and waits for more than `REBALANCE_MS`."""
+        """`client` has no other user, and its timeout is longer than `REBALANCE_MS`."""
         self.generation = -1
         self._client = client
         self._group = group
@@ -184,7 +187,7 @@ class Member:
         self._beaten_s = 0.0
 
     async def join(self) -> tuple[TopicPartition, ...]:
-        """The partitions to read from now on; perhaps none. Waits for the other members."""
+        """Wait for the other members; return the partitions to read from now on, perhaps none."""
         self._is_in = False
         for _ in range(_ATTEMPTS):
             try:
@@ -220,7 +223,7 @@ class Member:
         return self._is_in
 
     async def commit(self, offsets: Offsets) -> bool:
-        """Commit as a member; False where the assignment no longer holds, and nothing was committed."""
+        """Commit as a member; return False where the assignment no longer holds and nothing was committed."""
         call = commit_offsets(self._group, offsets, self._member_id, self.generation)
         try:
             await self._ask(call)
@@ -243,7 +246,7 @@ class Member:
         return await self._client.on_coordinator(self._group, call)
 
     def _lost(self, code: ErrorCode) -> None:
-        # While the others rejoin we are still a member, whose offsets are taken.
+        # While the others rejoin, the coordinator still accepts this member's offsets.
         self._is_in = False
         self._forget(code)
 

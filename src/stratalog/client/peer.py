@@ -21,7 +21,7 @@ __all__ = ["Peer"]
 
 R = TypeVar("R")
 _SPOKEN: Final = {api.key: (api.oldest, api.newest) for api in APIS.values()}
-"""Nodes build and read every version: the server's ApiVersions answer names those that it has enabled."""
+"""This client builds and reads every version; the server's ApiVersions answer names the versions that it serves."""
 
 
 class Peer:

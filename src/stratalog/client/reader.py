@@ -3,8 +3,8 @@
 In: a client, and a start offset for each partition. Out: fetched batches with the offset they were fetched for, in
 each partition's order. It never starts a task: one Fetch per leader is under way, and `poll` awaits them.
 
-Raises Rejected for an error that does not pass by itself (OFFSET_OUT_OF_RANGE, a deleted topic), Unavailable where a
-leader stays unreachable.
+Raises Rejected for a permanent error (OFFSET_OUT_OF_RANGE, a deleted topic), Unavailable where a leader stays
+unreachable.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class FetchSettings:
 class Fetched(NamedTuple):
     """Whole batches of one partition, from the one that holds `offset` on; perhaps part of one behind them.
 
-    `aborted`: (producer id, first offset) of the transactions there that a reader of committed records does not see.
+    `aborted`: (producer id, first offset) of the aborted transactions in these batches.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class _InFlight:
 
 
 class Reader:
-    """`positions` are what is fetched next, ahead of what the caller has looked at; change them with `assign`.
+    """`positions` are the next offsets to fetch, ahead of the caller; change them with `assign`.
 
     with Reader(client, {TopicPartition("t", 0): 0}) as reader:
         for fetched in await reader.poll(1.0): …
@@ -72,7 +72,7 @@ class Reader:
         positions: Mapping[TopicPartition, int],
         settings: FetchSettings | None = None,
     ) -> None:
-        """At least one partition must be there when `poll` is called."""
+        """`poll` needs at least one partition."""
         self.positions = dict(positions)
         self._client = client
         self._settings = settings or FetchSettings()
@@ -91,11 +91,11 @@ class Reader:
         self._forget()
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions, and these alone, from these offsets on."""
+        """Read only these partitions, from these offsets on."""
         self.positions = dict(positions)
 
     def drop(self, key: TopicPartition) -> None:
-        """Read a partition no further."""
+        """Stop reading a partition."""
         self.positions.pop(key, None)
 
     async def poll(self, timeout_s: float) -> list[Fetched]:
@@ -112,7 +112,7 @@ class Reader:
             found: list[Fetched] = []
             for future in done:
                 found += self._taken(self._in_flight.pop(future), future.result())
-            # The broker is to work while the caller does.
+            # The broker works while the caller processes this answer.
             if self.positions:
                 await self._ask()
         except (Unavailable, Rejected) as error:
@@ -122,7 +122,7 @@ class Reader:
         return found
 
     async def _ask(self) -> None:
-        """One Fetch to each leader that has none under way."""
+        """Send one Fetch to each leader without one in flight."""
         busy = {fetch.node_id for fetch in self._in_flight.values()}
         by_leader: dict[int, list[FetchSpan]] = {}
         settings = self._settings
@@ -153,7 +153,7 @@ class Reader:
         found = []
         for key, partition in answer.items():
             offset = fetch.offsets.get(key)
-            # Assigned elsewhere since it was asked for: no longer ours.
+            # The partition was reassigned since the request, so this reader ignores it.
             if offset is None or self.positions.get(key) != offset:
                 continue
             if partition.error_code:
@@ -163,8 +163,8 @@ class Reader:
             for _, header in scan(partition.records):
                 following = header.next_offset
             if following > offset:
-                # To the end of the mapping: a broker goes through the partitions in order until its bytes are spent,
-                # so a partition that has just had records comes last.
+                # Move the partition to the end: a broker serves the partitions in order until its byte limit, so a
+                # partition that has just had records comes last.
                 del self.positions[key]
                 self.positions[key] = following
                 view, end = partition.records, partition.high_watermark
@@ -178,13 +178,13 @@ class Reader:
             raise Unavailable(f"no answer to a Fetch in {limit_s:g} s")
 
     def _forget(self) -> None:
-        """Ignore the answers to what is under way."""
+        """Ignore the answers to the requests in flight."""
         for future in self._in_flight:
             future.cancel()
         self._in_flight.clear()
 
     async def _recover(self, error: Unavailable | Rejected) -> None:
-        """Forget what is under way, pause and look the leaders up again; raises `error` where that is of no use."""
+        """Ignore requests in flight, pause and look up the leaders again; raise `error` where a retry cannot help."""
         passing = isinstance(error, Unavailable) or error.code in PASSING | OTHER_TOPIC
         if not passing or self._failures >= len(PAUSES_S):
             raise error

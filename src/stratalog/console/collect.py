@@ -26,7 +26,7 @@ from stratalog.errors import ErrorCode
 _LINES: Final = 400
 _PIECE: Final = 32 * 1024
 _GROUP_PARTITIONS_MAX: Final = 10_000
-"""Samples of one partition of one group: what is beyond them is in the sums by topic only."""
+"""Limit of samples by group and partition; further ones count only in the sums by topic."""
 _PER_PARTITION: Final = (
     (m.PARTITION_BYTES, 0),
     (m.PARTITION_START, 1),
@@ -126,7 +126,7 @@ class _GroupTopic:
 
 
 class Scraper:
-    """Answers scrapes of one node. One at a time looks at groups; all else they may do beside each other."""
+    """Answers scrapes of one node. Scrapes measure groups one at a time, and do the rest concurrently."""
 
     def __init__(self, watched: Watched, loop_delay: Histogram) -> None:
         self._watched = watched
@@ -260,7 +260,7 @@ def _of_requests(broker: Broker) -> Iterator[str]:
 
 
 def _family(metric: Metric, samples: Iterable[_Sample]) -> Iterator[str]:
-    """Yield its head and samples, many lines at a time."""
+    """Yield a metric's head and samples, many lines at a time."""
     lines = [head(metric)]
     for labels, value in samples:
         lines.append(sample(metric, labels, value))

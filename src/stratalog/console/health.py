@@ -1,6 +1,6 @@
-"""Whether a node is ready to be sent clients, and if not, why.
+"""Decide whether a node is ready to serve clients, and name the reasons if not.
 
-In: a node. Out: reasons in a person's words; none means ready. It mends nothing.
+In: a node. Out: reasons for people; none means ready. It repairs nothing.
 
 A node is ready when it is registered with the cluster, its groups are loaded, and every partition placed here is
 recovered, has a leader and is on a directory that works.
@@ -19,14 +19,14 @@ __all__ = ["Health", "health"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Why a node is not ready, a line each, and how many partitions it should serve and does not."""
+    """The reasons why a node is not ready, a line each, and the number of partitions that it fails to serve."""
 
     reasons: list[str]
     offline: int = 0
 
 
 async def health(watched: Watched, pause: Pause) -> Health:
-    """Look at a node."""
+    """Return the health of a node."""
     if watched.stopping():
         return Health(["it is stopping"])
     broker = watched.broker()
@@ -53,7 +53,9 @@ async def health(watched: Watched, pause: Pause) -> Health:
 
 
 async def _offline(broker: Broker, pause: Pause) -> tuple[int, str]:
-    """Return how many partitions should be led here and are not (or not on a directory that works), and one of them."""
+    """Return the number of partitions that this node should lead and does not, or not on a working directory, and one
+    of them.
+    """
     count, first = 0, ""
     for key, name in _placed_here(broker):
         await pause()

@@ -1,8 +1,8 @@
 """Measure how far consumer groups lag, and how long their unread records will be kept.
 
 In: committed offsets, the logs and manifests that hold them, the time. Out: a `Lag` for each committed offset. It
-opens no record, reads no bucket, and never runs on a request's path. A scrape looks up batches by their headers, from
-the page cache or through the directory's reader threads.
+decodes no record, reads no bucket, and never runs as part of a request. A scrape looks up batches by their headers,
+from the page cache or through the directory's reader threads.
 
 A committed offset is looked up once: its place stays valid until the offset moves. At most `LOOKUPS_MAX` lookups run
 in one scrape; the others follow in the next scrapes.
@@ -49,9 +49,9 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an offset's batch lies: timestamps in epoch ms, and the local segment with the place in it.
+    """The place of an offset's batch: timestamps in epoch ms, the local segment and the position in it.
 
-    `segment` is None where the bucket has it; `kept_until` is the timestamp that retention goes by.
+    `segment` is None for a batch in the bucket; retention depends on the timestamp `kept_until`.
     """
 
     offset: int
@@ -71,7 +71,7 @@ class GroupLags:
         self._broker = broker
         self._places: dict[_Key, _Place] = {}
         self._rates: dict[HostedPartition, tuple[int, int, float]] = {}
-        """Bytes appended when it was last looked at, when that was (ns), and bytes per second before."""
+        """By partition: bytes appended at the last measurement, its time (ns), and bytes per second before."""
         self.lookups_left = 0
         """Offsets that the last measurement did not look up."""
 
@@ -127,7 +127,7 @@ class GroupLags:
         return _Place(offset, timestamp, timestamp, segment, position)
 
     def _place_in_bucket(self, hosted: HostedPartition, offset: int) -> _Place | None:
-        """From the manifest alone: to within one segment, or what one archive manifest names, which goes as a whole."""
+        """Find the place from the manifest alone, to within one segment or one archive manifest."""
         tier = self._tier(hosted)
         span = tier.lookup.time_span_at(max(offset, hosted.log.log_start_offset)) if tier else None
         if span is None:
@@ -171,7 +171,7 @@ class GroupLags:
         )
 
     def _room(self, hosted: HostedPartition, place: _Place) -> float:
-        """Return how much may be appended until `retention.bytes` takes this place."""
+        """Return how many bytes may be appended until `retention.bytes` deletes this place."""
         config = hosted.log.config
         if config.retention_bytes < 0 or "delete" not in config.cleanup_policy:
             return inf
@@ -206,7 +206,7 @@ def _behind(hosted: HostedPartition, place: _Place) -> float:
 
 
 def _time_left(hosted: HostedPartition, place: _Place, now_ms: int) -> float:
-    """Return seconds until `retention.ms` takes this place."""
+    """Return seconds until `retention.ms` deletes this place."""
     config = hosted.log.config
     if config.retention_ms < 0 or "delete" not in config.cleanup_policy:
         return inf

@@ -65,8 +65,8 @@ TOPIC_MESSAGES_OUT = _metric(
     "topic_messages_out_total",
     _COUNTER,
     "topic",
-    "Offsets in the batches of those answers: records, but for gaps and for what a consumer skips in its first batch. "
-    "Nothing is opened to count them.",
+    "Offsets in the batches of those answers: records, except for gaps and for skipped "
+    "records of a consumer's first batch. The broker decodes nothing to count them.",
 )
 TOPIC_UNREADABLE_READS = _metric(
     "topic_unreadable_reads_total",
@@ -86,12 +86,12 @@ REQUEST_ERRORS = _metric(
     "request_errors_total",
     _COUNTER,
     "api error",
-    "Error codes in answers, one for each partition or group that has one (Kafka: ErrorsPerSec without NONE). `api` is "
-    "empty for what was no request that is served.",
+    "Error codes in answers, one for each partition or group that has one (Kafka: "
+    "ErrorsPerSec without NONE). `api` is empty for a frame that is no served request.",
 )
 CONNECTIONS = _metric("connections", _GAUGE, "", "Client connections that are open.")
 CONNECTIONS_ACCEPTED = _metric(
-    "connections_accepted_total", _COUNTER, "", "Client connections taken since the start."
+    "connections_accepted_total", _COUNTER, "", "Client connections accepted since the start."
 )
 CONNECTIONS_REFUSED = _metric(
     "connections_refused_total", _COUNTER, "", "Client connections refused: there were too many."
@@ -137,7 +137,7 @@ GROUP_PARTITION_LAG = _metric(
     "group_partition_lag_records",
     _GAUGE,
     "group topic partition",
-    "High watermark less committed offset. Left out for what is beyond 10,000 of them: see group_lag_left_out.",
+    "High watermark less committed offset. At most 10,000 of them: see group_lag_left_out.",
 )
 GROUP_LAG_LEFT_OUT = _metric(
     "group_lag_left_out",
@@ -152,29 +152,31 @@ GROUP_LAG_SECONDS = _metric(
     "group_lag_seconds",
     _GAUGE,
     "group topic",
-    "Timestamp of the newest record less that of the batch at the committed offset, of the partition where that is "
-    "most; 0 where nothing is left to read. Of what is in the bucket only: to within one segment.",
+    "Timestamp of the newest record less that of the batch at the committed offset, of the "
+    "partition where that is most; 0 where nothing is left to read. For batches in the bucket "
+    "only: to within one segment.",
 )
 GROUP_HEADROOM_SECONDS = _metric(
     "group_retention_headroom_seconds",
     _GAUGE,
     "group topic",
-    "How long until retention may take what the group has not read, of the partition where that is soonest: by "
-    "retention.ms and the batch at the committed offset, and by retention.bytes at the rate of the time since the last "
-    "scrape. 0: it may have; +Inf: never, or there is nothing left to read.",
+    "Time until retention may delete records that the group has not read, of the partition "
+    "where that is soonest: by retention.ms and the batch at the committed offset, and by "
+    "retention.bytes at the rate since the last scrape. 0: it may have done so; +Inf: never, "
+    "or nothing is left to read.",
 )
 GROUP_HEADROOM_BYTES = _metric(
     "group_retention_headroom_bytes",
     _GAUGE,
     "group topic",
-    "How much may be appended until retention.bytes takes what the group has not read, likewise.",
+    "Bytes that may be appended until retention.bytes deletes records that the group has not read, likewise.",
 )
 GROUP_LOOKUPS_LEFT = _metric(
     "group_lookups_left",
     _GAUGE,
     "",
-    "Committed offsets whose batch was not looked up in this scrape, which looks at 500 that have moved; the seconds "
-    "and the headroom of these are as of an earlier scrape, or missing.",
+    "Committed offsets whose batch was not looked up in this scrape, which looks up at most "
+    "500 that have moved; their seconds and headroom are from an earlier scrape, or missing.",
 )
 COPY_LAG_BYTES = _metric(
     "remote_copy_lag_bytes",
@@ -219,13 +221,13 @@ REMOTE_READS = _metric(
     "remote_fetch_requests_total",
     _COUNTER,
     "topic",
-    "Reads that the bucket, or what is cached of it, has served (Kafka: RemoteFetchRequestsPerSec).",
+    "Reads that the bucket, or its cache, has served (Kafka: RemoteFetchRequestsPerSec).",
 )
 REMOTE_BYTES = _metric(
     "remote_fetch_bytes_total",
     _COUNTER,
     "topic",
-    "Bytes that those reads gave (Kafka: RemoteFetchBytesPerSec).",
+    "Bytes that those reads returned (Kafka: RemoteFetchBytesPerSec).",
 )
 REMOTE_ERRORS = _metric(
     "remote_fetch_errors_total",
@@ -251,4 +253,4 @@ LOOP_DELAY = _metric(
     "",
     "How late the event loop is for a call that is due ten times a second; a millisecond is its timers' own.",
 )
-READY = _metric("ready", _GAUGE, "", "What `/readyz` says: 1 ready, 0 not.")
+READY = _metric("ready", _GAUGE, "", "The answer of `/readyz`: 1 ready, 0 not.")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 _SHARE_NS: Final = 2_000_000
-"""A long look goes on for no longer than this at a time."""
+"""Longest work between two pauses."""
 
 
 class Pause:

@@ -30,7 +30,7 @@ from stratalog.ports import PLAINTEXT, Listener, Network
 
 _CONNECTIONS_MAX: Final = 32
 _SILENT_S: Final = 10.0
-"""An idle connection, and one whose client does not read its answer, end after this."""
+"""Time after which the console closes an idle connection, and one whose client does not read its answer."""
 _ANSWER_S: Final = 60.0
 _CLOSE_S: Final = 1.0
 _PROBE_S: Final = 0.1
@@ -49,7 +49,7 @@ class Console:
         self._probe: asyncio.Task[None] | None = None
 
     async def open(self, network: Network, host: str, port: int) -> int:
-        """Listen; the port. Raises OSError where the address is taken."""
+        """Listen; return the port. Raises OSError where the address is in use."""
         routes = [
             Route("/metrics", self._metrics),
             Route("/healthz", self._healthz),
@@ -75,7 +75,7 @@ class Console:
         return self._bound.port
 
     async def close(self) -> None:
-        """Let answers under way end, for a moment; then cut them."""
+        """Wait a moment for answers in progress; then close the connections."""
         if self._probe is not None:
             self._probe.cancel()
         if self._bound is not None:
@@ -103,7 +103,7 @@ class Console:
         return StreamingResponse(self._scraper.pieces(), media_type=CONTENT_TYPE)
 
     async def _healthz(self, _request: Request) -> Response:
-        """The process lives and its event loop turns."""
+        """Answer that the process lives and its event loop turns."""
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _request: Request) -> Response:
@@ -122,7 +122,7 @@ class Console:
 
 
 class _Connection(H11Protocol):
-    """Uvicorn's, but for its end: too many, those that ask nothing, and those that send no HTTP, are let go."""
+    """Uvicorn's protocol with limits: close surplus and idle connections, and those that send no HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -132,7 +132,7 @@ class _Connection(H11Protocol):
         self.loop.call_later(_SILENT_S, self._end_silent)
 
     def send_400_response(self, msg: str) -> None:
-        # Uvicorn forgets an answer that is under way: the two together are no HTTP.
+        # Uvicorn would send its error within an unfinished answer: both together are no HTTP.
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is not None:
             cycle.disconnected = True
@@ -143,12 +143,12 @@ class _Connection(H11Protocol):
             self.transport.close()
 
     def _end_silent(self) -> None:
-        if cast(object, self.cycle) is None:  # nothing was asked yet
+        if cast(object, self.cycle) is None:  # no request has arrived yet
             self.transport.abort()
 
 
 def _bounded(app: Starlette) -> Callable[..., Any]:
-    """Wrap the application so that every answer ends: one that its client does not read is cut."""
+    """Wrap the application so that every answer ends: the connection of a client that does not read is closed."""
 
     async def bounded(scope: Any, receive: Any, send: Any) -> None:
         try:

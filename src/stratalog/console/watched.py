@@ -16,7 +16,7 @@ __all__ = ["Watched"]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A node from outside. `broker` and `directories` are None and empty until they are there."""
+    """The node as the console sees it. `broker` is None and `directories` is empty until the node creates them."""
 
     clock: Clock
     broker: Callable[[], Broker | None]

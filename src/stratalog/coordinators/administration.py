@@ -77,9 +77,9 @@ def delete_offsets(
 def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> int:
     """Expire a group's offsets whose retention is over, and an empty group without offsets (KIP-211).
 
-    That time counts from the commit; in a group that once had members, from when it lost the last where that is later.
-    While it has members only offsets of topics that none of them reads expire, and only while it is stable. Return how
-    many offsets were looked at.
+    The retention runs from the commit, or from the loss of the last member if that is later. In a group with members,
+    only offsets of topics that no member reads expire, and only while the group is stable. Return the number of offsets
+    examined.
     """
     expired = 0
     kept = 0

@@ -45,7 +45,7 @@ class Member:
     """In order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Has never been answered with a generation: it does not know its id, and cannot send heartbeats."""
+    """The member never got an answer with a generation: it does not know its id, and cannot send heartbeats."""
     join_token: Any = None
     supports_skip_assignment: bool = False
     sync_token: Any = None
@@ -55,7 +55,7 @@ class Member:
         return list(self.protocols.items()) == [(one.name, one.metadata) for one in protocols]
 
     def vote(self, candidates: set[str]) -> str:
-        """Return its first choice among protocols that all members support."""
+        """Return the member's first choice among protocols that all members support."""
         return next(name for name in self.protocols if name in candidates)
 
     def is_excused(self) -> bool:
@@ -81,24 +81,24 @@ class Group:
     """Static members (KIP-345): instance id to member id."""
     pending: set[str] = field(default_factory=set)
     unsynced: set[str] = field(default_factory=set)
-    """Members of this generation that have not asked for their assignment."""
+    """Members of this generation that have not sent SyncGroup yet."""
     awaiting_join: int = 0
     rebalance_reason: str = ""
-    """The reason for the rebalance under way, or for the last one."""
+    """The reason for the current or the last rebalance."""
     joined_meanwhile: bool = False
     """A member came during the initial delay, which is then extended."""
     initial_delay_ms: int = 0
     initial_remaining_ms: int = 0
     persisted: bool = False
-    """The log holds a record of it."""
+    """The log has a record of the group."""
     support: Counter[str] = field(default_factory=Counter)
-    """Protocol to how many members support it."""
+    """Number of supporting members by protocol."""
     topics: frozenset[str] | None = None
     """The topics that this generation subscribes to; None where a member's subscription cannot be read."""
 
     @property
     def has_subscriptions(self) -> bool:
-        """Whether its members are of the kind that says what it reads."""
+        """Whether the members' protocol type has subscriptions."""
         return self.protocol_type == CONSUMER
 
     @property
@@ -107,11 +107,11 @@ class Group:
         return self.state is GroupState.EMPTY and not self.pending
 
     def reads(self, topic: str) -> bool:
-        """Return whether a member may subscribe to `topic`: where members do not say, they may."""
+        """Return whether a member may read `topic`; True where subscriptions are unknown."""
         return self.has_subscriptions if self.topics is None else topic in self.topics
 
     def note_topics(self) -> None:
-        """Read the subscriptions of the generation that was just formed (or loaded)."""
+        """Read the subscriptions of a new (or loaded) generation."""
         name = self.protocol_name
         if not self.has_subscriptions or (self.members and name is None):
             self.topics = None
@@ -128,7 +128,7 @@ class Group:
         self.state_timestamp_ms = wall_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take in a member whose protocols the group has found supported."""
+        """Add a member after `supports` accepted its protocols."""
         assert member.member_id not in self.members, member.member_id
         if not self.members:
             self.protocol_type = protocol_type
@@ -144,7 +144,7 @@ class Group:
         self.pending.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Take out a member or a pending id; the next in order of arrival leads where it led."""
+        """Remove a member or a pending id; if it led, the next member in order of arrival leads."""
         self.pending.discard(member_id)
         self.unsynced.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -173,7 +173,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def await_join(self, member: Member, token: object, *, supports_skip_assignment: bool) -> None:
-        """Park a member's JoinGroup. Its earlier one, if any, must have been answered or given up."""
+        """Park a member's JoinGroup. The caller must have answered or dropped an earlier one."""
         self.awaiting_join += member.join_token is None
         member.join_token = token
         member.supports_skip_assignment = supports_skip_assignment
@@ -214,8 +214,8 @@ class Group:
         self.note_topics()
 
     def elect_protocol(self) -> str:
-        """Return the protocol with most votes among those that all support; the earliest voted for, where several are
-        even.
+        """Return the protocol with most votes among those that all members support; among equals, the first one voted
+        for.
         """
         candidates = {name for name, count in self.support.items() if count == len(self.members)}
         assert candidates, f"{self.group_id}: nothing in common"
@@ -223,7 +223,7 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it waits to join, else take the first member that does; False if there is none."""
+        """Keep the leader if it waits to join, else choose the first member that does; return False without one."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join_token is None:
@@ -235,7 +235,9 @@ class Group:
         return True
 
     def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
-        """Return whether a client with these protocols may join: any in an empty group, else with a common one."""
+        """Return whether a client with these protocols may join: always in an empty group, else with a common
+        protocol.
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in protocols)
         return self.protocol_type == protocol_type and any(
@@ -262,11 +264,13 @@ class Group:
                 return member_id in self.members or len(self.members) < size_max
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest that any member asks for."""
+        """Return the longest rebalance timeout of the members."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """FENCED_INSTANCE_ID for one whose instance id is another's now, UNKNOWN_MEMBER_ID for a stranger, or none."""
+        """Return FENCED_INSTANCE_ID where another member has the instance id now, UNKNOWN_MEMBER_ID for an unknown
+        member, or NONE.
+        """
         if instance_id is not None and self.instances.get(instance_id, member_id) != member_id:
             return ErrorCode.fenced_instance_id
         if member_id not in self.members or (
@@ -284,7 +288,7 @@ class Group:
         )
 
     def describe(self) -> GroupDescription:
-        """Return the group for DescribeGroups, without anything that is still being negotiated."""
+        """Return the group for DescribeGroups, without an unfinished generation."""
         is_stable = self.state is GroupState.STABLE
         name = self.protocol_name or ""
         return GroupDescription(

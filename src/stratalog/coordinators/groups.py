@@ -7,8 +7,8 @@ The caller's duty, as `statemachine` says: `replay` a decision's records in orde
 its answers once they are committed. If the log refuses them, or leadership is lost, drop this object. Sessions and
 phases use the steady clock; records and the expiry of offsets use wall time. Tokens are never None.
 
-Members that are joining, timers and the generation being formed are only here and end with the leadership, as in
-Kafka: members join again. Offsets, and the assignments that make a group Stable, change in `replay` only.
+Joining members, timers and the generation being formed are in memory only and end with the leadership, as in Kafka:
+members join again. Offsets, and the assignments that make a group Stable, change in `replay` only.
 
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
 """
@@ -68,21 +68,21 @@ from stratalog.wire.internal.offsets import (
 )
 
 DEADLINES_PER_TICK_MAX = 100
-"""So that one step's records stay one batch of moderate size; `next_deadline_ms` then says: at once."""
+"""Deadlines per tick, so that the records of one step stay one moderate batch; `next_deadline_ms` is then now."""
 
 RECORDS_PER_EXPIRY = 1_000
-"""Likewise for expired offsets, but for those of one group, which go together."""
+"""Likewise the limit of expired offsets; those of one group expire together."""
 OFFSETS_PER_EXPIRY = 5_000
-"""How many offsets one step of the expiry looks at, but for those of its last group."""
+"""Number of offsets that one step of the expiry examines, except for those of its last group."""
 EXPIRY_PAUSE_MS = 100
-"""Between two steps of the expiry, so that other requests have their turn."""
+"""Pause between two steps of the expiry, so that other requests get their turn."""
 _EXPIRY = TimerKey(TimerKind.EXPIRY, "")
 
 Request = TypeVar("Request", JoinGroup, SyncGroup, Heartbeat, LeaveGroup)
 
 
 class GroupShard:
-    """Created loading: `replay` the whole log, then `load_complete`; only then may it be asked."""
+    """A new shard is loading: call `replay` for the whole log, then `load_complete`. Send requests only after that."""
 
     def __init__(self, settings: GroupSettings, entropy: Entropy) -> None:
         self._settings = settings
@@ -92,12 +92,12 @@ class GroupShard:
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: dict[bytes, bytes] | None = {}
         self._to_expire: list[str] = []
-        """Groups that the expiry under way has yet to look at."""
+        """Groups that the current expiry has still to examine."""
         self.batch_bytes_max = 100 << 20
-        """The largest batch that the log takes: a decision with larger records is refused."""
+        """The log's largest batch: a decision with larger records is refused."""
 
     def join(self, request: JoinGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered when the join phase ends, or at once with an error or MEMBER_ID_REQUIRED."""
+        """Join a group; answer when the join phase ends, or at once with an error or MEMBER_ID_REQUIRED."""
         turn = self._turn(now)
         error = self._check_join(request)
         if error is not OK:
@@ -113,15 +113,15 @@ class GroupShard:
         return self._decision(turn)
 
     def sync(self, request: SyncGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered when the leader's assignment is committed."""
+        """Answer a SyncGroup once the leader's assignment is committed."""
         return self._ask(sync, request, token, now, SyncGroupAnswer)
 
     def heartbeat(self, request: Heartbeat, token: Any, now: Now) -> GroupDecision:
-        """Answered at once."""
+        """Extend a member's session; answer at once."""
         return self._ask(heartbeat, request, token, now, HeartbeatAnswer)
 
     def leave(self, request: LeaveGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered at once; members that still wait may be answered too."""
+        """Remove members; answer at once, perhaps also to members that wait."""
 
         def unknown(error: ErrorCode) -> LeaveGroupAnswer:
             if error is ErrorCode.invalid_group_id:
@@ -137,7 +137,7 @@ class GroupShard:
         return self._ask(leave, request, token, now, unknown)
 
     def commit(self, request: OffsetCommit, token: Any, now: Now) -> GroupDecision:
-        """Answered once the offsets are committed. Keeps a member's session, as heartbeats do."""
+        """Commit offsets; answer once they are committed. Extends the member's session, as a heartbeat does."""
         turn = self._turn(now)
         group = self._groups.get(request.group_id)
         error = self._check_commit(request, group)
@@ -152,21 +152,21 @@ class GroupShard:
         return self._decision(turn)
 
     def delete(self, request: DeleteGroup, token: Any, now: Now) -> GroupDecision:
-        """Answered once the group's tombstones are committed."""
+        """Delete a group; answer once its tombstones are committed."""
         turn = self._turn(now)
         group = self._groups.get(request.group_id)
         delete_group(turn, group, self._offsets, request, token)
         return self._decision(turn)
 
     def delete_offsets(self, request: OffsetDelete, token: Any, now: Now) -> GroupDecision:
-        """Answered once the offsets are gone."""
+        """Delete offsets; answer once their tombstones are committed."""
         turn = self._turn(now)
         group = self._groups.get(request.group_id)
         delete_offsets(turn, group, self._offsets, request, token)
         return self._decision(turn)
 
     def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
-        """Return committed offsets, at once; an unknown group has none. There are no undecided transactions yet."""
+        """Return committed offsets at once; an unknown group has none. This broker has no transactions yet."""
         self._check_loaded()
         topics = self._offsets.fetch(request.group_id, request.topics)
         return OffsetFetchAnswer(request.group_id, OK, topics)
@@ -174,13 +174,13 @@ class GroupShard:
     def forget_offsets(
         self, group_id: str, is_gone: Callable[[str, UUID], bool], now: Now
     ) -> GroupDecision:
-        """End a group's offsets of topics (name, id) that are gone."""
+        """Delete a group's offsets of deleted topics (name, id)."""
         turn = self._turn(now)
         turn.records.extend(self._offsets.forget(group_id, is_gone))
         return self._decision(turn)
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return one group as it is now."""
+        """Return one group's present state."""
         self._check_loaded()
         group = self._groups.get(group_id)
         if group is not None:
@@ -216,7 +216,7 @@ class GroupShard:
         return self._timers.next_ms()
 
     def tick(self, now: Now) -> GroupDecision:
-        """Let deadlines pass; some may be left where there are many: ask `next_deadline_ms` again."""
+        """Handle deadlines that have passed. Where there are many, some stay: call `next_deadline_ms` again."""
         turn = self._turn(now)
         for key in islice(self._timers.due(now.steady_ms), DEADLINES_PER_TICK_MAX):
             if key.kind is TimerKind.EXPIRY:
@@ -234,7 +234,7 @@ class GroupShard:
         return self._decision(turn)
 
     def _expire(self, turn: Turn) -> None:
-        """End offsets and groups whose retention is over; where there are many, go on with a later tick."""
+        """Expire offsets and groups whose retention is over; where there are many, continue in a later tick."""
         if not self._to_expire:
             self._to_expire = list(dict.fromkeys((*self._groups, *self._offsets.group_ids())))
         left = OFFSETS_PER_EXPIRY
@@ -257,7 +257,7 @@ class GroupShard:
             self._loading[bytes(key)] = bytes(value)
 
     def load_complete(self, now: Now) -> Iterator[None]:
-        """Decode the replayed log, a record a step, and give every member it names a fresh session.
+        """Decode the replayed log, one record a step, and begin a new session for each of its members.
 
         The shard is loaded once the iterator has ended. Raises Corrupt for a record that cannot be read.
         """
@@ -313,7 +313,7 @@ class GroupShard:
         if request.generation_id != group.generation_id:
             return ErrorCode.illegal_generation
         if group.state is GroupState.COMPLETING_REBALANCE:
-            # It knows the new generation but not yet its part in it.
+            # The member knows the new generation, but not yet its assignment.
             return ErrorCode.rebalance_in_progress
         return OK
 
@@ -341,13 +341,13 @@ class GroupShard:
         return Turn(self._settings, self._timers, self._entropy, now)
 
     def _decision(self, turn: Turn) -> GroupDecision:
-        """Return what the turn decided, or its refusal where its records do not fit into one batch."""
+        """Return the turn's decision, or a refusal where its records do not fit into one batch."""
         if turn.records and records_bytes(turn.records) > self.batch_bytes_max:
             self._refuse(turn)
         return turn.decision()
 
     def _refuse(self, turn: Turn) -> None:
-        """Fail a turn whose records are too large; a generation whose assignment is lost is formed again.
+        """Fail a turn whose records are too large; a group that loses its assignment rebalances.
 
         Kafka: `RecordTooLargeException`, answered as UNKNOWN_SERVER_ERROR.
         """
@@ -367,7 +367,7 @@ class GroupShard:
         assert self._loading is None, "asked while loading"
 
     def _drop_if_nothing(self, turn: Turn, group: Group) -> None:
-        """Forget a group without members, without pending ids and without records."""
+        """Drop a group without members, pending ids and records."""
         if (
             group.state is GroupState.EMPTY
             and not group.pending

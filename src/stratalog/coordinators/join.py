@@ -80,7 +80,7 @@ def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: An
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.joined_meanwhile = True
     group.add(member, request.protocol_type)
-    # It cannot send heartbeats before it knows its id, and a client that gave up and asked again leaves a member
+    # A member cannot send heartbeats before it knows its id. A client that gave up and tried again leaves a member
     # behind: so a new one is kept only this long, and asks again if it still runs.
     turn.keep_waiting(group, member_id, turn.settings.new_member_join_timeout_ms)
     prepare_or_complete(turn, group, f"member {member_id} joined")
@@ -98,14 +98,14 @@ def _join_again(turn: Turn, group: Group, member: Member, request: JoinGroup, to
         case GroupState.EMPTY | GroupState.DEAD:
             raise AssertionError(f"{group.group_id}: {member.member_id} in {group.state}")
         case _:
-            # A leader that joins again wants a rebalance even where it says nothing new: topics may have changed.
+            # A leader that joins again starts a rebalance even without a change: topics may have changed.
             _update(turn, group, member, request, token)
             what = "leader" if leads else "member"
             prepare_or_complete(turn, group, f"{what} {member.member_id} joined again")
 
 
 def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token: Any) -> None:
-    """Park a JoinGroup of a member; one that it had sent before is answered as overtaken."""
+    """Park a JoinGroup of a member; answer its earlier one as outdated."""
     overtaken = JoinGroupAnswer(ErrorCode.rebalance_in_progress, member.member_id)
     answer_join(turn, group, member, overtaken)
     group.update(
@@ -118,7 +118,7 @@ def _update(turn: Turn, group: Group, member: Member, request: JoinGroup, token:
 
 
 def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
-    """Give a static member that returns without its id a new one, and fence users of the old one.
+    """Give a returning static member without an id a new id, and fence users of the old one.
 
     In a stable group that keeps its protocol, the member takes over its old assignment, without a rebalance.
     """
@@ -139,7 +139,7 @@ def _replace(turn: Turn, group: Group, request: JoinGroup, member_id: str, token
             turn.persist(group, {one.member_id: one.assignment for one in group.members.values()})
             turn.answer(token, _returned_answer(group, member, old_leader))
         case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
-            # In the latter the leader may have received the old id already, and would assign to that.
+            # In CompletingRebalance the leader may have received the old id already, and would assign to it.
             prepare(turn, group, f"static member {instance_id} came back as {member_id}")
         case _:
             complete_if_joined(turn, group)

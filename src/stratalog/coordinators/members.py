@@ -33,7 +33,7 @@ from stratalog.errors import ErrorCode
 
 
 def sync(turn: Turn, group: Group, request: SyncGroup, token: Any) -> None:
-    """Answer or park one SyncGroup; the leader's brings the assignment for all and is what gets written."""
+    """Answer or park one SyncGroup; the leader's has the assignments of all members, which become records."""
     error = _check_sync(group, request)
     if error is not OK:
         turn.answer(token, SyncGroupAnswer(error))
@@ -83,7 +83,7 @@ def _assigned(group: Group, assignment: bytes) -> SyncGroupAnswer:
 
 
 def heartbeat(turn: Turn, group: Group, request: Heartbeat, token: Any) -> None:
-    """Prolong a member's session; the answer says when to join again."""
+    """Extend a member's session; REBALANCE_IN_PROGRESS in the answer means: join again."""
     error = group.check_member(request.member_id, request.group_instance_id)
     if error is OK and request.generation_id != group.generation_id:
         error = ErrorCode.illegal_generation

@@ -62,7 +62,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupAnswer:
-    """`members` is filled for the leader only; `skip_assignment` tells it to assign nothing (KIP-814)."""
+    """`members` is filled for the leader only; with `skip_assignment` the leader assigns nothing (KIP-814)."""
 
     error: ErrorCode
     member_id: str
@@ -80,7 +80,7 @@ class JoinGroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader assigned to one member; the bytes are the client's affair."""
+    """What the leader assigned to one member; only clients interpret the bytes."""
 
     member_id: str
     assignment: bytes
@@ -101,7 +101,7 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupAnswer:
-    """A member's assignment in the generation it asked about."""
+    """A member's assignment in the generation of its request."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -115,7 +115,7 @@ class SyncGroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Heartbeat: the member is alive and asks whether its generation still is."""
+    """Heartbeat: the member is alive, and checks whether its generation is current."""
 
     group_id: str
     generation_id: int
@@ -173,7 +173,7 @@ class LeaveGroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CommitPartition:
-    """One offset to keep: that of the next record to read."""
+    """One offset to commit: that of the next record to read."""
 
     index: int
     offset: int
@@ -216,7 +216,7 @@ class CommittedPartition:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTopic:
-    """As the request's topic."""
+    """The results for one topic of the request."""
 
     name: str
     topic_id: UUID
@@ -225,7 +225,7 @@ class CommittedTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitAnswer:
-    """In the request's order. An error of the whole request stands on every partition."""
+    """Results in the request's order. An error of the whole request is repeated for every partition."""
 
     topics: tuple[CommittedTopic, ...]
 
@@ -256,7 +256,9 @@ class FetchTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """OffsetFetch for one group; `topics` None is all. With `require_stable` undecided transactions hide offsets."""
+    """OffsetFetch for one group; `topics` None is all. With `require_stable`, the answer hides offsets of undecided
+    transactions.
+    """
 
     group_id: str
     topics: tuple[FetchTopic, ...] | None = None
@@ -265,7 +267,7 @@ class OffsetFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """A committed offset, or -1 where there is none."""
+    """A committed offset, or -1 without one."""
 
     index: int
     offset: int
@@ -276,7 +278,7 @@ class FetchedOffset:
 
 @dataclass(frozen=True, slots=True)
 class FetchedTopic:
-    """As asked, or as committed where all were asked for."""
+    """The offsets of one topic, requested or (for a request of all) committed."""
 
     name: str
     topic_id: UUID
@@ -332,7 +334,7 @@ class OffsetDeleteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """`metadata` is empty unless the group is Stable, as are all assignments before."""
+    """`metadata` and assignments are empty unless the group is Stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -378,7 +380,7 @@ OffsetRecord = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Rebalanced:
-    """News for people: a group has a new generation of `members`, because of what began its rebalance."""
+    """Event for the log: a group formed a new generation of `members`; `reason` began the rebalance."""
 
     group_id: str
     generation_id: int
@@ -388,7 +390,7 @@ class Rebalanced:
 
 @dataclass(frozen=True, slots=True)
 class MemberExpired:
-    """News for people: a member was taken out that did not do what it must in time."""
+    """Event for the log: a member was removed because it missed a deadline."""
 
     group_id: str
     member_id: str
@@ -400,7 +402,7 @@ News = Rebalanced | MemberExpired
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer of a decision about groups: answers to requests, this one and earlier ones, and news for people.
+    """The answer of a decision about groups: answers to this and earlier requests, and events for the log.
 
     A token stands for a request; tokens are the caller's.
     """

@@ -57,7 +57,7 @@ class Offsets:
     def commit(
         self, request: OffsetCommit, wall_ms: int
     ) -> tuple[list[OffsetRecord], OffsetCommitAnswer]:
-        """Records for the offsets that can be kept, and each one's fate."""
+        """Return records for the accepted offsets, and the result of each offset."""
         expire_ms = wall_ms + request.retention_ms if request.retention_ms >= 0 else NO_TIMESTAMP
         records: list[OffsetRecord] = []
         topics = []
@@ -87,7 +87,7 @@ class Offsets:
     def fetch(
         self, group_id: str, topics: tuple[FetchTopic, ...] | None
     ) -> tuple[FetchedTopic, ...]:
-        """Return what is committed, -1 for what is not; all that is committed for topics None.
+        """Return committed offsets, -1 for a partition without one; topics None means all committed offsets.
 
         An offset that belongs to an earlier topic of that name counts as none.
         """
@@ -109,7 +109,7 @@ class Offsets:
         )
 
     def forget(self, group_id: str, is_gone: Callable[[str, UUID], bool]) -> list[OffsetRecord]:
-        """Return tombstones for a group's offsets of topics (name, id) that are gone."""
+        """Return tombstones for a group's offsets of deleted topics (name, id)."""
         return [
             offset_tombstone(group_id, topic, partition)
             for topic, partition, kept in self.of_group(group_id)
@@ -117,7 +117,7 @@ class Offsets:
         ]
 
     def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
-        """Apply one committed record: the offset kept from now on, or None for its end."""
+        """Apply one committed record: the new offset, or None for its deletion."""
         if kept is not None:
             self._kept.setdefault(group_id, {}).setdefault(topic, {})[partition] = kept
             return
@@ -144,7 +144,7 @@ def refused(topics: Iterable[CommitTopic], error: ErrorCode) -> OffsetCommitAnsw
 
 
 def java_length(text: str) -> int:
-    """Return UTF-16 code units, in which Kafka counts `offset.metadata.max.bytes`."""
+    """Return the length in UTF-16 code units, in which Kafka counts `offset.metadata.max.bytes`."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

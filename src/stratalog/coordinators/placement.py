@@ -5,7 +5,7 @@ In: an id. Out: a partition index. It never knows the partition's leader.
 
 
 def partition_for(key: str, count: int) -> int:
-    """Return index, of `count` partitions, for a group id or transactional id.
+    """Return the index, of `count` partitions, for a group id or transactional id.
 
     Kafka: `Utils.abs(key.hashCode()) % count`, with Java's hash over UTF-16 code units.
     """

@@ -1,4 +1,4 @@
-"""Rebalance: gather members, name a leader, wait for its assignment.
+"""Rebalance: collect members, choose a leader, wait for the leader's assignment.
 
 In: a group, after a change of its members, or a deadline that has passed. Out: answers to parked requests and
 records, through the `Turn`. It never reads a request: `join.py` and `members.py` do.
@@ -6,7 +6,7 @@ records, through the `Turn`. It never reads a request: `join.py` and `members.py
 The phases (KIP-62, KIP-134; Kafka: `GroupMetadataManager`): `prepare` opens the join phase. It ends when every member
 has joined, or when the longest rebalance timeout of any member is over. Members that have not joined by then are
 removed, unless static. A group that was empty waits `group.initial.rebalance.delay.ms`, and again while members keep
-arriving, up to the rebalance timeout. Then the members have that long to ask for their assignment.
+arriving, up to the rebalance timeout. Then the members have the same time to send SyncGroup.
 """
 
 from stratalog.coordinators.group import Group, Member
@@ -22,7 +22,7 @@ from stratalog.errors import ErrorCode
 
 CAN_PREPARE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 POSTPONE_MS_MIN = 1_000
-"""A client may ask for no rebalance timeout at all, which must not become a busy loop."""
+"""Shortest rebalance timeout: a client may request none at all, which must not become a busy loop."""
 
 
 def prepare_or_complete(turn: Turn, group: Group, reason: str) -> None:
@@ -59,7 +59,7 @@ def prepare(turn: Turn, group: Group, reason: str) -> None:
 
 
 def complete_if_joined(turn: Turn, group: Group) -> None:
-    """End the join phase if no member is missing; the initial delay passes in any case."""
+    """End the join phase if no member is missing; an initial delay always runs to its end."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
@@ -78,7 +78,7 @@ def complete_join(turn: Turn, group: Group) -> None:
             why = "it did not join again in time"
             turn.news.append(MemberExpired(group.group_id, member.member_id, why))
     if not group.elect_leader() and group.members:
-        # Only static members are left and none has joined: wait until their sessions end, or they come back.
+        # Only static members remain and none has joined: wait until their sessions end, or they return.
         delay_ms = max(group.rebalance_timeout_ms(), POSTPONE_MS_MIN)
         turn.set_timer(TimerKind.JOIN, group, delay_ms)
         return
@@ -125,9 +125,9 @@ def answer_sync(turn: Turn, member: Member, answer: SyncGroupAnswer) -> None:
 
 
 def drop(turn: Turn, group: Group, member: Member) -> None:
-    """Take a member out and release its parked requests; what that means for the group is the caller's next step.
+    """Remove a member and answer its parked requests; the caller then handles the group's change.
 
-    UNKNOWN_MEMBER_ID makes a client that is still there join as a new member.
+    UNKNOWN_MEMBER_ID makes a client that still runs join as a new member.
     """
     unknown = ErrorCode.unknown_member_id
     answer_join(turn, group, member, JoinGroupAnswer(unknown, ""))
@@ -137,7 +137,7 @@ def drop(turn: Turn, group: Group, member: Member) -> None:
 
 
 def on_join_deadline(turn: Turn, group: Group) -> None:
-    """The join phase's time is over; the initial delay is extended if members came during it."""
+    """End the join phase after its time; extend an initial delay during which members came."""
     assert group.state is GroupState.PREPARING_REBALANCE, group
     starting = group.previous_state is GroupState.EMPTY
     if starting and group.joined_meanwhile and group.initial_remaining_ms > 0:
@@ -151,7 +151,7 @@ def on_join_deadline(turn: Turn, group: Group) -> None:
 
 
 def on_sync_deadline(turn: Turn, group: Group) -> None:
-    """Members that never asked for their assignment are out (KAFKA-12890)."""
+    """Remove members that never sent SyncGroup (KAFKA-12890)."""
     if group.unsynced and group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
         for member_id in sorted(group.unsynced):
             drop(turn, group, group.members[member_id])

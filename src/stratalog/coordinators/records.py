@@ -74,9 +74,9 @@ def new_group_record(group_id: str, now_ms: int) -> OffsetRecord:
 
 
 def group_of(group_id: str, value: GroupMetadataValue) -> Group:
-    """Return the group as it was written: Stable, or Empty without members.
+    """Return the group of a record: Stable, or Empty without members.
 
-    It supports only the protocol chosen then.
+    Its members support only the protocol chosen then.
     """
     state = GroupState.STABLE if value.members else GroupState.EMPTY
     group = Group(
@@ -112,12 +112,12 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
 
 
 def group_tombstone(group_id: str) -> OffsetRecord:
-    """Return the end of a group; its offsets have their own."""
+    """Return the tombstone of a group; its offsets have their own."""
     return encode_key(GroupMetadataKey(group=group_id)), None
 
 
 def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -> OffsetRecord:
-    """Return one committed offset."""
+    """Return the record of one committed offset."""
     value = OffsetCommitValue(
         offset=kept.offset,
         leader_epoch=kept.leader_epoch,
@@ -131,7 +131,7 @@ def offset_record(group_id: str, topic: str, partition: int, kept: KeptOffset) -
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> OffsetRecord:
-    """Return the end of one committed offset."""
+    """Return the tombstone of one committed offset."""
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
 
 

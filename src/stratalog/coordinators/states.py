@@ -45,4 +45,4 @@ TRANSITIONS: dict[GroupState, dict[GroupState, str]] = {
     },
     GroupState.DEAD: {},
 }
-"""From -> to -> why."""
+"""From -> to -> reason."""

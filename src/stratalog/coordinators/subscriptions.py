@@ -1,7 +1,7 @@
 """Read the topics of a consumer's subscription.
 
 In: a member's metadata for the chosen protocol (version int16, topics, then fields that later versions added). Out:
-topic names, or None for bytes that cannot be read. It never reads the other fields: they are between consumers.
+topic names, or None for bytes that cannot be read. It never reads the other fields, which only consumers use.
 
 Kafka: `ConsumerProtocolSubscription`, `ClassicGroup.computeSubscribedTopics`.
 """
@@ -17,7 +17,7 @@ _VERSION_BYTES: Final = 2
 _COUNT: Final = Struct(">i")
 
 CONSUMER = "consumer"
-"""The protocol type of groups whose members tell their subscription."""
+"""The protocol type of groups whose members send subscriptions."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:

@@ -5,7 +5,7 @@ function.
 
 Most deadlines move back long before they pass: every heartbeat moves one. So moving back costs one dictionary write.
 The heap keeps the old time; when that comes up, the key returns to the heap with its new time. Invariants: a live key
-has exactly one queued entry that counts, no later than its deadline; other entries are dropped as they come up.
+has exactly one valid entry in the heap, no later than its deadline; `due` drops other entries as they come up.
 """
 
 from collections.abc import Hashable, Iterator
@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Timers(Generic[K]):
-    """Keys with a deadline in ms. Those of one millisecond come up in the order in which they were queued."""
+    """Keys with a deadline in ms. Keys of the same millisecond are due in the order of queueing."""
 
     def __init__(self) -> None:
         self._deadlines: dict[K, int] = {}
@@ -51,7 +51,7 @@ class Timers(Generic[K]):
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Take out and give each key whose deadline is `now_ms` or before; the caller may set and cancel meanwhile."""
+        """Remove and yield each key whose deadline is `now_ms` or before; the caller may set and cancel meanwhile."""
         while (first := self.next_ms()) is not None and first <= now_ms:
             key = heappop(self._heap)[2]
             deadline_ms = self._deadlines[key]
@@ -68,6 +68,6 @@ class Timers(Generic[K]):
         self._tidy()
 
     def _tidy(self) -> None:
-        """Keep entries that do not count from outnumbering those that do (members that come and go)."""
+        """Rebuild the heap where invalid entries outnumber valid ones (members that come and go)."""
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self._queued):
             self._heap = sorted((*at, key) for key, at in self._queued.items())

@@ -29,11 +29,11 @@ class GroupSettings:
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     new_member_join_timeout_ms: int = 300_000
-    """A constant in Kafka: how long a new member may be kept waiting for its first answer."""
+    """How long a new member may wait for its first answer (a constant in Kafka)."""
 
 
 class TimerKind(Enum):
-    """What there are deadlines for."""
+    """The kinds of deadlines."""
 
     JOIN = "join"
     SYNC = "sync"
@@ -42,7 +42,7 @@ class TimerKind(Enum):
 
 
 class TimerKey(NamedTuple):
-    """`member_id` is "" but for sessions, `group_id` for the expiry of offsets, which is the shard's."""
+    """`member_id` is "" except for sessions; `group_id` is "" for the expiry of offsets, which is the shard's."""
 
     kind: TimerKind
     group_id: str
@@ -51,7 +51,7 @@ class TimerKey(NamedTuple):
 
 @dataclass(slots=True)
 class Turn:
-    """One call: `records` and `answers` collect what it decides."""
+    """One call: `records` and `answers` collect its decisions."""
 
     settings: GroupSettings
     timers: Timers[TimerKey]
@@ -66,7 +66,7 @@ class Turn:
         self.answers.append((token, answer))
 
     def persist(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Write the group as it is now, with these assignments by member id."""
+        """Add a record of the group's present state, with these assignments by member id."""
         self.records.append(group_record(group, assignments))
 
     def set_timer(self, kind: TimerKind, group: Group, delay_ms: int) -> None:
@@ -80,7 +80,7 @@ class Turn:
         self.keep_waiting(group, member.member_id, member.session_timeout_ms)
 
     def keep_waiting(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Let a member or pending id be for `timeout_ms`."""
+        """Let a member or pending id wait for `timeout_ms`."""
         self.timers.set(
             TimerKey(TimerKind.SESSION, group.group_id, member_id), self.now.steady_ms + timeout_ms
         )
@@ -89,14 +89,14 @@ class Turn:
         self.timers.cancel(TimerKey(TimerKind.SESSION, group.group_id, member_id))
 
     def decision(self) -> GroupDecision:
-        """Return all that was decided."""
+        """Return the call's decision."""
         return Decision(tuple(self.records), Outcome(tuple(self.answers), tuple(self.news)))
 
 
 _RECORD_BYTES: Final = 32
-"""What a batch adds to a record's key and value, at most."""
+"""Most bytes that a batch adds to a record's key and value."""
 
 
 def records_bytes(records: Sequence[OffsetRecord]) -> int:
-    """Return the size of records in a batch, at most."""
+    """Return the largest size that these records can have in a batch."""
     return sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in records)

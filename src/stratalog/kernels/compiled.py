@@ -7,8 +7,8 @@ Everything numba compiles is in this one file, because numba's cache looks only 
 to see whether it changed. Signatures are explicit: declaring a kernel loads it from the cache or compiles it, and
 no call ever does. Formats: Kafka's DefaultRecordBatch and DefaultRecord.
 
-A record's fields are found and what they hold is copied to its column at once (`read_rows`), while it is in the
-processor's cache: to note first where everything lies, and to copy then, takes half as long again.
+`read_rows` finds a record's fields and copies them to their columns at once, while they are in the processor's cache.
+Noting all positions first and copying later takes half as long again.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from stratalog.kernels.cache import choose_cache_directory
 
 choose_cache_directory(Path(__file__).parent)
 
-from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - its cache is chosen
+from numba import njit, types  # type: ignore[import-untyped]  # noqa: E402 - after the choice of its cache
 from numba.core import cgutils  # type: ignore[import-untyped]  # noqa: E402
 from numba.extending import intrinsic  # type: ignore[import-untyped]  # noqa: E402
 
@@ -28,19 +28,19 @@ ATTRIBUTES, PRODUCER_ID, CRC, START, END = range(7, 12)
 """START and END bound the records inside the payload; `scan` sets them for uncompressed batches."""
 TABLE_COLUMNS = 12
 
-# Slots of the state of `read_rows`: where it stands, what it found, what it is to stop at and what it is to take.
+# Slots of the state of `read_rows`: position, results, end, and the filter.
 BATCH, RECORD, CURSOR, PREVIOUS_DELTA, ROWS, BYTES, HEADERS, STATUS, WANTED = range(9)
 BEGIN, STOP, MAX_ROWS, MAX_BYTES, WITH_KEYS, WITH_VALUES, WITH_HEADERS = range(9, 16)
 NULLS, NEEDED = 16, 20
-"""From here on, of each column that has some: nulls; bytes that it must have room for."""
+"""From here on, two slots for each column of bytes: nulls; bytes that it needs room for."""
 SINCE, LATEST = 24, 25
-"""The least and the largest timestamp (epoch ms) of records that are taken."""
+"""The least and the largest timestamp (epoch ms) of records that become rows."""
 STATE_SLOTS = 26
 
 KEYS, VALUES, NAMES, TEXTS = range(4)
 """Columns of bytes: of records, and of their headers."""
 LISTS = 2
-"""The headers of a record, where nulls are counted and noted: names are never null."""
+"""A record's headers as a column, for counting nulls: header names are never null."""
 
 # Rows of the matrices that `read_rows` fills, a column for each record; ends have a 0 before the first.
 OFFSET, TIMESTAMP = range(2)
@@ -48,9 +48,9 @@ TIMESTAMP_TYPE, KEY_ENDS, VALUE_ENDS, HEADER_ENDS = range(4)
 LONGS, INTS, BITS, ENDS = 2, 4, 3, 2
 
 SLACK = 32
-"""Bytes that `read_rows` may write behind what it copies."""
+"""Bytes that `read_rows` may write past a copied field."""
 
-# Slots of the state of `sift`: offsets, what is allowed, and how many transactions wait or are open.
+# Slots of the state of `sift`: offsets, allowed exceptions, and the numbers of waiting and open transactions.
 NEXT, FIRST, UNTIL, FOLLOWS, GAPS, WAITING, OPEN, OLDEST, YOUNGEST = range(9)
 """OLDEST and YOUNGEST: as SINCE and LATEST."""
 SIFT_SLOTS = 9
@@ -76,8 +76,8 @@ _table = types.Array(types.int64, 2, "C")
 _matrix = types.Array(types.int32, 2, "C")
 _varint = types.UniTuple(types.int64, 2)
 
-# Nothing here makes an array, so `_nrt` (reference counts of arrays) is off. With it every inlined function that
-# looks at an array counts up and down, atomically, and finding a record's fields took three times as long.
+# No kernel creates an array, so `_nrt` (reference counts of arrays) is off. With it every inlined function that reads
+# an array counts up and down, atomically, and finding a record's fields took three times as long.
 _INLINED: Any = njit(inline="always", _nrt=False)
 
 
@@ -97,7 +97,7 @@ def _big_endian(data: Any, position: int, size: int) -> int:
 
 @njit(_varint(_bytes_in, types.int64, types.int64), cache=True, _nrt=False)  # type: ignore[untyped-decorator]
 def _read_long_varint(data: Any, position: int, end: int) -> tuple[int, int]:
-    """As `_read_varint`, of any length."""
+    """Read as `_read_varint`, for any length."""
     raw = types.uint64(0)
     shift = types.uint64(0)
     while position < end:
@@ -118,7 +118,7 @@ def _read_long_varint(data: Any, position: int, end: int) -> tuple[int, int]:
 def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
     """Return a zigzag varint at `position` and the position behind it; -1 for the latter where it does not end in time.
 
-    Nearly all have one byte or two; an unsigned index spares a look at whether it counts from the end.
+    Nearly all varints have one or two bytes. An unsigned index avoids a check for negative indexes.
     """
     if position + 2 <= end:
         first = types.int64(data[types.uint64(position)])
@@ -135,8 +135,8 @@ def _read_varint(data: Any, position: int, end: int) -> tuple[int, int]:
 def scan(data: Any, position: int, table: Any) -> tuple[int, int, int]:
     """Fill `table` with the whole batches from `position` on.
 
-    Returns (batches, position behind the last whole one, status). DONE: the input ended, perhaps inside a batch;
-    FULL: the table did; BAD_BATCH: what lies at the position is no batch of format v2.
+    Returns (batches, position behind the last whole one, status). DONE: the input ended, perhaps inside a batch; FULL:
+    the table did; BAD_BATCH: the bytes at the position are no batch of format v2.
     """
     found = 0
     length = data.shape[0]
@@ -203,7 +203,7 @@ def _find_fields(
 
 @_kernel(types.int64(_bytes_in, types.int64, types.int64))
 def _marker_type(data: Any, position: int, end: int) -> int:
-    """Return what the control record there says: 0 (abort), 1 (commit) or another type; -1 where it makes no sense."""
+    """Return the type of the control record there: 0 (abort), 1 (commit) or another one; -1 for a malformed record."""
     status, _, _, _, key, key_size, _, _, _, _ = _find_fields(data, position, end)
     if status != DONE or key_size < 4:
         return -1
@@ -212,10 +212,11 @@ def _marker_type(data: Any, position: int, end: int) -> int:
 
 @_kernel(types.int64(_table, _i64, types.int64, types.int64))
 def _place_open(transactions: Any, state: Any, producer: int, last_offset: int) -> int:
-    """Open the aborted transactions that begin up to `last_offset`; returns the producer's place among the open, or -1.
+    """Open the aborted transactions that begin up to `last_offset`; return the producer's place among the open ones, or
+    -1.
 
-    `transactions` has a row for each in the order of first offsets: producer, first offset, and, for as many rows as
-    there are open ones, the producer of one.
+    `transactions` has a row for each in the order of first offsets: producer, first offset. Its third column lists the
+    producers of open transactions, from the first row on.
     """
     while state[WAITING] < transactions.shape[0] and transactions[state[WAITING], 1] <= last_offset:
         is_open = False
@@ -235,10 +236,10 @@ def _place_open(transactions: Any, state: Any, producer: int, last_offset: int) 
 def sift(
     data: Any, table: Any, begin: int, found: int, transactions: Any, state: Any
 ) -> tuple[int, int]:
-    """Look at the batches [begin, found) of `table`: which count, and whether their offsets follow each other.
+    """Check the batches [begin, found) of `table`: which ones count, and whether their offsets are consecutive.
 
-    A batch that does not count is left without records. Returns where it stopped and why: SIFTED is the end, ENOUGH
-    what lies behind the wanted offsets, all else is wrong.
+    A batch that does not count becomes a batch without records. Return the stop and its reason: SIFTED at the end,
+    ENOUGH behind the requested offsets; any other one is an error.
     """
     for index in range(begin, found):
         row = table[index]
@@ -255,7 +256,7 @@ def sift(
         state[NEXT] = max(state[NEXT], last + 1)
         codec = row[ATTRIBUTES] & 0x07
         counts = last >= state[FIRST] and base < state[UNTIL] and row[COUNT] > 0
-        # The header has the largest timestamp; the least is known only where all records have that one.
+        # The header has only the largest timestamp; that is also the least where all records have the same one.
         counts &= row[MAX_TIMESTAMP] >= state[OLDEST]
         if row[ATTRIBUTES] & _LOG_APPEND_TIME:
             counts &= row[MAX_TIMESTAMP] <= state[YOUNGEST]
@@ -281,7 +282,9 @@ def sift(
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy(_typing: Any, out: Any, _target: Any, data: Any, _source: Any, _size: Any) -> Any:
-    """Memcpy between two byte arrays: a loop over bytes runs at 0.7 GB/s, for its checks keep it from vectors."""
+    """Copy between two byte arrays with memcpy: a loop over bytes runs at 0.7 GB/s, because its checks prevent vector
+    code.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         out_array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -296,12 +299,12 @@ def _copy(_typing: Any, out: Any, _target: Any, data: Any, _source: Any, _size: 
 
 @_INLINED
 def _take(data: Any, start: int, size: int, out: Any, at: int, bits: Any, row: int) -> int:
-    """Copy one row's bytes into `out`, which has SLACK bytes more than they take; returns 1 for a null, else 0."""
+    """Copy one row's bytes into `out`, which has SLACK more bytes; return 1 for a null, else 0."""
     if size < 0:
         bits[types.uint64(row >> 3)] &= types.uint8(0xFF ^ (1 << (row & 7)))
         return types.int64(1)
     if size <= SLACK and start <= data.shape[0] - SLACK:
-        # One move, whatever the size: what is too much is written over by the next.
+        # One move of a fixed size: the next row overwrites surplus bytes.
         _copy(out, at, data, start, types.int64(SLACK))
     else:
         _copy(out, at, data, start, size)
@@ -325,7 +328,7 @@ def _take_headers(
     names: Any,
     texts: Any,
 ) -> int:
-    """Take the `count` headers that end a record; returns a status, and takes none where that is not DONE."""
+    """Copy the `count` headers at the end of a record; return a status, and copy none unless that is DONE."""
     first, found, nulls = state[HEADERS], state[HEADERS], types.int64(0)
     name_at, text_at = types.int64(ends[0, first]), types.int64(ends[1, first])
     most = end - position + SLACK
@@ -361,7 +364,9 @@ def _take_headers(
 
 @_INLINED
 def _is_full(state: Any, rows: int, taken: int, count: int, ends: Any) -> int:
-    """FULL where a row with so many headers does not go with those before, MORE_HEADERS where not even alone."""
+    """Return FULL where a row with this many headers does not fit after the others, MORE_HEADERS where not even
+    alone.
+    """
     if rows > 0 and (rows >= state[MAX_ROWS] or taken > state[MAX_BYTES]):
         return types.int64(FULL)
     if state[HEADERS] + count >= ends.shape[1]:
@@ -372,7 +377,7 @@ def _is_full(state: Any, rows: int, taken: int, count: int, ends: Any) -> int:
 
 @_INLINED
 def _has_room(state: Any, key_end: int, keys: Any, value_end: int, values: Any) -> int:
-    """MORE_ROOM, and how much, where a key and a value that would end there do not fit."""
+    """Return MORE_ROOM, with the needed size in the state, where a key and a value would not fit."""
     if key_end + SLACK > keys.shape[0] or value_end + SLACK > values.shape[0]:
         state[NEEDED + KEYS], state[NEEDED + VALUES] = key_end + SLACK, value_end + SLACK
         return types.int64(MORE_ROOM)
@@ -407,7 +412,7 @@ def _put_numbers(
 
 @_INLINED
 def _put_headers(state: Any, count: int, ints: Any, bits: Any, row: int) -> None:
-    """Note where a row's headers end; one without any has a null."""
+    """Note the end of a row's headers; a row without headers has a null."""
     ints[HEADER_ENDS, row + 1] = state[HEADERS]
     if count == 0:
         bits[LISTS, row >> 3] &= types.uint8(0xFF ^ (1 << (row & 7)))

@@ -29,16 +29,16 @@ from stratalog.wire.records import Record, build_batch
 __all__ = ["Decoder", "Missing", "warm"]
 
 MAX_PAYLOAD = 256 << 20
-"""Decompressed bytes of one batch that are still believed."""
+"""Most decompressed bytes of one batch; a larger size counts as damage."""
 ROOM_BYTES, ROOM_KEPT_BYTES = 1 << 20, 16 << 20
-"""Room in which compressed batches are restored side by side, again and again. A larger batch makes it larger, and one
-too large for that gets room of its own.
+"""Size of the reused buffer in which compressed batches are decompressed side by side. A larger batch enlarges the
+buffer; one beyond its limit gets a separate buffer.
 """
 
 _AT_ONCE_BYTES = 256 << 10
-"""Restored side by side before they become rows: what a core's own cache holds beside the rows."""
+"""Bytes decompressed before they become rows: as many as fit into a core's cache beside the rows."""
 _TABLE_ROWS = 4096
-_CRC_FROM = 21  # a batch's checksum covers what follows it
+_CRC_FROM = 21  # a batch's checksum covers the bytes after this position
 _CODEC = 0x07
 
 
@@ -58,9 +58,9 @@ class Decoder:
         *,
         unreadable: Callable[[str, int], None] | None = None,
     ) -> None:
-        """`unreadable` receives why a batch that a producer wrote cannot be read, and how many of its records.
+        """`unreadable` receives the reason why a producer's batch cannot be read, and the number of its lost records.
 
-        Records before the fault are kept, those from it on left out. Without `unreadable`: Corrupt.
+        Records before the fault stay; the fault and later records are left out. Without `unreadable`: Corrupt.
         """
         self.end = end
         self.next_offset = first
@@ -73,7 +73,7 @@ class Decoder:
         self._room = np.empty(ROOM_BYTES, dtype=np.uint8)
         self._room_view = self._room.data
         self._used = 0
-        self._largest = 0  # room that the batch before took: likely what the next one takes
+        self._largest = 0  # size of the previous batch, and probably of the next one
 
     def decode(
         self,
@@ -86,9 +86,9 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode the whole batches at the front of `data`; a part of one at its end is left alone.
 
-        `name` is what an error calls the place. `gaps` allows offsets to be absent between batches. `checked`: the
-        caller has held the bytes against a checksum of its own. `aborted` is (producer id, first offset) of aborted
-        transactions in order, as a Fetch response or a segment lists them. Raises Corrupt, Missing.
+        `name` names the place in errors. `gaps` permits missing offsets between batches. `checked`: the caller has
+        checked the bytes against its own checksum. `aborted` is (producer id, first offset) of aborted transactions in
+        order, as a Fetch response or a segment lists them. Raises Corrupt, Missing.
         """
         view = memoryview(data)
         payload = (
@@ -99,7 +99,7 @@ class Decoder:
         state[compiled.FIRST] = state[compiled.NEXT] = self.next_offset
         state[compiled.UNTIL], state[compiled.GAPS] = self.end, gaps
         state[compiled.OLDEST], state[compiled.YOUNGEST] = self._times
-        state[compiled.FOLLOWS] = -1  # the first may begin before what is wanted
+        state[compiled.FOLLOWS] = -1  # the first batch may begin before the range
         transactions = _transactions(aborted)
         self.consumed = 0
         status = compiled.FULL
@@ -134,7 +134,7 @@ class Decoder:
         return index
 
     def _add(self, payload: Any, table: Any, first: int, name: str) -> Iterator[pa.RecordBatch]:
-        """Have the rows of these batches, the compressed ones restored."""
+        """Add the rows of these batches, after decompression where needed."""
         if not (table[:, compiled.ATTRIBUTES] & _CODEC).any():
             yield from self._rows.add(payload, table, first, self.end, name)
             return
@@ -161,7 +161,7 @@ class Decoder:
         self._used = 0
 
     def aim(self, first: int, end: int) -> None:
-        """Go on with another range of the partition; rows that wait keep waiting."""
+        """Continue with another range of the partition; collected rows stay."""
         self.next_offset = first
         self.end = end
 
@@ -170,7 +170,7 @@ class Decoder:
         return self._rows.flush()
 
     def _check(self, view: memoryview, table: Any, name: str) -> None:
-        """Hold the batches up to the end of what is wanted against their checksums."""
+        """Check the checksums of the batches up to the end of the range."""
         for row in table[:, [compiled.POSITION, compiled.SIZE, compiled.CRC, compiled.BASE_OFFSET]]:
             position, size, crc, base = row.tolist()
             if base >= self.end:
@@ -179,7 +179,7 @@ class Decoder:
                 raise Corrupt(f"{name}: batch at offset {base}: its checksum does not hold")
 
     def _wrong(self, why: int, row: Any, name: str) -> None:
-        """Raise what `sift` found, or leave the batch out where `unreadable` lets it."""
+        """Raise the error that `sift` found, or leave the batch out where `unreadable` permits."""
         base = int(row[compiled.BASE_OFFSET])
         if why == compiled.GAP:
             raise Missing(name, self.next_offset, min(base, self.end))
@@ -195,10 +195,10 @@ class Decoder:
         raise Corrupt(f"{name}: batch at offset {base}{what[why]}")
 
     def _restored(self, view: memoryview, table: Any, index: int, row: list[int], name: str) -> Any:
-        """Restore one compressed batch, `row` of the table, and note there where; returns in what.
+        """Decompress one batch, `row` of the table, and note its place there; return the buffer.
 
-        None where the room has too much of others in it. Bytes that cannot be restored are passed over, after a call
-        of `unreadable`.
+        None where the buffer has too little room left. A batch that cannot be decompressed is skipped, after a call of
+        `unreadable`.
         """
         used = self._used
         if used >= _AT_ONCE_BYTES:

@@ -7,7 +7,7 @@ from stratalog.errors import Corrupt
 
 
 class Missing(Corrupt):
-    """Offsets from `first` to before `found` are not where they should be."""
+    """Offsets [first, found) are missing."""
 
     def __init__(self, name: str, first: int, found: int) -> None:
         super().__init__(f"{name}: offsets {first} to {found - 1} are missing")

@@ -3,8 +3,8 @@
 In: payloads (uncompressed records) with the table of their batches. Out: Arrow record batches, each full or
 requested. It never decides which batches count: `decode.py` has done so.
 
-Rows keep no reference to their payload: their fields are copied to where Arrow will have them. Scratch arrays are
-made once and used for every batch.
+Rows keep no reference to their payload: their fields are copied to Arrow's buffers. Scratch arrays are made once and
+used for every batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ MAX_ROWS = 32768
 MAX_BYTES = 4 << 20
 
 _HEADERS_A_ROW = 4
-"""Room that is there before a record asks for more; an Arrow batch ends where its headers do not fit."""
+"""Initial room for headers; an Arrow batch ends where the next record's headers do not fit."""
 
 _LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -56,7 +56,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is the same for all rows: constants, columns, times, and the bounds of one Arrow batch.
+    """Properties of all rows: constants, columns, times, and the limits of one Arrow batch.
 
     A record larger than `max_bytes` makes an Arrow batch of its own.
     """
@@ -65,12 +65,12 @@ class Layout:
     partition: int
     columns: tuple[str, ...] = COLUMNS
     origin: str = ""
-    """Where the rows come from, for the column of that name."""
+    """The origin of the rows, for the column of that name."""
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
     since_ms: int | None = None
     until_ms: int | None = None
-    """Records older than the one (epoch ms), and not older than the other, become no rows."""
+    """Time range of rows: records older than the first (epoch ms), or not older than the second, are left out."""
 
     @property
     def times(self) -> tuple[int, int]:
@@ -85,12 +85,12 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 class Rows:
-    """Rows that wait for their Arrow batch."""
+    """Collected rows of the next Arrow batch."""
 
     def __init__(self, layout: Layout, unreadable: Callable[[str, int], None]) -> None:
-        """`unreadable` receives why a batch's records make no sense, and how many.
+        """`unreadable` receives the reason why records of a batch are malformed, and their number.
 
-        It raises, or these records are left out.
+        If it does not raise, these records are left out.
         """
         self._layout = layout
         self._unreadable = unreadable
@@ -129,7 +129,7 @@ class Rows:
         self._bytes: list[Any] = []
 
     def _begin(self) -> None:
-        """Have columns without rows."""
+        """Begin columns without rows."""
         rows, headers = self._layout.max_rows, self._headers_max
         self._longs = np.empty((compiled.LONGS, rows), dtype=np.int64)
         self._ints = np.empty((compiled.INTS, rows + 1), dtype=np.int32)
@@ -141,7 +141,7 @@ class Rows:
         self._bytes = [np.empty(size, dtype=np.uint8) for size in self._expected]
 
     def _make_headers(self, headers: int) -> None:
-        """Have room for so many headers, those that are there kept."""
+        """Make room for this many headers, and keep the present ones."""
         ends = np.empty((compiled.ENDS, headers + 1), dtype=np.int32)
         ends[:, : self._ends.shape[1]] = self._ends
         bits = np.full((headers + 7) // 8, 0xFF, dtype=np.uint8)
@@ -149,7 +149,7 @@ class Rows:
         self._ends, self._text_bits = ends, bits
 
     def _make_room(self) -> None:
-        """Have room for what the next row needs, and for some more."""
+        """Make room for the next row, and for some more."""
         for column, data in enumerate(self._bytes):
             needed = int(self._state[compiled.NEEDED + column])
             if needed > len(data):
@@ -159,9 +159,9 @@ class Rows:
     def add(
         self, payload: Any, table: Any, first: int, end: int, name: str
     ) -> Iterator[pa.RecordBatch]:
-        """Take the records of `table`'s batches with first <= offset < end; yields what got full meanwhile.
+        """Add the records of `table`'s batches with first <= offset < end; yield Arrow batches as they fill.
 
-        The payload is not needed any more afterwards. Raises what `unreadable` does; its reason has `name` and the
+        The caller may drop the payload afterwards. Raises the error of `unreadable`, whose reason has `name` and the
         offset.
         """
         state = self._state
@@ -192,19 +192,19 @@ class Rows:
                 state[compiled.RECORD] = 0
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield what waits, as at most one Arrow batch."""
+        """Yield the collected rows, as at most one Arrow batch."""
         rows = int(self._state[compiled.ROWS])
         if not rows:
             return
         made = [self._made(name, rows) for name in self._layout.columns]
         found = pa.RecordBatch.from_arrays(made, schema=self._schema)
-        # As much as this time is likely enough for the next, and not too much.
+        # The next batch probably needs as much room as this one.
         self._expected = [size + size // 8 + compiled.SLACK for size in self._sizes(rows)]
         self._end()
         yield found
 
     def _sizes(self, rows: int) -> list[int]:
-        """Return bytes in each of the columns of bytes."""
+        """Return the size of each column of bytes."""
         ends = self._ends[:, self._state[compiled.HEADERS]]
         keys, values = self._ints[compiled.KEY_ENDS : compiled.VALUE_ENDS + 1, rows]
         return [int(keys), int(values), *ends.tolist()]
@@ -230,7 +230,9 @@ class Rows:
                 return self._constants[name][:rows]
 
     def _headers(self, rows: int) -> pa.Array:
-        """list<struct<key, value>>; null where a record has none, as in Spark's Kafka source."""
+        """Return the headers as list<struct<key, value>>; null for a record without headers, as in Spark's Kafka
+        source.
+        """
         nulls = int(self._state[compiled.NULLS + compiled.LISTS])
         ends = self._ends[:, : self._state[compiled.HEADERS] + 1]
         keys = _as_text(self._column(pa.binary(), compiled.NAMES, self._text_bits, ends[0]))
@@ -253,7 +255,7 @@ class Rows:
 
 
 def _kept(array: Any, size: int) -> Any:
-    """Return the front of an array; alone where it is less than half, for what was made for more is not to live on."""
+    """Return the front of an array; as a copy where it is less than half, so that the large array can be freed."""
     front = array[:size]
     base = array if array.base is None else array.base
     return front if 2 * size >= base.shape[-1] else front.copy()

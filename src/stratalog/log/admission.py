@@ -1,7 +1,7 @@
 """Check batches before they get a place in the log.
 
-In: batch headers, a topic's settings, the active segment. Out: nothing, or a refusal; whether a new segment begins.
-It never opens records: it checks timestamps by the batch's first and largest.
+In: batch headers, a topic's settings, the active segment. Out: nothing, or a refusal; whether a new segment begins. It
+never decodes records: it checks timestamps by the batch's first and largest.
 """
 
 from crc32c import crc32c
@@ -63,14 +63,14 @@ def is_full(
 ) -> bool:
     """Return whether batches of `size` bytes in all must go to a new segment (Kafka: `LogSegment.shouldRoll`).
 
-    Time is the records' own, as long as they have one.
+    The age uses the records' timestamps, if they have any.
     """
     if segment.size + size > config.segment_bytes:
         return True
     index, time_index = segment.index, segment.time_index
     assert index is not None
     assert time_index is not None, "the active segment is indexed in memory"
-    # Every batch may bring one entry to each, and closing the segment one more to the time index.
+    # Every batch may add one entry to each index, and closing the segment one more to the time index.
     room = config.segment_index_bytes
     more = len(headers)
     if (len(index.offsets) + more) * 8 > room or (len(time_index.offsets) + more + 1) * 12 > room:
@@ -82,7 +82,7 @@ def is_full(
     )
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
-    # The exact jitter takes a hash: it is asked for where it may matter.
+    # The exact jitter needs a hash, so it is computed only where it may matter.
     least = config.segment_ms - config.segment_jitter_ms
     return waited > least and waited > config.segment_ms - _jitter_ms(segment, config)
 

@@ -1,4 +1,4 @@
-"""The closed segments of a log, as the archiver needs them.
+"""List the closed segments of a log for the archiver.
 
 In: a log and an offset. Out: segments with the paths of their files, leader epochs and producer snapshot. It never
 changes the log.

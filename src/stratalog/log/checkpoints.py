@@ -57,7 +57,7 @@ class MetaProperties:
 
 
 def offset_line(name: TopicPartition, offset: int) -> str:
-    """Return the line of an offset checkpoint that says this of a partition."""
+    """Return a partition's line in an offset checkpoint."""
     topic, partition = name
     return f"{topic} {partition} {offset}"
 

@@ -1,4 +1,4 @@
-"""A new partition's log.
+"""Create a new partition's log.
 
 In: a directory and a topic's settings. Out: an empty PartitionLog, and the effects that make its directory. It never
 checks whether files exist: `recovery.load` does.
@@ -26,10 +26,10 @@ def create(
     start_offset: int = 0,
     tails: TailBudget | None = None,
 ) -> tuple[PartitionLog, tuple[Effect, ...]]:
-    """Return a new, empty log, and the effects that make its directory. `start_offset` above 0 goes on from a restored
+    """Return a new, empty log, and the effects that make its directory. `start_offset` above 0 continues a restored
     log.
 
-    `tails` is what its newest batches in memory share with other logs'; by default they have a budget of their own.
+    `tails` is the memory budget that its newest batches share with other logs'; by default the log has its own budget.
     """
     segment = Segment(directory, start_offset, now_ms)
     identity = f"{directory}/{PARTITION_METADATA}"

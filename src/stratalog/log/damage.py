@@ -1,10 +1,10 @@
-"""Tell damaged bytes from the torn tail of a crash.
+"""Distinguish damaged bytes from the torn tail of a crash.
 
-In: a segment's file and the position where its batches stop making sense. Out: programs that look for sound batches
-after that position. It never changes a file.
+In: a segment's file and the position of its first unreadable batch. Out: programs that look for sound batches after
+that position. It never changes a file.
 
-A crash tears the end of bytes that were not synced yet, and nothing else; recovery may cut such an end. Bytes that
-were durable and cannot be read now are damage: recovery names them and keeps them.
+A crash can tear only the end of bytes that were not synced yet; recovery may cut such an end. Bytes that were durable
+and cannot be read now are damage: recovery names them and keeps them.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _PREFIX_BYTES: Final = 12
 
 
 class Damage(NamedTuple):
-    """A file that does not hold what was durable in it: its path below the log directory, and what cannot be read."""
+    """A file that lost durable bytes: its path below the log directory, and the reason."""
 
     path: str
     reason: str
@@ -36,11 +36,11 @@ class Damage(NamedTuple):
 def why_not_torn(
     segment: Segment, file_size: int, synced_to: int, later: Sequence[int]
 ) -> Program[str | None]:
-    """Return why what is missing of a scanned segment is more than the torn tail of a crash, or None.
+    """Return the reason why a scanned segment lost more than the torn tail of a crash, or None.
 
-    For a log whose every batch was synced before the next one was written: it had all offsets below `synced_to`, and
-    a sound batch behind a damaged one, or a later segment (`later` has their base offsets), says that the damaged one
-    was durable too.
+    For a log that syncs every batch before it writes the next one. Such a log had all offsets below `synced_to`. A
+    sound batch behind a damaged one, or a later segment (`later` has their base offsets), shows that the damaged one
+    was durable, too.
     """
     size, offset = segment.size, segment.next_offset
     what = "the batch there is damaged" if size < file_size else "the file ends there"
@@ -61,8 +61,8 @@ def next_sound(
 ) -> Program[tuple[int, BatchHeader] | None]:
     """Return the first sound batch that begins in bytes [start, end) of a segment, with its position, or None.
 
-    A sound batch is whole, its CRC holds, its offsets begin at `from_offset` or later, and behind it the file ends or
-    the next offset follows: bytes inside of a record that look like a batch have something else behind them.
+    A sound batch is whole, its CRC matches, its offsets begin at `from_offset` or later, and behind it the file ends or
+    the next offset follows. Bytes inside a record that look like a batch fail the last condition.
     """
     while start + HEADER_SIZE <= end:
         data = yield Read(path, start, min(_CHUNK_BYTES, end - start))

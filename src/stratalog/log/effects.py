@@ -1,4 +1,4 @@
-"""Effects: values that say what to do to a log's directory.
+"""Effects: values that describe changes to a log's directory.
 
 In: nothing. Out: effects. The directory's executor (`LogDirectory`) performs them in order through `ports.Disk`. The
 log itself never touches a disk.
@@ -27,7 +27,7 @@ class Append(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Have the drive keep room for a file of `size` bytes, creating it; its length stays what it is."""
+    """Reserve room on the drive for a file of `size` bytes, creating it; its length does not change."""
 
     path: str
     size: int
@@ -43,7 +43,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Result: up to `size` bytes at `position`."""
+    """Read up to `size` bytes at `position`, which are the result."""
 
     path: str
     position: int
@@ -52,14 +52,16 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ListDirectory:
-    """Result: list[FileInfo], empty where the directory is missing."""
+    """List a directory. The result is list[FileInfo], empty for a missing directory."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLines:
-    """As `WriteFile`, a checkpoint of these lines. A hundred thousand of them are joined where the file is written."""
+    """Write a checkpoint of these lines, as `WriteFile`. The writing thread joins the lines, which can be a hundred
+    thousand.
+    """
 
     path: str
     lines: Sequence[str]
@@ -81,7 +83,7 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class MakeDurable:
-    """Replace whole small files, and make files and directories durable: as the effects for each, in any order."""
+    """Replace whole small files, and make files and directories durable, in any order."""
 
     files: Mapping[str, Buffer]
     synced: Sequence[str]
@@ -146,7 +148,7 @@ Program = Generator[Effect, Result, T]
 
 
 def together(effects: Iterable[Effect]) -> list[Effect]:
-    """The same, with all that must be durable made so at the end, at once; whole files come into being there too."""
+    """Return the same effects, with one `MakeDurable` at the end instead of single syncs and whole-file writes."""
     first: list[Effect] = []
     files: dict[str, Buffer] = {}
     synced: dict[str, None] = {}

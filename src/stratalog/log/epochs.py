@@ -16,7 +16,7 @@ NO_OFFSET = -1
 
 
 class LeaderEpochs:
-    """Pairs (epoch, first offset), both ascending. `dirty` says that the file on disk is older."""
+    """Pairs (epoch, first offset), both ascending. `dirty`: the file on disk is older."""
 
     __slots__ = ("_epochs", "_starts", "dirty")
 
@@ -34,7 +34,7 @@ class LeaderEpochs:
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest known epoch begins, -1 for none."""
+        """First offset of the oldest known epoch, -1 for none."""
         return self._starts[0] if self._starts else NO_OFFSET
 
     def entries(self) -> list[tuple[int, int]]:
@@ -42,7 +42,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> None:
-        """Note that `epoch` begins at offset `start`; older epochs that had nothing yet give way.
+        """Note that `epoch` begins at offset `start`; it replaces older epochs without offsets.
 
         An epoch that is not newer than the latest changes nothing.
         """
@@ -78,7 +78,7 @@ class LeaderEpochs:
         """Return the largest epoch up to `epoch` and the offset after its last; (-1, -1) where `epoch` is newer than
         all.
 
-        An `epoch` older than every known one is answered with itself and the first offset known.
+        For an `epoch` older than every known one, return that epoch and the first known offset.
         """
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return NO_EPOCH, NO_OFFSET

@@ -62,7 +62,7 @@ class OffsetIndex:
         del self.positions[at:]
 
     def encode(self) -> bytes:
-        """The `.index` file."""
+        """Return the `.index` file."""
         pairs = array("i", bytes(8 * len(self.offsets)))
         pairs[0::2] = self.offsets
         pairs[1::2] = self.positions
@@ -72,7 +72,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes, log_size: int) -> "OffsetIndex":
-        """An `.index` file back; raises Corrupt where it cannot be the index of `log_size` bytes."""
+        """Decode an `.index` file; raises Corrupt where it cannot be the index of `log_size` bytes."""
         if len(data) % OFFSET_ENTRY.size:
             raise Corrupt(f"an offset index of {len(data)} bytes")
         pairs = array("i", data)
@@ -108,9 +108,7 @@ class TimeIndex:
         self.offsets.append(offset)
 
     def floor(self, timestamp: int) -> int:
-        """Return the relative offset below which every record is older than `timestamp`; 0 where none is known to
-        be.
-        """
+        """Return the relative offset below which every record is older than `timestamp`; 0 without such an offset."""
         at = bisect_left(self.timestamps, timestamp)
         return self.offsets[at - 1] if at else 0
 
@@ -121,12 +119,12 @@ class TimeIndex:
         del self.offsets[at:]
 
     def encode(self) -> bytes:
-        """The `.timeindex` file."""
+        """Return the `.timeindex` file."""
         return b"".join(map(TIME_ENTRY.pack, self.timestamps, self.offsets))
 
     @classmethod
     def decode(cls, data: bytes) -> "TimeIndex":
-        """A `.timeindex` file back; raises Corrupt where its entries make no sense."""
+        """Decode a `.timeindex` file; raises Corrupt for malformed entries."""
         if len(data) % TIME_ENTRY.size:
             raise Corrupt(f"a time index of {len(data)} bytes")
         index = cls()

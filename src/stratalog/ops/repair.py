@@ -40,10 +40,10 @@ _INTERVAL: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Bytes [start, end) of the segment at `path` go, and with them offsets from `offset` on.
+    """The loss of bytes [start, end) of the segment at `path`, with offsets from `offset` on.
 
-    `reason` is a line for a person. `goes` says what of it could be read: a line for each record. `is_cut`: nothing
-    may stay behind `start`, in this segment or a later one.
+    `reason` is a line for people. `goes` has a line for each readable record in it. `is_cut`: everything behind `start`
+    is lost, too, in this segment and later ones.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Loss:
 
 
 def losses(disk: Disk) -> list[Loss]:
-    """Return what a repair of the directory would take away. Raises Corrupt where it cannot mend what is damaged."""
+    """Return the losses of a repair of the directory. Raises Corrupt where a repair is impossible."""
     found: list[Loss] = []
     for entry in disk.list(""):
         key = parse_directory_name(entry.name) if entry.is_directory else None
@@ -68,7 +68,7 @@ def losses(disk: Disk) -> list[Loss]:
 
 
 def repair(disk: Disk, found: list[Loss]) -> dict[str, str]:
-    """Take away what `losses` found; return where the copy of each changed file is. May be done again."""
+    """Remove the bytes that `losses` found; return the copy's path of each changed file. May be repeated."""
     copies = {}
     for path in dict.fromkeys(loss.path for loss in found):
         mine = [loss for loss in found if loss.path == path]
@@ -105,7 +105,7 @@ def _free_name(disk: Disk, path: str) -> str:
 
 
 def _drop_later(disk: Disk, path: str, offset: int) -> None:
-    """Rename later segments, and remove what says that the log went on beyond `offset`."""
+    """Rename later segments, and remove files about offsets beyond `offset`."""
     directory = path.rpartition("/")[0]
     for base in _bases(disk, directory):
         later = segment_path(directory, base, LOG)
@@ -165,7 +165,7 @@ def _metadata_losses(disk: Disk) -> Iterator[Loss]:
 
 
 def _records(disk: Disk, path: str, start: int, end: int) -> Iterator[str]:
-    """Yield what can be read of bytes [start, end) of the metadata log, a line for each record."""
+    """Yield a line for each readable record in bytes [start, end) of the metadata log."""
     end = min(end, disk.size(path))
     while (found := run(disk, next_sound(path, start, end, 0))) is not None:
         start, header = found

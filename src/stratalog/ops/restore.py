@@ -1,4 +1,4 @@
-"""Find out what a node could be restored to from a bucket alone.
+"""Find the cluster that a node could restore from a bucket alone.
 
 In: a store. Out: the cluster's topics with the segments of each partition, its committed offsets, and the number of
 offsets known to be missing. It changes nothing (`takeover.py` does), and needs no broker.
@@ -34,14 +34,14 @@ _UNKNOWN: Final = StatePartition(-1, -1, -1)
 
 
 class InOrder(Protocol):
-    """Makes calls, several at a time perhaps, and gives their results in order."""
+    """Runs calls, perhaps several at a time, and returns their results in order."""
 
     def __call__(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPartition:
-    """A partition as the bucket has it.
+    """A partition in the bucket.
 
     `manifest` is None where nothing was ever tiered; `in_state` is its entry in the cluster's state.
     """
@@ -58,13 +58,13 @@ class FoundPartition:
 
     @property
     def missing(self) -> int:
-        """Return how many offsets the cluster's state names and the bucket lacks; later ones are unknown."""
+        """Return the number of offsets that the cluster's state has and the bucket lacks; later offsets are unknown."""
         start = max(self.end_offset, self.in_state.log_start_offset)
         return max(0, self.in_state.end_offset - start)
 
     @property
     def leader_epoch(self) -> int:
-        """The highest that is known; -1 for none."""
+        """The highest known leader epoch; -1 for none."""
         written = -1 if self.manifest is None else self.manifest.leader_epoch
         return max(written, self.in_state.leader_epoch)
 
@@ -81,7 +81,7 @@ class FoundTopic:
 
     @property
     def missing(self) -> int:
-        """Offsets of all partitions that are missing. What groups committed is in the state, not in their topic."""
+        """The number of missing offsets in all partitions; 0 for the offsets topic, whose contents are in the state."""
         if self.name == OFFSETS_TOPIC:
             return 0
         return sum(one.missing for one in self.partitions)
@@ -141,7 +141,7 @@ def _registered(
 ) -> dict[str, TierTopic]:
     """Return the topics of the registry, by id.
 
-    A damaged entry is replaced by the state's, else left out; `damaged` says which.
+    The state's entry replaces a damaged one; without it the topic is left out. `damaged` gets a line for each.
     """
     found: dict[str, str] = {}
     topics = list_topics(bucket.store, bucket.cluster_id, found)

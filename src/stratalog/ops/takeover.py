@@ -1,4 +1,4 @@
-"""Make a node out of a bucket: the cluster's next life, in an empty log directory.
+"""Create a node from a bucket: the cluster's next life, in an empty log directory.
 
 In: a store, an empty directory. Out: the directory of a node that leads every partition, from the end of the bucket's
 part. It starts nothing, removes nothing from the bucket, and never touches a directory with other contents.
@@ -7,8 +7,8 @@ The order makes it safe to interrupt anywhere, and to run twice:
 
 1. The directory gets `meta.properties.restoring`: all its later contents belong to this restore, and another restore
    may remove them. No broker starts on it.
-2. The takeover claims the next incarnation: of several takeovers one gets it, and the nodes of earlier ones are
-   fenced.
+2. The takeover claims the next incarnation: only one of several takeovers gets it, and the nodes of earlier lives are
+fenced.
 3. Topics are read only now. Each tiered partition gets a manifest version of a leader epoch far above any known one.
    After that its old leader can commit nothing.
 4. Logs that continue where the bucket ends, committed offsets and metadata are written.
@@ -92,7 +92,7 @@ _METADATA_EPOCH: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was made of what. `moved`: committed offsets past the end of what the bucket has, now at that end."""
+    """The result of a takeover. `moved`: committed offsets past the bucket's end, now at that end."""
 
     found: Found
     incarnation: int
@@ -103,7 +103,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Restored:
-    """A partition as it goes on: `manifest` has been committed in `leader_epoch`, where there is one."""
+    """A restored partition; `manifest`, if any, was committed in `leader_epoch`."""
 
     index: int
     manifest: Manifest | None
@@ -114,7 +114,9 @@ class _Restored:
 
 
 def prepare(path: str, disk: Disk) -> None:
-    """Have an empty directory, at least of all but an unfinished restore. Raises UserError for any other."""
+    """Prepare an empty directory, or one with an unfinished restore, which is removed. Raises UserError for any
+    other.
+    """
     names = {entry.name for entry in disk.list("")} - _NOT_OURS
     if RESTORING not in names:
         if names:
@@ -135,7 +137,7 @@ def prepare(path: str, disk: Disk) -> None:
             disk.unlink(entry.name)
 
 
-def take_over(  # noqa: PLR0913 - the source, the destination, and the outside
+def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
     store: ObjectStore,
     path: str,
     disk: Disk,
@@ -145,10 +147,10 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the outside
     now_ms: int,
     in_order: InOrder,
 ) -> Taken:
-    """Take the bucket's cluster over and write its node; `node_id` None: that of the state's writer.
+    """Take the bucket's cluster over and write its node; `node_id` None means the id of the state's writer.
 
-    `disk` is the directory at `path`, locked. Raises UserError where the directory is not empty, no cluster owns the
-    bucket, or another takeover was quicker; Fenced by a later one; Unavailable and Corrupt: retry.
+    `disk` is the locked directory at `path`. Raises UserError where the directory is not empty, no cluster owns the
+    bucket, or another takeover came first; Fenced after a later one; Unavailable and Corrupt: retry.
     """
     prepare(path, disk)
     cluster_id = open_bucket(store).cluster_id
@@ -166,7 +168,7 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the outside
         now_ms=now_ms,
     )
     found = look(store, in_order)
-    # Else the epochs in it may be a later life's, and must not be outdone.
+    # Otherwise the epochs in the bucket may be a later life's, and this takeover must not exceed them.
     check_incarnation(store, cluster_id, life.incarnation)
     restored = in_order(
         partial(_fence, store, found, topic, partition, (node_id, entropy, now_ms))
@@ -237,7 +239,7 @@ class _Offsets:
                 records.append(offset_record(group, one.topic, one.partition, kept))
 
     def _kept(self, one: StateOffset, end: int) -> KeptOffset:
-        """An offset past the end would pass over what is written there from now on."""
+        """Return the offset, at most the partition's end: a later offset would skip new records."""
         moves = one.offset > end
         self.moved += moves
         return KeptOffset(
@@ -264,7 +266,7 @@ class _Offsets:
 def _log(
     topic: FoundTopic, one: _Restored, batches: Iterable[bytearray], now_ms: int
 ) -> list[Effect]:
-    """A partition's directory: nothing is local but what `batches` has, the rest is in the bucket."""
+    """Write a partition's directory: only `batches` are local, all other records are in the bucket."""
     directory = f"{topic.name}-{one.index}"
     end = one.end_offset
     _, made = create(directory, topic.id, LogConfig(), now_ms=now_ms, start_offset=end)
@@ -274,7 +276,7 @@ def _log(
         path = segment_path(directory, 0, LOG)
         effects += [Append(path, 0, data), Sync(path)]
     if one.manifest is not None:
-        # Not those in archive manifests: an older epoch is answered with the first offset known, past all of its own.
+        # Without the epochs in archive manifests: for an older epoch the leader answers its first known offset.
         recent = one.manifest.recent()
         epochs = LeaderEpochs(sorted(p for segment in recent for p in segment.entry.leader_epochs))
         effects += [

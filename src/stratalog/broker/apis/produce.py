@@ -231,10 +231,8 @@ class _Produce:
         return self._answered
 
     def _answer(self) -> _Answer:
-        topics, self.topics = (
-            self.topics,
-            [],
-        )  # the parts refer to this object: a reference cycle would keep their batches
+        # The parts refer to this object: a reference cycle would keep their batches.
+        topics, self.topics = self.topics, []
         answers = []
         for topic, parts in topics:
             answered = []

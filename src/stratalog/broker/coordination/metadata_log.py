@@ -237,9 +237,7 @@ def _read_state() -> Program[_Saved]:
         newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
         data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
         assert isinstance(data, bytes)
-        replay = _replay_of(
-            newest, data
-        )  # read on this thread: the snapshot of a large cluster takes seconds
+        replay = _replay_of(newest, data)  # on this thread: a large snapshot takes seconds
     state = None
     if any(entry.name == QUORUM_STATE_FILE for entry in entries):
         saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)

@@ -53,9 +53,7 @@ class Topics:
             for name in names:
                 if name in self._internal:
                     await self._internal[name]()
-                elif (
-                    name != METADATA_TOPIC
-                ):  # the client gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka
+                elif name != METADATA_TOPIC:  # else unknown to clients, as in Kafka
                     new_topics.append(NewTopic(name, -1, -1, {}, {}))
             created = await self.create(new_topics)
         except Rejected as error:

@@ -79,7 +79,9 @@ CheckpointLines = tuple[str, str, str]
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
-    """Return the new name of a directory that is no partition's any more, cut to the file system's limit as in Kafka."""
+    """Return the new name of a directory that is no partition's any more; cut to the file system's limit, as in
+    Kafka.
+    """
     tail = f".{unique}{suffix}"
     return directory[: _NAME_LENGTH_MAX - len(tail)] + tail
 

@@ -82,9 +82,7 @@ class History:
             found = await self._reads.search(hosted, segment, timestamp, start)
             if found is not None:
                 return found
-            start = (
-                segment.entry.last_offset + 1
-            )  # its latest record lies below the requested start
+            start = segment.entry.last_offset + 1  # its latest record is too old
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the bucket's latest record by timestamp. Raises Rejected as `read` does."""

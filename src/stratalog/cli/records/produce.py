@@ -225,9 +225,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool
                     except UserError as error:
                         wrong = error
                     except Rejected:
-                        await (
-                            pipeline.drain()
-                        )  # counts the batches in flight; raises the failure again
+                        await pipeline.drain()  # counts the batches in flight; raises again
                     await batches.flush()
         except (CancelledError, Rejected, Unavailable):
             note(f"{batches.acknowledged()} record(s) were acknowledged before that")
