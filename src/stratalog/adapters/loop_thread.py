@@ -22,8 +22,12 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Return the coroutine's result. Raises the coroutine's error, or TimeoutError after `timeout_s`."""
+        return self.begin(work)(timeout_s)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Callable[[float], T]:
+        """Start the coroutine, and return a call that waits for its result as `run` does."""
         done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return done.result(timeout_s)
+        return done.result
 
     def close(self) -> None:
         """Cancel what still runs, close the loop and end the thread."""

@@ -1,22 +1,28 @@
-"""A real broker inside a test: pytest's fixture `broker`, and the class behind it.
+"""A real broker inside a test, or several that are one cluster: pytest's fixture `broker`, and what is behind it.
 
-In: settings. Out: an address that any Kafka client can use, and ways to make the broker fail. Each broker has a port,
+In: settings. Out: an address that any Kafka client can use, and ways to make a broker fail. Each broker has a port,
 a directory and a thread of its own, and touches nothing else.
 
-The class is imported when it is first used: pytest loads the plugin in every run, and most of them need no broker.
+A name is imported when it is first used: pytest loads the plugin in every run, and most of them need no broker.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from stratalog.testing.broker import TemporaryBroker
+    from stratalog.testing.temporary_cluster import TemporaryCluster, cluster
 
-__all__ = ["TemporaryBroker"]
+__all__ = ["TemporaryBroker", "TemporaryCluster", "cluster"]
+
+_MODULES: Final = {
+    "TemporaryBroker": "stratalog.testing.broker",
+    "TemporaryCluster": "stratalog.testing.temporary_cluster",
+    "cluster": "stratalog.testing.temporary_cluster",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "TemporaryBroker":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    from stratalog.testing.broker import TemporaryBroker  # noqa: PLC0415 - as the module says
-
-    return TemporaryBroker
+    return getattr(import_module(_MODULES[name]), name)

@@ -9,8 +9,8 @@ The price is that it shares the interpreter with the test: for measurements star
 """
 
 import shutil
-import tempfile
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +19,15 @@ from typing import Any, Final, Self, TypeVar
 from msgspec.structs import replace
 from uvloop import new_event_loop
 
+from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.loop_thread import LoopThread
+from stratalog.adapters.scratch import ScratchDirectory
+from stratalog.adapters.system import SystemEntropy
 from stratalog.broker.network.dispatch import Api
+from stratalog.broker.storage.claim import format_directory, read_meta
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected, UserError
-from stratalog.node import Node
+from stratalog.node import Node, Ready
 from stratalog.testing.failures import Failure, failing
 from stratalog.testing.outside import AdvancedClock, CutOutside
 
@@ -44,7 +48,7 @@ class TemporaryBroker:
     """`with TemporaryBroker() as broker: … broker.address`. Thread-safe as long as one thread steers it.
 
     `settings` are Kafka's, over `QUICK`, as text, numbers or flags; `start` refuses an unknown name. `directory` keeps
-    the log directory where it is (by default a temporary one that is removed).
+    the log directory where it is (by default a temporary one that is removed). `cluster_id` is given to an empty one.
     """
 
     def __init__(
@@ -52,16 +56,20 @@ class TemporaryBroker:
         settings: Mapping[str, str | float] | None = None,
         *,
         directory: str | Path | None = None,
+        cluster_id: str = "",
     ) -> None:
         """Raises UserError for a value that is neither text, number nor flag."""
         self._settings = {name: _text(name, value) for name, value in (settings or {}).items()}
         self._kept = directory
+        self._cluster_id = cluster_id
+        self._scratch: ScratchDirectory | None = None
         self._directory: Path | None = None
         self._clock = AdvancedClock()
         self._failures: dict[int, Failure] = {}
         self._port = 0
         self._thread: LoopThread | None = None
         self._node: Node | None = None
+        self._starting: Callable[[float], Ready] | None = None
         self._outside: CutOutside | None = None
 
     @property
@@ -82,38 +90,68 @@ class TemporaryBroker:
 
     def start(self) -> Self:
         """Start it, with whatever its directory has. Raises UserError for settings that are wrong."""
-        if self._node is not None:
-            raise UserError("the broker runs already")
-        fresh = self._directory is None
-        if self._directory is None:
-            self._directory = Path(self._kept or tempfile.mkdtemp(prefix="strata-"))
-        try:
-            self._start(self._directory)
-        except BaseException:  # an interrupt too: half a start must leave no port and no thread
-            self.kill()
-            if fresh:  # no `__exit__` follows
-                self._remove()
-            raise
-        self._arm()
+        self.begin()
+        self.finish()
         return self
 
-    def _start(self, directory: Path) -> None:
+    def begin(self) -> None:
+        """Begin to start it: nodes of one cluster wait for each other. `finish` must follow."""
+        if self._node is not None:
+            raise UserError("the broker runs already")
+        if self._kept is not None:
+            self._directory = Path(self._kept)
+        elif self._directory is None:
+            self._scratch = ScratchDirectory("strata-")
+            self._directory = self._scratch.path
+        with self._whole():
+            self._begin(self._directory)
+
+    def finish(self) -> None:
+        """Wait until it serves. Raises UserError for settings that are wrong."""
+        assert self._starting is not None
+        with self._whole():
+            self._port = self._starting(_TIMEOUT_S).port
+        self._arm()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """End half a start, so that it leaves no port and no thread."""
+        try:
+            yield
+        except BaseException:  # an interrupt too
+            self.kill()
+            if self._port == 0:  # the first start: no `__exit__` follows
+                self._remove()
+            raise
+
+    def _begin(self, directory: Path) -> None:
         settings = QUICK | {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(directory),
             **self._settings,
         }
         config, _warnings = BrokerConfig.load(settings, (), {}, strict=True)
+        if self._cluster_id:
+            self._format(directory, config.int("node.id"))
         self._outside = CutOutside(self._clock)
         self._thread = LoopThread("strata-broker", new_event_loop)
         self._node = Node(config, self._outside.ports)
-        self._port = self._run(self._node.start()).port
+        self._starting = self._thread.begin(self._node.start())
+
+    def _format(self, directory: Path, node_id: int) -> None:
+        path = str(directory)
+        disk = LocalDisk(path)
+        try:
+            if read_meta(path, disk) is None:
+                format_directory(path, disk, node_id, self._cluster_id, SystemEntropy())
+        finally:
+            disk.close()
 
     def _remove(self) -> None:
         """Remove the directory, if this class created it."""
-        if self._kept is None and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = self._directory = None
 
     def stop(self) -> None:
         """Stop the broker as SIGTERM does: answer running requests, and close logs cleanly."""

@@ -1,0 +1,104 @@
+"""Several real brokers in this process that are one cluster: each is broker, controller and voter.
+
+In: a number of nodes, settings by Kafka's names. Out: addresses that any client can use, and ways to end and restart
+each node. It simulates nothing: the nodes speak over sockets of 127.0.0.1.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from stratalog.adapters.free_ports import free_ports
+from stratalog.adapters.scratch import ScratchDirectory
+from stratalog.adapters.system import SystemEntropy
+from stratalog.broker.storage.claim import new_cluster_id
+from stratalog.config.local_cluster import NodePorts, node_settings
+from stratalog.errors import UserError
+from stratalog.testing.broker import TemporaryBroker
+
+_NODES: Final = 3
+
+
+class TemporaryCluster:
+    """`with cluster(3) as three: … three.address … three.kill(1)`. Node ids are 1, 2, 3 …
+
+    `brokers` has each node as a `TemporaryBroker`, by node id.
+    """
+
+    def __init__(
+        self, nodes: int = _NODES, settings: Mapping[str, str | float] | None = None
+    ) -> None:
+        """Raises UserError for a number of nodes below 1, and for a value that is neither text, number nor flag."""
+        if nodes < 1:
+            raise UserError(f"nodes: {nodes} is not accepted; accepted: 1 and more")
+        self._scratch: ScratchDirectory | None = None
+        self._nodes = nodes
+        self._settings = dict(settings or {})
+        self.brokers: dict[int, TemporaryBroker] = {}
+
+    @property
+    def address(self) -> str:
+        """`host:port,…` of all nodes, also of those that do not run."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def start(self) -> Self:
+        """Start all nodes, empty. Raises UserError for settings that are wrong."""
+        self._scratch = ScratchDirectory("strata-cluster-")
+        free = free_ports(2 * self._nodes)
+        ports = {
+            node: NodePorts(free[2 * node - 2], free[2 * node - 1])
+            for node in range(1, self._nodes + 1)
+        }
+        cluster_id = new_cluster_id(SystemEntropy())
+        for node in ports:
+            directory = self._scratch.path / f"node-{node}"
+            settings = self._settings | node_settings(node, ports, str(directory))
+            self.brokers[node] = TemporaryBroker(
+                settings, directory=directory, cluster_id=cluster_id
+            )
+        try:
+            for broker in self.brokers.values():
+                broker.begin()
+            for broker in self.brokers.values():
+                broker.finish()
+        except BaseException:  # an interrupt too: no `__exit__` follows
+            self.close()
+            raise
+        return self
+
+    def kill(self, node: int) -> None:
+        """End a node as `kill -9` does."""
+        self.brokers[node].kill()
+
+    def stop(self, node: int) -> None:
+        """Stop a node as SIGTERM does."""
+        self.brokers[node].stop()
+
+    def restart(self, node: int) -> None:
+        """Stop a node unless it has ended already, and start it again with all its data, at its address."""
+        self.brokers[node].restart()
+
+    def close(self) -> None:
+        """End all nodes at once, and remove their data."""
+        for broker in self.brokers.values():
+            broker.kill()
+        if self._scratch is not None:
+            self._scratch.remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def cluster(
+    nodes: int = _NODES, settings: Mapping[str, str | float] | None = None
+) -> TemporaryCluster:
+    """A cluster for a `with` statement; `settings` are those of every node."""
+    return TemporaryCluster(nodes, settings)
