@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import pipeline
-from stratalog.cli.cluster import config, group, log, topic
+from stratalog.cli.cluster import broker, config, group, log, partition, quorum, topic
 from stratalog.cli.node import cluster, demo, restore, server, storage
 from stratalog.cli.records import consume, produce
 from stratalog.cli.speed import bench, perf, plan
@@ -35,6 +35,9 @@ app.command("server")(server.server)
 app.add_typer(storage.storage_app, name="storage")
 app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(topic.topic_app, name="topic")
+app.add_typer(partition.partition_app, name="partition")
+app.add_typer(broker.broker_app, name="broker")
+app.add_typer(quorum.quorum_app, name="quorum")
 app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")
 app.command("produce")(produce.produce)

@@ -1,6 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
-In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py` and `membership.py` can build and read.
+In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`,
+`cluster_admin.py` and `membership.py` can build and read.
 The versions that a broker serves come from its ApiVersions answer.
 """
 
@@ -12,6 +13,8 @@ OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8,
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 35, 37, 42, 44
+ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 43, 45, 46
+DESCRIBE_QUORUM, DESCRIBE_CLUSTER = 55, 60
 
 SPOKEN: Mapping[int, tuple[int, int]] = {
     PRODUCE: (3, 12),
@@ -37,5 +40,10 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     DESCRIBE_LOG_DIRS: (1, 4),
     CREATE_PARTITIONS: (1, 3),
     INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ELECT_LEADERS: (1, 2),
+    ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    DESCRIBE_QUORUM: (1, 2),
+    DESCRIBE_CLUSTER: (0, 2),
 }
 """Versions that this client can speak, by API key."""

@@ -1,0 +1,177 @@
+"""Replicas that move between brokers: what a move costs, the request for it, its progress.
+
+In: a cluster's client, new replicas by partition. Out: rows, a request, a bar on standard error until the last replica
+has moved. It never chooses the places.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from stratalog.cli.shared.terminal import note, show, show_json
+
+if TYPE_CHECKING:
+    from stratalog.client.aio import Client
+    from stratalog.client.calls import ClusterInfo, PartitionInfo
+    from stratalog.client.cluster_admin import RegisteredBroker
+    from stratalog.wire.ids import TopicPartition
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the moves, bytes, time and brokers; move nothing.")
+]
+Throttle = Annotated[
+    str,
+    typer.Option(
+        metavar="BYTES/S",
+        help="With --dry-run: the bytes that a broker receives in a second, such as 50MB/s.",
+    ),
+]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Return as soon as the moves have been accepted.")
+]
+_STEP_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MoveWords:
+    """The options that every command of moves has."""
+
+    dry_run: bool
+    throttle: str
+    no_wait: bool
+    as_json: bool
+
+
+async def brokers_of(client: "Client") -> "dict[int, RegisteredBroker]":
+    """Return the registered brokers by id, the fenced ones too."""
+    from stratalog.client.cluster_admin import describe_cluster
+
+    return {one.node_id: one for one in await client.on_any(describe_cluster())}
+
+
+def partitions_of(cluster: "ClusterInfo") -> "dict[TopicPartition, PartitionInfo]":
+    """Return the partitions of every topic of an answer."""
+    from stratalog.wire.ids import TopicPartition
+
+    return {
+        TopicPartition(topic.name, index): partition
+        for topic in cluster.topics.values()
+        for index, partition in topic.partitions.items()
+    }
+
+
+async def bytes_on(client: "Client", node: int) -> "dict[TopicPartition, int] | None":
+    """Return the bytes of each replica on a broker's disks; None where the broker does not answer."""
+    from stratalog.client.admin import log_directories
+    from stratalog.errors import Unavailable
+    from stratalog.wire.ids import TopicPartition
+
+    try:
+        directories = await client.call(log_directories(), node)
+    except Unavailable:
+        return None
+    return {
+        TopicPartition(replica.topic, replica.partition): replica.size
+        for directory in directories
+        for replica in directory.replicas
+        if not replica.is_future
+    }
+
+
+async def carry_out(
+    client: "Client",
+    cluster: "ClusterInfo",
+    changed: "Mapping[TopicPartition, Sequence[int]]",
+    words: MoveWords,
+) -> None:
+    """Print what the change costs; unless it is a dry run, ask for it and wait. Raises UserError, Rejected."""
+    from stratalog.cli.shared.quantities import parse_bytes, quantity_text
+    from stratalog.errors import UserError
+    from stratalog.ops.placing import cost_of
+
+    if words.throttle and not words.dry_run:
+        raise UserError("--throttle: brokers have no throttle yet; accepted with --dry-run only")
+    rate = parse_bytes(words.throttle, "--throttle") if words.throttle else None
+    partitions = partitions_of(cluster)
+    before = {one: partitions[one].replicas for one in changed}
+    leaders = {one: partitions[one].leader for one in changed}
+    local_bytes: dict[TopicPartition, int] = {}
+    for leader in sorted({leader for leader in leaders.values() if leader >= 0}):
+        held = await bytes_on(client, leader) or {}
+        local_bytes |= {
+            one: held.get(one, 0) for one, led_by in leaders.items() if led_by == leader
+        }
+    cost = cost_of(changed, before, leaders, local_bytes)
+    rows = [
+        {
+            "partition": str(one),
+            "from": list(before[one]),
+            "to": list(after),
+            "bytes": local_bytes.get(one, 0) * len(set(after) - set(before[one])),
+        }
+        for one, after in changed.items()
+    ]
+    seconds = cost.seconds(rate) if rate else None
+    if words.as_json:
+        show_json(
+            {
+                "partitions": rows,
+                "bytes": cost.moved_bytes,
+                "seconds": seconds,
+                "brokers": sorted(cost.brokers),
+            }
+        )
+    else:
+        show(rows, as_json=False, empty="nothing to move")
+    if changed:
+        time = "" if seconds is None else f", {quantity_text(seconds, 's')} at {words.throttle}"
+        note(
+            f"{len(changed)} partition(s), {quantity_text(cost.moved_bytes, 'bytes')}{time}, "
+            f"brokers {', '.join(map(str, sorted(cost.brokers)))}"
+        )
+    if changed and not words.dry_run:
+        await ask(client, changed)
+        if not words.no_wait:
+            await until_moved(client, changed, before, local_bytes)
+
+
+async def ask(client: "Client", changed: "Mapping[TopicPartition, Sequence[int] | None]") -> None:
+    """Ask for the reassignment. Raises Rejected for the first partition that is refused."""
+    from stratalog.client.cluster_admin import alter_reassignments
+    from stratalog.errors import ErrorCode, Rejected
+
+    for outcome in await client.on_controller(alter_reassignments(changed)):
+        if outcome.error != ErrorCode.none:
+            reason = outcome.message or outcome.error.name
+            raise Rejected(outcome.error, f"{outcome.partition}: {reason}")
+
+
+async def until_moved(
+    client: "Client",
+    changed: "Mapping[TopicPartition, Sequence[int]]",
+    before: "Mapping[TopicPartition, Sequence[int]]",
+    local_bytes: "Mapping[TopicPartition, int]",
+) -> None:
+    """Wait until no partition of the change is being reassigned; a bar in bytes. Ctrl-C ends only the wait."""
+    from asyncio import sleep
+
+    from stratalog.cli.shared.bucket import progress_of
+    from stratalog.client.cluster_admin import list_reassignments
+
+    adding = {one: set(after) - set(before[one]) for one, after in changed.items()}
+    total = sum(local_bytes.get(one, 0) * len(nodes) for one, nodes in adding.items())
+    with progress_of(f"{len(changed)} partition(s)", quiet=False) as progress:
+        while moving := (await client.on_any(list_reassignments())).keys() & changed.keys():
+            missing = 0
+            for node in {node for one in moving for node in adding[one]}:
+                held = await bytes_on(client, node) or {}
+                missing += sum(
+                    max(local_bytes.get(one, 0) - held.get(one, 0), 0)
+                    for one in moving
+                    if node in adding[one]
+                )
+            progress(total - missing, total)
+            await sleep(_STEP_S)
+    note(f"moved {len(changed)} partition(s)")
