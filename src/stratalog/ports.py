@@ -1,7 +1,7 @@
-"""Ports: the process's outside (disk, network, clock, threads, chance, object store), as the code sees it.
+"""Ports: interfaces to everything outside the process: disk, network, clock, threads, random numbers, object store.
 
-In: nothing. Out: protocols, which `adapters` implements for real and `tests/sim` in virtual time. No code here does
-anything.
+In: nothing. Out: protocols, which `adapters` implements over the system and `tests/sim` in virtual time. No code here
+does anything.
 
 Disk and ObjectStore block: the caller runs them on a `Worker`, never on the event loop. The exceptions are
 `Disk.try_append` and `Disk.try_read`, which a log directory calls inline (`LogDirectory`).
@@ -36,16 +36,18 @@ class Disk(Protocol):
         """Write all of `buffers` at byte `position`, creating the file. Page cache only: durable after `sync`."""
 
     def try_append(self, path: str, position: int, buffers: Sequence[Buffer]) -> bool:
-        """As `append`, if it is not expected to wait for the drive; else return False and do nothing."""
+        """Append as `append` if the drive will probably not block; else return False and do nothing."""
 
     def reserve(self, path: str, size: int) -> None:
-        """Keep room on the drive for `size` bytes of the file, creating it; where the system can."""
+        """Reserve room on the drive for `size` bytes of the file, creating it; no effect where the system cannot."""
 
     def read(self, path: str, position: int, size: int) -> bytes:
         """Return up to `size` bytes from `position`; fewer only at the end of the file. May wait for the drive."""
 
     def try_read(self, path: str, position: int, size: int) -> bytes | bytearray | None:
-        """As `read` but never waits: None where the bytes are not in the page cache (or the system cannot tell)."""
+        """Read as `read` without waiting; return None where the bytes are not in the page cache (or the system cannot
+        tell).
+        """
 
     def write_file(self, path: str, data: Buffer) -> None:
         """Replace the whole file atomically and durably (temporary file, sync, rename, sync of the parent)."""
@@ -57,7 +59,7 @@ class Disk(Protocol):
     def make_durable(
         self, files: Mapping[str, Buffer], synced: Sequence[str], synced_directories: Sequence[str]
     ) -> None:
-        """`write_file`, `sync` and `sync_directory` for each of many, in any order: together where that is cheaper."""
+        """Do `write_file`, `sync` and `sync_directory` for many files, in any order; together where that is cheaper."""
 
     def truncate(self, path: str, size: int) -> None: ...
 
@@ -73,10 +75,10 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def list(self, path: str) -> list[FileInfo]:
-        """Entries sorted by name; a missing directory is an empty list."""
+        """Return entries sorted by name; a missing directory is an empty list."""
 
     def size(self, path: str) -> int:
-        """Return bytes of the file; raises FileNotFoundError."""
+        """Return the size of the file in bytes; raises FileNotFoundError."""
 
     def total_bytes(self) -> int: ...
 
@@ -108,8 +110,8 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """A bucket (or a prefix of one). Blocking.
 
-    Raises `errors.Unavailable` for whatever may pass (time-out, 503, connection), `FileNotFoundError` for a missing
-    object. A put that raised `Unavailable` may have happened all the same.
+    Raises `errors.Unavailable` for temporary failures (time-out, 503, connection), `FileNotFoundError` for a missing
+    object. A put that raised `Unavailable` may have succeeded.
     """
 
     url: str
@@ -150,10 +152,10 @@ class Worker(Protocol):
 
 
 class Workers(Protocol):
-    """The one place threads and processes come from."""
+    """Starts all threads and processes."""
 
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> Worker:
-        """Start threads; with `background` all other threads get the processor first."""
+        """Start threads; with `background`, all other threads have priority."""
 
     def start_processes(self, name: str) -> Worker:
         """Return a worker whose calls run in processes beside this one, in any order; each call can be pickled.
@@ -207,7 +209,7 @@ SYSTEM_BUFFERS: Final = SocketBuffers()
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How the connections of a listener are secured. `protocol` is the name of Kafka's security protocol."""
+    """The security of a listener's connections. `protocol` is the name of Kafka's security protocol."""
 
     protocol: str
 
@@ -236,7 +238,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """All ports that a node gets, in one value."""
+    """All ports of a node, in one value."""
 
     clock: Clock
     entropy: Entropy
@@ -245,4 +247,4 @@ class Outside:
     disk: Callable[[str], Disk]
     """Opens the log directory at a path, creating it."""
     object_store: Callable[[str], ObjectStore]
-    """Opens a store by URL; raises errors.UserError for one it does not understand."""
+    """Opens a store by URL; raises errors.UserError for an unknown URL."""

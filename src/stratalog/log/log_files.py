@@ -1,4 +1,4 @@
-"""The files of one partition's log: which segments there are, and how much of them is durable.
+"""Manage the files of one partition's log: its segments, and their durable end.
 
 In: a log's parts, the time. Out: effects that roll, flush and close, for the directory's executor to perform in order.
 It decides no append and deletes nothing: `partition_log.py` does.
@@ -29,7 +29,7 @@ class LogFiles:
         self.recovery_point = contents.recovery_point
         self._snapshots = contents.snapshots
         self._sealed: list[Segment] = []
-        """Closed segments whose index files are decided, and perhaps not written."""
+        """Closed segments whose index files may not be written yet."""
         self._entries_unsynced = True
         self._saved = False
         """Whether `close` has nothing to write: no append since a clean load or `close`."""
@@ -44,7 +44,7 @@ class LogFiles:
         if self.segments[-1].size == 0:
             return ()
         effects = self._roll(now_ms)
-        # The empty file says, after a restart, where the log goes on.
+        # After a restart, the empty file marks the log's next offset.
         return (*effects, Append(self.segments[-1].path, 0, ()))
 
     def _roll(self, now_ms: int) -> list[Effect]:
@@ -56,8 +56,8 @@ class LogFiles:
         if self.epochs.dirty:
             effects.append(self._write_epochs())
         if self.recovery_point >= base:
-            # A checkpoint may say already that the next segment begins at the recovery point. Recovery then trusts the
-            # files of this one, so they are made durable before that segment exists. Its records are durable.
+            # A checkpoint may have the start of the next segment as the recovery point already. Recovery then trusts
+            # the files of this segment, so they are made durable before the next one exists. Its records are durable.
             effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
         self.segments.append(Segment(self.directory, base, now_ms))
         self._entries_unsynced = True
@@ -77,7 +77,7 @@ class LogFiles:
         return self._flush_below(self.next_offset)
 
     def _flush_below(self, end: int) -> tuple[Effect, ...]:
-        """`end` is `next_offset` or a segment's base."""
+        """Return effects that make the log durable below `end`, which is `next_offset` or a segment's base."""
         if self.recovery_point >= end:
             return ()
         first, syncs = self._making_durable(end)
@@ -96,10 +96,10 @@ class LogFiles:
         return first, syncs
 
     def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
-        """Return where the closed segments end; effects in the order of all others, then syncs in any order, that make
-        them durable.
+        """Return the end of the closed segments, ordered effects, and syncs in any order; both together make the
+        segments durable.
 
-        Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes nothing before.
+        Call `synced` with that offset afterwards, unless the log was truncated; `due` deletes no segment before.
 
         Kafka: `UnifiedLog.roll`, which has the closed segment and the producers at its end flushed in the background.
         """
@@ -114,7 +114,7 @@ class LogFiles:
         """Return the effects of a clean shutdown. The log accepts no append afterwards."""
         active = self.segments[-1]
         if self.next_offset == 0:
-            return ()  # nothing was ever in it: what made it is durable, and no epoch of it counts
+            return ()  # the log never had a record: its creation is durable, and none of its epochs counts
         if self._saved and not self.epochs.dirty:
             return self.flush()
         effects: list[Effect] = []
@@ -131,11 +131,11 @@ class LogFiles:
         return tuple(effects)
 
     def mark_saved(self) -> None:
-        """Note that the files are as `close` leaves them, so that `close` writes nothing."""
+        """Note that the files are in the state after `close`, so that `close` writes nothing."""
         self._saved = True
         self._entries_unsynced = False
 
     def _drop_sealed(self, performed_offset: int) -> None:
-        # An append behind them has been written, so their index files have been too.
+        # A later append was written, so their index files were written, too.
         while self._sealed and self._sealed[0].next_offset <= performed_offset:
             self._sealed.pop(0).drop_indexes()

@@ -1,7 +1,7 @@
 """The log of one partition on one disk: append, read, expire. Its files and their durability: `log_files.py`.
 
-In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor
-to perform in order. It never touches a disk, opens no records on the hot path, and never waits.
+In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor to
+perform in order. It never touches a disk, decodes no records in the common case, and never waits.
 
 The log decides an append before it is written, and may decide several. `next_offset`, producers and segments run
 ahead; `log_end_offset`, and with it readers, move in `performed`. A failed effect fails the whole directory, so the
@@ -58,7 +58,7 @@ _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class PartitionLog(LogFiles):
-    """See the module. Made by `create` and by `recovery.load`; used from one thread."""
+    """See the module. `create` and `recovery.load` build it; use it from one thread."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class PartitionLog(LogFiles):
 
     @property
     def local_start_offset(self) -> int:
-        """The first offset on this disk; below it (from `log_start_offset`) the tier has the log."""
+        """The first offset on this disk; the tier has the log below it, from `log_start_offset` on."""
         return max(self.segments[0].base_offset, self.log_start_offset)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction that is still open begins."""
+        """First offset of the oldest open transaction."""
         return self.producers.first_unstable_offset()
 
     # Appending
@@ -145,7 +145,9 @@ class PartitionLog(LogFiles):
         append_time: int,
         now_ms: int,
     ) -> Appended:
-        """Decide on batches at `offsets` (first and last); without a leader epoch each has its own, and its offset."""
+        """Decide on batches at `offsets` (first and last); without `leader_epoch` each batch keeps its own epoch and
+        offset.
+        """
         base, last_offset = offsets
         size = len(view)
         segment = self.segments[-1]
@@ -155,7 +157,7 @@ class PartitionLog(LogFiles):
                 effects += self._roll(now_ms)
                 segment = self.segments[-1]
             elif self._saved:
-                # Its index files are older from here on. They must not be taken for whole after a crash.
+                # Its index files are outdated from here on. After a crash, recovery must not trust them.
                 effects += (Unlink(segment.index_path), Unlink(segment.time_index_path))
         if not segment.size:
             effects += segment.begin(self.config, now_ms)
@@ -215,9 +217,10 @@ class PartitionLog(LogFiles):
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
     ) -> Slices | ReadPlan:
-        """Return whole batches from the one that holds `offset`, below `end_offset`, from memory; else a plan to read.
+        """Return whole batches from the one that holds `offset`, below `end_offset`, from memory; else return a read
+        plan.
 
-        With `minimum_one_batch` the first comes even if it is larger than `max_bytes`. Raises
+        With `minimum_one_batch` the first batch comes even if it is larger than `max_bytes`. Raises
         Rejected(OFFSET_OUT_OF_RANGE) outside [log_start_offset, log_end_offset], NotLocal below `local_start_offset`.
         """
         log_end = self.log_end_offset
@@ -295,8 +298,8 @@ class PartitionLog(LogFiles):
         effects: list[Effect] = []
         if count == len(self.segments):
             effects += self.roll(now_ms)
-            # The new file and the producers must outlive the old ones, or the next offset and the last sequences would
-            # be forgotten with them.
+            # The new file and the producers must be durable before the old ones are deleted: otherwise the next offset
+            # and the last sequences could be lost with them.
             effects += self._flush_below(self.segments[-1].base_offset)
             effects.append(SyncDirectory(self.directory))
         gone = self.segments[:count]
@@ -339,7 +342,7 @@ class PartitionLog(LogFiles):
     def truncate_to(self, offset: int, now_ms: int) -> Program[None]:
         """Cut off every batch that reaches `offset` or beyond; below the first local offset, restart at `offset`.
 
-        Nothing may be decided and not yet performed; `log_end_offset` may come out below `offset`: batches stay whole.
+        Every decided append must be performed. `log_end_offset` may end below `offset`, because batches stay whole.
         """
         assert self.next_offset == self.log_end_offset, "every append has been performed"
         # An epoch in which this broker led and appended nothing begins at the log's end. Other leaders lack it.
@@ -351,7 +354,7 @@ class PartitionLog(LogFiles):
         self.tail.clear()
         self._places.clear()
         self._saved = False
-        # Sealed segments have their files by now: nothing is pending.
+        # Sealed segments have their files by now: no effect is pending.
         self._drop_sealed(self.next_offset)
         interval = self.config.index_interval_bytes
         yield from truncate_segments(self.directory, self.segments, offset, interval, now_ms)

@@ -1,6 +1,6 @@
 """Track each idempotent producer's last batches: accept, refuse, or recognise a repeat.
 
-In: batch headers. Out: verdicts, and the `.snapshot` file. It never opens records and never assigns an offset.
+In: batch headers. Out: verdicts, and the `.snapshot` file. It never decodes records and never assigns an offset.
 
 The rules are Kafka 4's (`ProducerAppendInfo`, `ProducerStateEntry`, KIP-98, KIP-360). The log remembers the last five
 batches of a producer. A batch with the sequences of one of them is a repeat. Any other batch must continue the last
@@ -66,7 +66,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._open: set[int] = set()
-        """Producers with a transaction open: what every fetch asks for must not walk over all of them."""
+        """Producers with an open transaction: every fetch needs them, and must not walk over all producers."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -128,7 +128,7 @@ class ProducerStates:
         state.touched_ms = now_ms
         attributes = header[ATTRIBUTES]
         if attributes & CONTROL:
-            # The end of its transaction; the marker carries no sequence.
+            # The end of the producer's transaction; the marker has no sequence.
             state.transaction_start = -1
             self._open.discard(producer_id)
             return
@@ -186,7 +186,7 @@ class ProducerStates:
 
     @classmethod
     def decode(cls, data: bytes, now_ms: int) -> "ProducerStates":
-        """A `.snapshot` file back; raises Corrupt. Every producer in it counts as having written at `now_ms`."""
+        """Decode a `.snapshot` file; raises Corrupt. The last append of every producer in it counts as at `now_ms`."""
         try:
             version, crc, count = _PREFIX.unpack_from(data)
         except struct.error as error:

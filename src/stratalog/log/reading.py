@@ -1,11 +1,11 @@
 """Find batches in segments on disk, by offset.
 
-In: segments, offsets. Out: programs that yield `Read` and return views of whole batches. It opens no record, and never
-checks CRCs: clients, recovery and the archiver do.
+In: segments, offsets. Out: programs that yield `Read` and return views of whole batches. It decodes no record, and
+never checks CRCs: clients, recovery and the archiver do.
 
-A batch's offset and length, and the indexes, have no checksum. A reader takes from them only what their neighbours
-confirm. An index entry counts where the log confirms it. Offsets are Corrupt that go back, reach beyond the segment,
-or leave a gap which the next batch denies: a consumer that got such a batch would pass over records.
+A batch's offset and length, and the indexes, have no checksum. A reader trusts them only where their neighbours confirm
+them. An index entry counts where the log confirms it. Offsets are Corrupt if they go back, reach beyond the segment, or
+leave a gap that the next batch contradicts: with such a batch a consumer would skip records.
 """
 
 from bisect import bisect_right
@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 _HEADERS_BYTES: Final = 8 * 1024
-"""What one look for a batch reads at a time: index entries lie about half as far apart."""
+"""Bytes per read during a search for a batch: index entries lie about half as far apart."""
 _ENTRIES_TRIED: Final = 2
-"""Of the index: where the log confirms none of them, a search begins at the segment's first byte."""
+"""Number of index entries to try: where the log confirms none, a search begins at the segment's first byte."""
 _OFFSET_BYTES: Final = 8
 
 
@@ -56,7 +56,7 @@ class NotLocal(Exception):
 class Slices:
     """Whole batches, as views in order: offsets [first_offset, next_offset).
 
-    The first may begin before the offset asked for. Empty: `first_offset == next_offset`.
+    The first may begin before the requested offset. Empty: `first_offset == next_offset`.
     """
 
     buffers: list[memoryview]
@@ -65,7 +65,7 @@ class Slices:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total number of bytes."""
         return sum(map(len, self.buffers))
 
 
@@ -148,7 +148,7 @@ def read_batches(
     """Yield whole batches from the one that holds `offset` (or the next there is), below `end_offset`, out of one
     segment.
 
-    `segments` is the log's own list: it may change between reads. Raises Corrupt where the files make no sense.
+    `segments` is the log's own list: it may change between reads. Raises Corrupt for malformed files.
     """
     segment = segment_at(segments, offset)
     while segment is not None and segment.base_offset < end_offset:
@@ -186,7 +186,7 @@ def batch_at(
     """Return the batch that holds `offset` (or the next there is, below `end_offset`): its segment, its place and its
     header.
 
-    Reads headers and little more. Raises Corrupt where the files make no sense.
+    Reads headers and little more. Raises Corrupt for malformed files.
     """
     segment = segment_at(segments, offset)
     while segment is not None and segment.base_offset < end_offset:
@@ -256,10 +256,10 @@ def _entry(segment: Segment, relative: int) -> Generator[Read, Result, tuple[int
 
 
 class _Walk:
-    """Headers walked over until the wanted batches are found. `feed` says how far to move on.
+    """A walk over batch headers until the requested batches. `feed` returns how far to move.
 
-    No batch may begin below `expected`. `in_doubt`: the batch found begins above it, and what lies behind has to
-    confirm that (`_check_followed`).
+    No batch may begin below `expected`. `in_doubt`: the batch found begins above it, and the bytes behind must confirm
+    the gap (`_check_followed`).
     """
 
     __slots__ = (
@@ -301,8 +301,9 @@ class _Walk:
     def feed(self, data: bytes | bytearray, position: int) -> int:
         """Walk over bytes that begin with a batch, at `position` of the file; return how many the walk has passed.
 
-        After it either `done` (with `view`, or without where nothing fits), or `wanted` bytes are needed from there.
-        A batch that the segment's end cuts short is Corrupt. Sound batches before damage are found first.
+        Afterwards either the walk is `done` (with `view`, or without one where no batch fits), or it needs `wanted`
+        bytes from there. A batch that the segment's end cuts short is Corrupt. Sound batches before damage are found
+        first.
         """
         at, end, start = 0, len(data), -1
         at_end = position + end == self.segment.readable
@@ -356,7 +357,7 @@ class _Walk:
 
 
 def _check_followed(path: str, position: int, next_offset: int, behind: bytes | bytearray) -> None:
-    """Raise Corrupt where the offset behind a batch, at `position`, denies the gap before that batch."""
+    """Raise Corrupt where the next offset, at `position`, contradicts the gap before a batch."""
     if len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big") < next_offset:
         reason = (
             f"the batch before leaves out offsets and ends at {next_offset - 1}; this one goes back"
@@ -365,12 +366,12 @@ def _check_followed(path: str, position: int, next_offset: int, behind: bytes | 
 
 
 def _damaged(path: str, position: int, reason: str) -> Corrupt:
-    """Return the error for bytes at `position` of a file. Every read that meets them gets the same place."""
+    """Return the error for bytes at `position` of a file, with the same place for every read that meets them."""
     return Corrupt(f"{path}: byte {position}: {reason}", (path, position))
 
 
 def cut_off(segment: Segment, position: int) -> Corrupt:
-    """Return the error for a file that ends at `position`, and should go on."""
+    """Return the error for a file that ends too early, at `position`."""
     return _damaged(segment.path, position, "the file ends inside a batch")
 
 

@@ -1,7 +1,7 @@
 """Rebuild a partition's log from its files, step by step.
 
 In: a partition's directory. Out: programs that list, trust, scan and repair its files, and the log's state after them.
-It never decides which steps are taken: `recovery.py` does.
+It never chooses the steps: `recovery.py` does.
 """
 
 from typing import Final
@@ -77,9 +77,11 @@ class Rebuild:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, *, replicated: bool) -> None:
-        """`replicated`: other brokers have replicas. The log ends at its first hole then, and they fill it.
+        """`replicated`: other brokers have replicas. The log then ends at its first hole, and the other replicas fill
+        it.
 
-        Without other replicas, what lies behind a hole is all that is left. A compacted log has gaps of its own.
+        Without other replicas, the records behind a hole must stay, because no other copy exists. A compacted log has
+        legitimate gaps.
         """
         self.ends_at_hole = replicated and "compact" not in config.cleanup_policy
         self.directory = directory
@@ -91,29 +93,29 @@ class Rebuild:
         self.epochs = LeaderEpochs()
         self.segments: list[Segment] = []
         self.producers = ProducerStates()
-        self.producers_end: int | None = None  # the offset that `producers` is of, once known
+        self.producers_end: int | None = None  # the offset of the state in `producers`, once known
         self.bytes_cut = 0
         self.segments_scanned = 0
-        self.synced_to: int | None = None  # where a log whose every batch is synced ended at least
-        self.durable_end = 0  # below it nothing may be cut
-        self.resume_at = 0  # where the log goes on if it does not reach `durable_end`
-        self.gaps_below = OFFSET_MAX  # batches that leave out offsets end below it
+        self.synced_to: int | None = None  # least end of a log that syncs every batch
+        self.durable_end = 0  # bytes below it must not be cut
+        self.resume_at = 0  # next offset of a log that does not reach `durable_end`
+        self.gaps_below = OFFSET_MAX  # batches with gaps in their offsets end below it
         self.damage: list[Damage] = []
-        self.missing: set[int] = set()  # segments that are named in it
+        self.missing: set[int] = set()  # segments in the index
 
     @property
     def _is_compacted(self) -> bool:
         return "compact" in self.config.cleanup_policy
 
     def take_checkpoints(self, recovery_point: int, high_watermark: int, *, clean: bool) -> None:
-        """Note where the log ended at least. What only one checkpoint says is no proof: it may be damaged."""
+        """Note the least end of the log. One checkpoint alone is no proof, because it may be damaged."""
         self.durable_end = min(recovery_point, high_watermark)
         self.resume_at = max(recovery_point, high_watermark)
         if clean and recovery_point == high_watermark:
             self.gaps_below = recovery_point
 
     def take_for_synced(self, log_start_offset: int) -> None:
-        """Take it for a log whose every batch was synced. Raises Corrupt where its first file is missing."""
+        """Treat the log as one that syncs every batch. Raises Corrupt where its first file is missing."""
         self.gaps_below = 0
         self.synced_to = max(self.snapshots, default=0)
         first = min(self.bases, default=log_start_offset)
@@ -145,7 +147,7 @@ class Rebuild:
             if path.endswith((INDEX, TIME_INDEX)) and _base(path) not in segment_bases
         ]
         for base in sorted({_base(path) for path in orphans}):
-            # A deletion that a crash broke off has renamed the log before its indexes.
+            # An interrupted deletion has renamed the log before its indexes.
             log = segment_path(self.directory, base, LOG)
             if start_offset <= base < self.durable_end and log + DELETED not in leftovers:
                 end = min((one for one in segment_bases if one > base), default=self.resume_at)
@@ -160,7 +162,9 @@ class Rebuild:
             yield Unlink(path)
 
     def read_epochs(self) -> Program[bool]:
-        """False where the checkpoint makes no sense: every batch must be asked for its epoch then."""
+        """Read the epoch checkpoint; return False where it is malformed: then each batch's header must provide the
+        epoch.
+        """
         try:
             data = yield Read(f"{self.directory}/{LEADER_EPOCHS}", 0, _SMALL_FILE_BYTES)
             assert isinstance(data, bytes)
@@ -172,9 +176,9 @@ class Rebuild:
         return True
 
     def confirmed_start(self, log_start_offset: int) -> int:
-        """Return where the log begins: lower than the checkpoint says where it would hide what the epochs have.
+        """Return the log's start, lower than in the checkpoint if the epochs begin earlier.
 
-        Both were written by the clean stop, and neither has a checksum.
+        The clean stop wrote both, and neither has a checksum.
         """
         begins = max(self.epochs.first_offset, self.bases[0])
         if not 0 <= self.epochs.first_offset <= begins < log_start_offset:
@@ -192,7 +196,7 @@ class Rebuild:
         return segment
 
     def load_closed(self, base: int, next_base: int) -> Program[None]:
-        """A segment below the recovery point: its largest timestamp is all that is read, if its indexes are there."""
+        """Load a segment below the recovery point; read only its largest timestamp, if its indexes exist."""
         segment = self._segment(base)
         log_size = self.sizes[segment.path]
         if not log_size:
@@ -219,7 +223,7 @@ class Rebuild:
         self.segments.append(segment)
 
     def load_active(self, base: int) -> Program[bool]:
-        """The last segment after a clean shutdown; False where it must be scanned after all."""
+        """Load the last segment after a clean shutdown; return False where it needs a scan after all."""
         segment = self._segment(base)
         log_size = self.sizes[segment.path]
         if log_size:
@@ -243,7 +247,7 @@ class Rebuild:
         return True
 
     def recover(self, bases: list[int]) -> Program[None]:
-        """Scan segments in order, up to where the log ends: a gap in what was written; remove what lies behind it."""
+        """Scan segments in order up to the log's end; remove everything behind it."""
         yield from self._load_producers(bases[0] if bases else 0)
         for at, base in enumerate(bases):
             segment = self._segment(base)
@@ -282,7 +286,7 @@ class Rebuild:
             self.producers_end = self.segments[-1].next_offset
 
     def _scan(self, segment: Segment, log_size: int) -> Program[None]:
-        """Take in the sound batches of a segment: up to the first that is not, and of what was durable all."""
+        """Read the sound batches of a segment: up to the first unsound one, but all in its durable part."""
         interval = self.config.index_interval_bytes
         while True:
             yield from scan_segment(
@@ -317,9 +321,9 @@ class Rebuild:
         )
 
     def _damaged(self, segment: Segment, end: int, end_offset: int) -> None:
-        """Note that bytes from where the sound batches end up to `end` cannot be read.
+        """Note that bytes from the end of the sound batches up to `end` cannot be read.
 
-        A gap alone is no damage in a compacted log.
+        In a compacted log a gap alone is no damage.
         """
         is_gap = end == segment.size
         if is_gap and (segment.next_offset in self.missing or self._is_compacted):
@@ -334,7 +338,7 @@ class Rebuild:
         self.damage.append(Damage(segment.path, reason))
 
     def _keep_damaged(self, segment: Segment, log_size: int, behind: int) -> Program[None]:
-        """Keep a file that lacks what was durable as it is, and have the log go on behind it, at offset `behind`."""
+        """Keep a file that lacks durable bytes unchanged, and continue the log behind it, at offset `behind`."""
         self._damaged(segment, log_size, behind)
         if not log_size:
             yield from self._drop_empty(segment, behind)
@@ -368,7 +372,7 @@ class Rebuild:
             self.producers.update(header, header.base_offset, self.now_ms)
 
     def _become_active(self, segment: Segment) -> Program[None]:
-        # Existing index files may be of a longer segment: they are written again when it is closed.
+        # Existing index files may belong to a longer segment: closing this one writes them again.
         for path in (segment.index_path, segment.time_index_path):
             if path in self.sizes:
                 yield Unlink(path)
@@ -401,7 +405,7 @@ class Rebuild:
         return False
 
     def restore_producers(self, end: int) -> Program[None]:
-        """Producers as of the log's end; snapshots of what is not there any more go."""
+        """Restore the producers at the log's end; remove snapshots beyond it."""
         yield from unlink_snapshots(self.directory, self.snapshots, end)
         if self.producers_end != end:
             yield from self._load_producers(end)
@@ -418,12 +422,12 @@ class Rebuild:
 
 
 def _base(path: str) -> int:
-    """The base offset in the name of one of a segment's files."""
+    """Return the base offset in the name of one of a segment's files."""
     return int(path.rpartition(".")[0][-20:])
 
 
 def _write_indexes(segment: Segment) -> Program[None]:
-    """The index files of a segment whose indexes were rebuilt in memory; it is closed afterwards."""
+    """Write the index files of a segment whose indexes were rebuilt in memory, and close it."""
     for effect in segment.seal():
         assert isinstance(effect, Append)
         yield WriteFile(effect.path, b"".join(effect.buffers))

@@ -6,12 +6,13 @@ PartitionLog. It trusts bytes above the recovery point only where a CRC confirms
 After a crash it scans every segment that reaches beyond the recovery point. The first batch that is torn, damaged or
 out of order ends the log, and everything after it is removed (Kafka: `LogLoader`, `LogSegment.recover`). A gap between
 two segments ends no log: a cleaner leaves gaps. In a log that is not compacted, a gap is reported. It rebuilds indexes
-and producer snapshots above the recovery point. After a clean shutdown a few small reads suffice, and nothing is
-written. A cleaner's replacement of segments that a crash interrupted is completed first (`swaps.py`).
+and producer snapshots above the recovery point. After a clean shutdown a few small reads suffice, and recovery writes
+nothing. It first completes a cleaner's replacement of segments that a crash interrupted (`swaps.py`).
 
-Below the lower one of the checkpointed recovery point and high watermark, nothing is cut: that was durable. Bytes that
-cannot be read there are damage, not a torn tail. They stay in their file, and are reported. The log is read on behind
-them; its next offset is no lower than the checkpoints have. (Kafka cuts there too, or silently starts an empty log.)
+Below the lower one of the checkpointed recovery point and high watermark, recovery cuts nothing, because those bytes
+were durable. Unreadable bytes there are damage, not a torn tail: they stay in their file, and recovery reports them. It
+continues behind them; the log's next offset is no lower than in the checkpoints. (Kafka cuts there too, or silently
+starts an empty log.)
 """
 
 import uuid
@@ -66,14 +67,14 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     replicated: bool = False,
     tails: TailBudget | None = None,
 ) -> Program[PartitionLog]:
-    """Load a partition. `clean`, and the offsets up to `high_watermark`, are what the directory's checkpoints say.
+    """Load a partition. `clean`, and the offsets up to `high_watermark`, come from the directory's checkpoints.
 
-    `tiered_end` is what the last known manifest says: should the disk have lost part of what the bucket holds, the
-    log goes on from there. `topic_id` is used where the directory has none; `tails` as in `create`. `synced`: every
-    batch was made durable before the next one was written, so damage with anything behind it is no torn tail. Raises
-    Corrupt for that, before anything is cut, and where the directory belongs to another topic, or to none.
-    `replicated`: other brokers have replicas, so a log that must be scanned ends at its first hole. A follower fetches
-    from the end of its log: it would never fill a hole, and could be elected with it.
+    `tiered_end` comes from the last known manifest: if the disk lost records that the bucket holds, the log continues
+    from there. `topic_id` is for a directory without one; `tails` as in `create`. `synced`: the log synced every batch
+    before it wrote the next one, so damage before sound bytes is no torn tail. Raises Corrupt for such damage, before
+    any cut, and where the directory belongs to another topic or to none. `replicated`: other brokers have replicas, so
+    a log that must be scanned ends at its first hole. A follower fetches from the end of its log: it would never fill a
+    hole, and could be elected with it.
     """
     found_id = yield from _topic_id(directory, topic_id)
     loading = Rebuild(directory, config, now_ms, replicated=replicated)

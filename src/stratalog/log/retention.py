@@ -61,7 +61,7 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
 def unconfirmed(
     segments: Sequence[Segment], config: LogConfig, now_ms: int, wall_ms: int
 ) -> list[Segment]:
-    """Return the segments that are too old by what an index file says, and by nothing else yet (`confirm_time`)."""
+    """Return the segments that are too old by an index file alone, until `confirm_time` confirms it."""
     retention_ms, _ = _limits(config)
     return [
         segment

@@ -33,9 +33,9 @@ OnBatch = Callable[[BatchHeader], None]
 def visit(
     path: str, start: int, end: int, take: Callable[[BatchHeader, memoryview], bool]
 ) -> Program[int]:
-    """Call `take` with every whole batch of bytes [start, end); returns the position after the last one taken.
+    """Call `take` with every whole batch of bytes [start, end); return the position after the last accepted one.
 
-    Stops where `take` refuses, where a header makes no sense, and at a batch whose end is missing.
+    Stops where `take` refuses, at a malformed header, and at an incomplete batch.
     """
     position = start
     wanted = _CHUNK_BYTES
@@ -72,10 +72,10 @@ def scan_segment(  # noqa: PLR0913  # each is a limit of what counts as sound
     gaps_below: int = OFFSET_MAX,
     on_batch: OnBatch = lambda _header: None,
 ) -> Program[None]:
-    """Take in the batches from `segment.size` on, up to the first that is damaged, out of order or reaches `below`.
+    """Add the batches from `segment.size` on, up to the first that is damaged, out of order or reaches `below`.
 
-    A batch that leaves out offsets must end below `gaps_below`. Afterwards `segment.size` is where the sound batches
-    end.
+    A batch after a gap in the offsets must end below `gaps_below`. Afterwards `segment.size` is the end of the sound
+    batches.
     """
     base = segment.base_offset
 
@@ -102,9 +102,9 @@ def scan_segment(  # noqa: PLR0913  # each is a limit of what counts as sound
 def load_indexes(
     segment: Segment, *, index_size: int, time_index_size: int, log_size: int
 ) -> Program[bool]:
-    """Take the index files of a cleanly closed segment into memory; False (nothing changed) where they are not sound.
+    """Load the index files of a cleanly closed segment; return False, without a change, where they are damaged.
 
-    `segment.size` is then where its last indexed batch begins: `scan_segment` goes on from there.
+    `segment.size` is then the start of its last indexed batch, where `scan_segment` continues.
     """
     try:
         data = yield Read(segment.index_path, 0, index_size)
@@ -136,7 +136,9 @@ def load_indexes(
 
 
 def read_max_timestamp(segment: Segment) -> Program[bool]:
-    """Take a closed segment's largest timestamp from the end of its time index; False where that makes no sense."""
+    """Read a closed segment's largest timestamp from the end of its time index; return False where that is
+    malformed.
+    """
     if segment.time_index_size % TIME_ENTRY.size:
         return False
     if segment.time_index_size == 0:
@@ -152,7 +154,7 @@ def read_max_timestamp(segment: Segment) -> Program[bool]:
         return False
     timestamp, offset = TIME_ENTRY.unpack(data)
     last = segment.next_offset - segment.base_offset - 1
-    # Zeros at the end are a file that Kafka had made larger in advance and never trimmed.
+    # Zeros at the end come from a file that Kafka preallocated and never trimmed.
     if timestamp < 0 or not 0 <= offset <= last or (timestamp == 0 and offset == 0 and last > 0):
         return False
     segment.max_timestamp = timestamp

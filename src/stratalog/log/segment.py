@@ -42,9 +42,9 @@ class Segment:
     """Mutable. Offsets are absolute, sizes in bytes, times in epoch milliseconds (-1 for none).
 
     `first_timestamp` is the largest timestamp of the first batch, from which rolling counts (Kafka:
-    `LogSegment.rollingBasedTimestamp`); `created_ms` stands in where records have no timestamps, and `touched_ms`, the
-    time of the last append here, where the segment's age is asked for. `is_time_confirmed` is False while an index file
-    alone says what the largest timestamp is.
+    `LogSegment.rollingBasedTimestamp`); Without timestamps in records, `created_ms` replaces it for rolling, and
+    `touched_ms`, the time of the last append here, for the segment's age. `is_time_confirmed` is False while the
+    largest timestamp comes from an index file alone.
     """
 
     __slots__ = (
@@ -99,9 +99,7 @@ class Segment:
         return segment_path(self.directory, self.base_offset, TIME_INDEX)
 
     def age_ms(self, now_ms: int, wall_ms: int) -> int:
-        """Return what retention by time compares: since the records' largest timestamp, else since the segment last
-        grew.
-        """
+        """Return the age for retention by time: since the records' largest timestamp, else since the last append."""
         if self.max_timestamp >= 0:
             return wall_ms - self.max_timestamp
         return now_ms - self.touched_ms
@@ -109,7 +107,9 @@ class Segment:
     def add(
         self, last_offset: int, next_offset: int, size: int, timestamp: int, interval: int
     ) -> None:
-        """Note one batch at the end: its last offset, largest timestamp; `interval` bytes lie between index entries."""
+        """Note an appended batch: its last offset and largest timestamp; `interval` is the distance of index entries in
+        bytes.
+        """
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
@@ -128,22 +128,24 @@ class Segment:
         self.next_offset = next_offset
 
     def skip_to(self, position: int, offset: int) -> None:
-        """Go on at a batch behind bytes that cannot be read: it lies at `position` and begins at `offset`."""
+        """Continue behind unreadable bytes, at the batch at `position` that begins at `offset`."""
         self.size = position
         self.next_offset = offset
 
     def begin(self, config: LogConfig, now_ms: int) -> list[Effect]:
-        """Return what comes before its first append."""
+        """Return the effects before the segment's first append."""
         self.first_append_ms = now_ms
         return [Reserve(self.path, config.segment_bytes)] if config.preallocate else []
 
     def close(self, config: LogConfig) -> list[Effect]:
-        """`seal`, and give back what was reserved and not used."""
+        """Return the effects of `seal`, and of releasing reserved room that was not used."""
         unused = [Truncate(self.path, self.size)] if config.preallocate else []
         return [*unused, *self.seal()]
 
     def seal(self) -> list[Effect]:
-        """Close it for appends: the effects that write its index files. `drop_indexes` once they are performed."""
+        """Close the segment for appends; return the effects that write its index files. Call `drop_indexes` once they
+        are performed.
+        """
         assert self.index is not None
         assert self.time_index is not None, "sealed once"
         self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
@@ -155,19 +157,21 @@ class Segment:
         ]
 
     def sync(self, *, closed: bool) -> list[Effect]:
-        """Make its files durable; of a closed one also the indexes and the producers at its end."""
+        """Return the effects that make its files durable; for a closed segment also its indexes and producer
+        snapshot.
+        """
         if not closed:
             return [Sync(self.path)]
         snapshot = segment_path(self.directory, self.next_offset, SNAPSHOT)
         return [Sync(path) for path in (self.path, self.index_path, self.time_index_path, snapshot)]
 
     def drop_indexes(self) -> None:
-        """Search the files from now on."""
+        """Drop the indexes in memory: from now on reads search the files."""
         self.index = None
         self.time_index = None
 
     def file_suffixes(self) -> list[str]:
-        """Return the files that exist for it once closed, the log first."""
+        """Return the suffixes of a closed segment's files, the log first."""
         suffixes = [LOG, INDEX, TIME_INDEX]
         if self.has_transaction_index:
             suffixes.append(TRANSACTION_INDEX)

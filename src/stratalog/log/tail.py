@@ -1,8 +1,7 @@
 """Cache the newest batches of partitions in memory.
 
-In: views of appended batches. Out: views for readers, without touching a disk. All caches together never hold more
-than their budget, and one partition never more than its share. A view counts with the whole buffer that it keeps
-alive.
+In: views of appended batches. Out: views for readers, without touching a disk. All caches together never hold more than
+their budget, and one partition never more than its share. A view counts as the whole buffer that it keeps alive.
 """
 
 from bisect import bisect_right
@@ -15,14 +14,14 @@ TAILS_BYTES: Final = 64 << 20
 TAIL_BYTES: Final = 1 << 20
 
 _ENTRY_BYTES: Final = 250
-"""What one batch costs beside its bytes: a view, three list places, three integers."""
+"""Memory for one batch beside its bytes: a view, three list entries, three integers."""
 _TRIM_AT: Final = 256
 
 
 class TailBudget:
-    """The memory of all tails, and of one. At the limit the tail with the oldest append gives memory back.
+    """The memory limit of all tails, and of one. At the limit the tail with the oldest append drops batches.
 
-    Invariants: `bytes_held` is the sum of its tails'; `_tails` are those that hold any, in the order of their last
+    Invariants: `bytes_held` is the sum over all tails; `_tails` are the non-empty tails, in the order of their last
     append.
     """
 
@@ -72,7 +71,7 @@ class TailCache:
         owner = view.obj
         kept = len(owner) if type(owner) is bytearray or type(owner) is bytes else size
         if kept > 2 * size:
-            # A reader may still use the copy when the tail drops it: its bytes then count as the reader's.
+            # A reader may still use the copy after the tail drops it; its bytes then count for the reader.
             view = memoryview(bytes(view))
             kept = size
         cost = kept + _ENTRY_BYTES

@@ -1,6 +1,6 @@
 """Find offsets by timestamp in segments on disk, and confirm a segment's largest timestamp.
 
-In: segments, timestamps. Out: programs that yield `Read` and return offsets. It opens records only in the one batch
+In: segments, timestamps. Out: programs that yield `Read` and return offsets. It decodes records only of the one batch
 that may hold the timestamp.
 """
 
@@ -22,10 +22,10 @@ _SCAN_BYTES: Final = 256 * 1024
 
 
 def confirm_time(segment: Segment) -> Program[None]:
-    """Hold a closed segment's largest timestamp, which an index file says, against its batches.
+    """Compare a closed segment's largest timestamp, which comes from an index file, with its batches.
 
-    The file has no checksum, and retention deletes by that time. Where the batch that it names does not have it, every
-    header that can be read is looked at.
+    The file has no checksum, and retention deletes by that time. If the batch that it names does not have that
+    timestamp, read every header.
     """
     try:
         found = yield from batch_at([segment], segment.max_timestamp_offset, segment.next_offset)
@@ -108,10 +108,10 @@ def _search_records(
 def _search_batch(
     batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int, end_offset: int
 ) -> tuple[int, int] | None:
-    """Return the record looked for, as (offset, timestamp).
+    """Return the first matching record, as (offset, timestamp).
 
-    Where a producer wrote what cannot be opened, or what would fill the memory, the batch's beginning: nothing at or
-    after `timestamp` lies before it. Raises Corrupt where the bytes are not what the producer wrote.
+    For a batch that cannot be decompressed, or would fill the memory, return its first offset: no match lies before it.
+    Raises Corrupt for damaged bytes.
     """
     try:
         for record in read_records(batch, max_bytes=_OPENED_BYTES_MAX):

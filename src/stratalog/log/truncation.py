@@ -17,7 +17,7 @@ __all__ = ["truncate_segments", "unlink_snapshots"]
 def truncate_segments(
     directory: str, segments: list[Segment], offset: int, interval: int, now_ms: int
 ) -> Program[None]:
-    """Remove every batch that reaches `offset` or beyond. Nothing may be decided and not yet performed.
+    """Remove every batch that reaches `offset` or beyond. Every decided append must be performed.
 
     Below the first segment all batches are removed, and the log restarts at `offset`. `segments` is changed in place.
     """
@@ -33,7 +33,7 @@ def truncate_segments(
         for path in deleted_paths([segments.pop()], set()):
             yield Unlink(path)
     if len(segments) < count:
-        # Durable before anything is appended: else a power loss could bring them back behind it.
+        # Durable before the next append: otherwise a loss of power could restore the removed segments behind it.
         yield SyncDirectory(directory)
     segment = segments[-1]
     if segment.next_offset > offset or segment.index is None:
@@ -41,12 +41,12 @@ def truncate_segments(
 
 
 def _cut(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[Segment]:
-    """The segment as it is below `offset`, active again: its indexes in memory, its index files gone."""
+    """Return the segment cut at `offset` and active again, with indexes in memory and without index files."""
     fresh = yield from _without_tail(segment, offset, interval, now_ms)
     yield Unlink(segment.index_path)
     yield Unlink(segment.time_index_path)
     yield Truncate(segment.path, fresh.size)
-    # Durable at once: else a power loss could bring the old end back behind what is appended next.
+    # Durable at once: otherwise a loss of power could restore the old end behind the next append.
     yield Sync(segment.path)
     return fresh
 
@@ -72,7 +72,7 @@ def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> 
     assert fresh.time_index is not None
     fresh.index.truncate(relative)
     fresh.time_index.truncate(relative)
-    # What is left of the indexes says where to go on and what was largest before.
+    # The rest of the indexes has the position to continue from, and the largest timestamp before it.
     fresh.size = fresh.index.positions[-1] if len(fresh.index) else 0
     fresh.max_timestamp, fresh.max_timestamp_offset = -1, segment.base_offset
     if len(fresh.time_index):
@@ -83,7 +83,7 @@ def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> 
 
 
 def unlink_snapshots(directory: str, snapshots: set[int], above: int) -> Program[None]:
-    """Remove producer snapshots taken above an offset, durably: none may be mistaken for a later one of its name."""
+    """Remove producer snapshots above an offset, durably: a later snapshot may get the same name."""
     gone = sorted(offset for offset in snapshots if offset > above)
     for offset in gone:
         yield Unlink(segment_path(directory, offset, SNAPSHOT))

@@ -19,8 +19,8 @@ __all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts", "
 class Appended(NamedTuple):
     """One decided append: its offsets (inclusive), and the effects to perform before readers see it.
 
-    `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: these batches were here already, at
-    the offsets given; there is nothing to perform. `size` is in bytes. The rest is the log's own.
+    `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: the log had these batches already, at
+    the given offsets, and there are no effects. `size` is in bytes. Only the log uses the other fields.
     """
 
     base_offset: int
@@ -39,7 +39,7 @@ class Appended(NamedTuple):
 def repeat(
     batch: WrittenBatch, log_start_offset: int, segment: Segment, view: memoryview
 ) -> Appended:
-    """Return the answer for a batch that the log has already."""
+    """Return the result for a repeated batch."""
     _first, _last, base_offset, last_offset, timestamp = batch
     # As Kafka, answer with the time of the first append (`LogAppendInfo.setLogAppendTime`).
     return Appended(
@@ -47,7 +47,7 @@ def repeat(
         last_offset,
         timestamp,
         log_start_offset,
-        True,  # noqa: FBT003  # a NamedTuple by position: names cost more than the rest
+        True,  # noqa: FBT003  # a NamedTuple by position: keywords cost more than all else
         (),
         0,
         segment,
@@ -59,8 +59,8 @@ def repeat(
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Result of loading: bytes cut off because they were no sound batches, the number of segments scanned, and files
-    that lack durable bytes.
+    """Result of loading: bytes cut off as a torn tail, the number of scanned segments, and files that lack durable
+    bytes.
     """
 
     bytes_cut: int
@@ -101,7 +101,7 @@ class Contents:
     producers: ProducerStates
     epochs: LeaderEpochs
     snapshots: set[int]
-    """Offsets of the producer snapshots that are there."""
+    """Offsets of the existing producer snapshots."""
     log_start_offset: int
     recovery_point: int
     recovered: Recovered

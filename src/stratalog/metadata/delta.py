@@ -64,7 +64,7 @@ _fields_of = attrgetter(
     "eligible_leader_replicas",
     "last_known_elr",
 )
-"""All that `partition_of` reads."""
+"""The fields that `partition_of` reads."""
 
 
 class _Map(Generic[K, V]):
@@ -98,7 +98,7 @@ class _Map(Generic[K, V]):
 class Delta:
     """Collects records on top of `base`; `image()` may be taken at any time, and again later.
 
-    What changed, since `base`: `changed_partitions` (topic id -> indexes, created ones included), `created_topics`,
+    Changes since `base`: `changed_partitions` (topic id -> indexes, created ones included), `created_topics`,
     `deleted_topics` (id -> the topic as it was), `changed_configs` (resource type, name), `changed_brokers`,
     `changed_features`. A topic created and deleted within one delta is in none of them.
     """
@@ -122,10 +122,10 @@ class Delta:
         self._configs = _Map(base.configs)
         self._partitions: dict[UUID, dict[int, Partition]] = {}
         self._alike: tuple[tuple[Any, ...], Partition] | None = None
-        """What the last partition's record says, and that partition: the next one is often the same."""
+        """The last partition record's fields and its partition: the next one is often equal."""
 
     def replay(self, offset: int, record: Any) -> None:
-        """Apply the record at `offset`. Raises Corrupt for one that does not fit what was replayed before it."""
+        """Apply the record at `offset`. Raises Corrupt for a record that contradicts earlier ones."""
         apply = self._APPLY.get(type(record))
         if apply is None:
             raise Corrupt(f"offset {offset}: {type(record).__name__} is not supported")
@@ -160,7 +160,7 @@ class Delta:
         )
 
     def _partitions_of(self, topic_id: UUID) -> dict[int, Partition]:
-        """Return the topic's partitions, ours to write to."""
+        """Return the topic's partitions, as a map that this delta may change."""
         mine = self._partitions.get(topic_id)
         if mine is None:
             mine = self._partitions[topic_id] = dict(self._topics.now[topic_id].partitions)
@@ -254,7 +254,7 @@ class Delta:
         self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
 
     def _clear_elr(self, record: ClearElrRecord) -> None:
-        """An empty name clears every topic's (KIP-966)."""
+        """Clear eligible leader replicas; an empty name means those of every topic (KIP-966)."""
         names = [record.topic_name] if record.topic_name else list(self._names.now)
         for topic_id in [self._names.now[name] for name in names]:
             partitions = self._partitions_of(topic_id)
@@ -282,7 +282,7 @@ class Delta:
         self.next_producer_id = record.next_producer_id
 
     def _nothing(self, record: Any) -> None:
-        """A record that changes no state; its offset counts all the same."""
+        """Ignore a record that changes no state; its offset still counts."""
 
     _APPLY: ClassVar[dict[type[Any], Callable[["Delta", Any], None]]] = {
         FeatureLevelRecord: _feature,
@@ -299,7 +299,7 @@ class Delta:
         ClearElrRecord: _clear_elr,
         ConfigRecord: _config,
         ProducerIdsRecord: _producer_ids,
-        # A metadata transaction that ends has been applied record by record; one that aborts is refused.
+        # The records of a metadata transaction are applied one by one; a record that aborts one is refused.
         BeginTransactionRecord: _nothing,
         EndTransactionRecord: _nothing,
         NoOpRecord: _nothing,
@@ -340,7 +340,7 @@ def broker_of(record: RegisterBrokerRecord) -> Broker:
 
 
 def partition_of(record: PartitionRecord) -> Partition:
-    """Return the partition that the record creates; no eligible replicas where it says nothing of them."""
+    """Return the partition that the record creates; without the field it has no eligible replicas."""
     return Partition(
         replicas=record.replicas,
         isr=record.isr,
@@ -357,7 +357,9 @@ def partition_of(record: PartitionRecord) -> Partition:
 
 
 def changed_partition(before: Partition, record: PartitionChangeRecord) -> Partition:
-    """Null means unchanged. Naming a leader, the same one included, starts a leader epoch (PartitionRegistration)."""
+    """Return the partition after the change. Null means unchanged. A named leader, even the same one, starts a leader
+    epoch (PartitionRegistration).
+    """
     names_leader = record.leader != _LEADER_UNCHANGED
     assert not names_leader or record.leader >= NO_LEADER
 

@@ -52,7 +52,9 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a `.checkpoint` file; `control` is what stands between header and records (versions, voters)."""
+    """The content of a `.checkpoint` file; `control` are the control records between header and records (versions,
+    voters).
+    """
 
     last_contained_timestamp_ms: int
     control: tuple[ControlRecord, ...]
@@ -65,7 +67,7 @@ def snapshot_id(image: Image) -> SnapshotId:
 
 
 def parse_file_name(name: str) -> SnapshotId | None:
-    """None for any other file."""
+    """Return the snapshot of a file name; None for any other file."""
     stem, dot, extension = name.partition(".")
     offset, dash, epoch = stem.partition("-")
     if dot + extension != ".checkpoint" or not dash or len(offset) != 20 or len(epoch) != 10:
@@ -117,7 +119,7 @@ def snapshot_batches(
     last_contained_timestamp_ms: int,
     control: Sequence[ControlRecord] = (),
 ) -> Iterator[bytearray]:
-    """Yield what `encode_snapshot` returns batch by batch: the image of a large cluster takes seconds."""
+    """Yield the result of `encode_snapshot` batch by batch: the image of a large cluster takes seconds."""
     return _batches(
         records_of(image),
         now_ms,

@@ -111,7 +111,7 @@ def _end_epoch(member: Member, request: EndQuorumEpochRequest, now_ms: int) -> E
 
 
 def _wait_for_successors(member: Member, request: EndQuorumEpochRequest) -> int:
-    """Return how long to leave the election to the candidates before this one, in ms.
+    """Return how long to wait for the preferred candidates before this one, in ms.
 
     The first waits for none, each later one twice as long as the one before, up to the largest backoff.
     """
@@ -156,7 +156,7 @@ def _fetch(member: Member, token: Any, request: FetchRequest, now_ms: int) -> No
 
 
 def _serve(member: Member, leader: Leader, fetch: ParkedFetch, now_ms: int) -> None:
-    """Answer a valid fetch with records, or with what the replica must do first; park one that has to wait."""
+    """Answer a valid fetch with records, a diverging epoch or a snapshot; park a fetch that must wait."""
     request = fetch.request
     missing = _missing(member, request)
     high_watermark = leader.progress.high_watermark
@@ -196,7 +196,7 @@ def _missing(member: Member, request: FetchRequest) -> SnapshotId | tuple[int, i
     log = member.log
     snapshot = log.snapshot
     if snapshot is not None and snapshot.end_offset > 0:
-        # Where an older epoch ended is known no more: only the snapshot has those records.
+        # The end of an older epoch is unknown: only the snapshot has those records.
         is_older = request.offset == 0 or request.last_epoch < log.start_epoch
         is_other = request.offset == log.start_offset and request.last_epoch != log.start_epoch
         if is_older or is_other or request.offset < log.start_offset:

@@ -1,7 +1,7 @@
-"""When each broker's heartbeat came last, and how far its metadata was: a controller's memory outside the log.
+"""Remember each broker's last heartbeat and metadata offset: a controller's only memory outside the log.
 
-In: heartbeats, with the time. Out: brokers whose session has timed out, and how far the active brokers are. It is lost
-with the controller's leadership; the next controller gives each broker a new full session.
+In: heartbeats, with the time. Out: brokers whose session has timed out, and the metadata offset of active brokers. It
+is lost with the controller's leadership; the next controller gives each broker a new full session.
 
 Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker (`broker.session.timeout.ms`).
 """

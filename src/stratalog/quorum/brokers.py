@@ -3,9 +3,9 @@
 In: requests, the image and its index, the brokers' sessions, the time. Out: decisions. Only the sessions change here,
 and they are no part of the log.
 
-What happens to a broker happens to its partitions in the same decision. A broker that is fenced, shuts
-down, registers again or is unregistered leaves every ISR, and other replicas become leaders. An unfenced broker may
-lead partitions without a leader.
+A decision about a broker includes its partitions. A broker that is fenced, shuts down, registers again or is
+unregistered leaves every ISR, and other replicas become leaders. An unfenced broker may lead partitions without a
+leader.
 
 Kafka: ClusterControlManager, BrokerHeartbeatManager.calculateNextBrokerState, and the `handleBroker…` methods of
 ReplicationControlManager (KIP-631, 841, 858, 966, 1066).
@@ -39,7 +39,7 @@ from stratalog.wire.internal.metadata_records import (
 )
 
 ELECTED_AT_ONCE: Final = 1000
-"""Partitions that one decision about a broker elects leaders for: deciding on all of them would be one long turn."""
+"""Partitions whose leaders one decision about a broker elects: deciding on all of them would be one long turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The state that the broker is in now, and the partitions that `elect_leaderless` must look at for it."""
+    """The broker's new state, and the partitions that `elect_leaderless` must handle."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -196,7 +196,7 @@ def fence_stale(
 ) -> Decision[Any, int | None]:
     """Fence the broker that has been silent for longest, if its session has timed out; answer: that broker, or None.
 
-    One at a time: the next decision sees what the fencing did.
+    It fences one broker at a time, so that the next decision sees the result.
     """
     broker_id = sessions.expired(now_ms)
     if broker_id is None:
@@ -214,7 +214,7 @@ def heartbeat(
     registered_at: int,
     now_ms: int,
 ) -> Decision[Any, HeartbeatAnswer]:
-    """Extend a broker's session, and change its state as it wishes and may. `registered_at`: its record's offset.
+    """Extend a broker's session, and change its state as requested and permitted. `registered_at`: its record's offset.
 
     Raises Rejected(STALE_BROKER_EPOCH).
     """
@@ -223,7 +223,7 @@ def heartbeat(
     sessions.contact(broker, request.metadata_offset, now_ms)
     now = _state(broker, sessions)
     records = _directories(cluster, broker, request)
-    # A change of directories comes alone: the next heartbeat asks for the other state again, and sees it applied.
+    # A decision changes either directories or the state: the next heartbeat requests the state again.
     after = now if records else _next_state(cluster, sessions, broker, request, is_caught_up)
     leaderless: Sequence[TopicIdPartition] = ()
     if after is not now:
@@ -278,7 +278,7 @@ def _next_state(
         case _:
             if cluster.index.leads(broker.id):
                 return _State.CONTROLLED_SHUTDOWN
-            # Until the others have seen its last leadership go, clients learn the old leader from them.
+            # Until the other brokers have seen its last leadership end, clients get the old leader from them.
             active = (
                 other.id
                 for other in cluster.image.brokers.values()
@@ -310,7 +310,7 @@ def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
 
 
 def _directories(cluster: Cluster, broker: Broker, request: BrokerHeartbeat) -> list[Any]:
-    """Return what follows from directories that failed or were cordoned since the broker's last heartbeat."""
+    """Return records for directories that failed or were cordoned since the broker's last heartbeat."""
     records: list[Any] = []
     failed = set(broker.directories) & set(request.offline_directories)
     if failed:
@@ -372,7 +372,7 @@ def _check_directories(image: Image, registration: BrokerRegistration) -> None:
 
 
 def _check_features(image: Image, registration: BrokerRegistration) -> None:
-    """A feature that one of both does not name is at level 0 there."""
+    """Check the registration's features; a feature that the broker or the cluster does not name has level 0 there."""
     ranges = {feature.name: feature for feature in registration.features}
     for name in sorted({*ranges, *image.features}):
         level = image.features.get(name, 0)

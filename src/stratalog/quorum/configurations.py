@@ -31,7 +31,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting; `operation` as it came, `value` None where none did."""
+    """One change of a setting; `operation` is the request's number, `value` may be None."""
 
     name: str
     operation: int
@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A resource's changes; with `replaces` all that was set and is not named goes (AlterConfigs)."""
+    """A resource's changes; with `replaces`, settings that the request does not name are unset (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -65,13 +65,15 @@ class SettingRules(Protocol):
         """Raise Rejected (INVALID_CONFIG, INVALID_REQUEST) where `after` may not follow `before`."""
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
-        """Return what a list holds where the resource does not set it; None for a setting that is no list."""
+        """Return the default items of a list setting; None for a setting that is no list."""
 
 
 def alter_records(
     image: Image, alterations: Sequence[Alteration], rules: SettingRules
 ) -> tuple[list[ConfigRecord], list[Altered]]:
-    """Return records for what can be changed, and one result per resource, in order; what is so already writes none."""
+    """Return records for the valid changes, and one result per resource, in order; a setting that stays equal needs no
+    record.
+    """
     counts = Counter((one.resource_type, one.resource_name) for one in alterations)
     records: list[ConfigRecord] = []
     results: list[Altered] = []
@@ -142,7 +144,7 @@ def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, st
 
 
 def _edited(resource_type: int, change: Change, after: Values, rules: SettingRules) -> str:
-    """Return a list with items added or taken away: the resource's own, else what counts where it sets none."""
+    """Return a list with items added or removed: the resource's own list, else the default."""
     items: Sequence[str] | None = rules.default_items(resource_type, change.name)
     if items is None:
         raise Rejected(ErrorCode.invalid_config, f"{change.name} is not a list")

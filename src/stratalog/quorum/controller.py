@@ -88,7 +88,7 @@ class Controller:
         index: PartitionIndex | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
-        """`image`: the cluster as the log gives it, in the epoch that this node leads in; `index`: of its topics."""
+        """`image`: the cluster at the end of the log, at the start of this node's epoch; `index`: of its topics."""
         self.image = image
         """After the last replayed record."""
         self._rules = rules or TopicRules()
@@ -120,7 +120,7 @@ class Controller:
     def bootstrap(self) -> Decision[Any, int]:
         """Return the first records of an empty log; none later. Answer: the metadata version level.
 
-        Raises Corrupt for a log of a level that we do not know: it must not be written to.
+        Raises Corrupt for a log of an unknown level, which this controller must not write to.
         """
         level = self.image.features.get(METADATA_VERSION)
         if level is None:
@@ -137,7 +137,7 @@ class Controller:
     def start_sessions(self, own_broker: int, now_ms: int) -> None:
         """Begin as the active controller: each unfenced broker has a session from now on.
 
-        Except the broker of this process, whose incarnation before this start is known to be gone.
+        The broker of this process gets none: its earlier incarnation has certainly ended.
         """
         others = (one for one in self.image.brokers.values() if one.id != own_broker)
         self._sessions.start(others, now_ms)
@@ -159,13 +159,14 @@ class Controller:
         return brokers.retire(self._cluster(), registration, keys)
 
     def elect_leaderless(self, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
-        """Elect leaders for these partitions, which `heartbeat` left without."""
+        """Elect leaders for these partitions, which `heartbeat` left leaderless."""
         return brokers.elect_leaderless(self._cluster(), keys)
 
     def heartbeat(self, request: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
         """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""
         cluster = self._cluster()
-        # A broker that registered in an earlier epoch has seen that once it has seen all of what the epoch began with.
+        # A broker of an earlier epoch has seen its registration once it has applied the log up to the start of this
+        # epoch.
         registered_at = self._registered_at.get(request.broker_id, self._loaded_at)
         return brokers.heartbeat(
             cluster, self._sessions, request, registered_at=registered_at, now_ms=now_ms
@@ -208,7 +209,7 @@ class Controller:
     def assign_directories(
         self, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
     ) -> Decision[Any, dict[TopicIdPartition, ErrorCode]]:
-        """Note in which directory a broker has each partition; raises Rejected(STALE_BROKER_EPOCH)."""
+        """Record which directory of a broker holds each partition; raises Rejected(STALE_BROKER_EPOCH)."""
         return assign_directories(self._cluster(), broker_id, broker_epoch, assigned)
 
     def _cluster(self) -> Cluster:
@@ -219,7 +220,7 @@ class Controller:
     def create_topics(
         self, topics: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
     ) -> Decision[Any, list[Created]]:
-        """Create what can be created, all in one batch; each topic has its own result."""
+        """Create the valid topics, all in one batch; each topic has its own result."""
         records, results = create_records(self.image, topics, self._rules, entropy, self._colliding)
         return Decision([] if validate_only else records, results)
 
@@ -231,7 +232,7 @@ class Controller:
     def create_partitions(
         self, additions: Sequence[MorePartitions], entropy: Entropy, *, validate_only: bool = False
     ) -> Decision[Any, list[Extended]]:
-        """Add partitions to what can be extended, all in one batch; each topic has its own result."""
+        """Add partitions to topics, all in one batch; each topic has its own result."""
         records, results = extend_records(self.image, additions, entropy)
         return Decision([] if validate_only else records, results)
 
@@ -246,9 +247,7 @@ class Controller:
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Any, None]:
         """Set every level or none; raises Rejected as `feature_records`."""
-        levels = {
-            "kraft.version": KRAFT_VERSION
-        }  # a leader's first batch has it, and no image does
+        levels = {"kraft.version": KRAFT_VERSION}  # in a leader's first batch, and in no image
         records = feature_records(self.image, SUPPORTED_FEATURES, levels, updates)
         return Decision([] if validate_only else records, None)
 

@@ -1,4 +1,4 @@
-"""Note in which log directory a broker has each replica (AssignReplicasToDirs, KIP-858): refuse, or return records.
+"""Record which log directory of a broker holds each replica (AssignReplicasToDirs, KIP-858): refuse, or return records.
 
 In: a broker's assignments, the image. Out: records and one code per partition. It never chooses a directory.
 
@@ -22,7 +22,7 @@ from stratalog.wire.internal.metadata_records import PartitionChangeRecord
 def assign_directories(
     cluster: Cluster, broker_id: int, broker_epoch: int, assigned: Mapping[TopicIdPartition, UUID]
 ) -> Decision[PartitionChangeRecord, dict[TopicIdPartition, ErrorCode]]:
-    """Note the directories of what is the broker's; raises Rejected(STALE_BROKER_EPOCH)."""
+    """Record the directories of the broker's replicas; raises Rejected(STALE_BROKER_EPOCH)."""
     image = cluster.image
     broker = registered(image, broker_id, broker_epoch)
     staying, leaving = cluster.electorate(), cluster.electorate(leaving=broker_id)

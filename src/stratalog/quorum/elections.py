@@ -1,7 +1,7 @@
 """Change one partition: its ISR, replicas and directories, and the leader that follows from them.
 
-In: the partition as it is, the target of a change, the brokers that may lead, the topic's rules. Out: one
-PartitionChangeRecord, or None where nothing changes. It never looks at another partition and never raises.
+In: the partition, the target of a change, the brokers that may lead, the topic's rules. Out: one PartitionChangeRecord,
+or None where nothing changes. It never looks at another partition and never raises.
 
 Every change of an existing partition goes through `change_record`, so that one place decides leaders, eligible leader
 replicas (KIP-966) and the end of a reassignment. A record that names a leader, also the same one, raises the leader
@@ -28,19 +28,19 @@ RECOVERING: Final = 1
 
 
 class Election(Enum):
-    """Which leader a change may elect (Kafka: PartitionChangeBuilder.Election)."""
+    """The kinds of leaders that a change may elect (Kafka: PartitionChangeBuilder.Election)."""
 
     ONLINE = auto()
     """Keep the leader where it may lead, else an eligible replica."""
     PREFERRED = auto()
     """The first replica where it may lead, else as ONLINE."""
     UNCLEAN = auto()
-    """As ONLINE, and where no replica is eligible any one that is alive: acknowledged records may be lost."""
+    """As ONLINE, else any live replica: acknowledged records may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to change of a partition; None leaves a field as it is.
+    """The target of a change of a partition; None leaves a field unchanged.
 
     `directories` holds new directories by broker. `lost_data` is a broker that shut down uncleanly: it is not eligible.
     """
@@ -172,11 +172,11 @@ def _elect(
 
 
 def _last_known(before: Partition, leader: int | None, rules: Rules) -> dict[str, Any]:
-    """The last leader is noted when a partition becomes leaderless, and forgotten when one is named again."""
+    """Return the last known leader: noted when a partition becomes leaderless, removed when it gets a leader."""
     if not rules.has_elr or leader is None:
         return {}
     if leader == NO_LEADER:
-        # A leaderless partition that loses a replica names its leader, none, a second time.
+        # The record of a leaderless partition that loses a replica names no leader a second time.
         if before.last_known_elr or before.leader == NO_LEADER:
             return {}
         return {"last_known_elr": (before.leader,)}

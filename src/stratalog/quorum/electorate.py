@@ -1,6 +1,6 @@
 """Changes of partitions against one image: the brokers that may lead, and the rules of each topic.
 
-In: an image, what is about to happen to one broker, keys of partitions. Out: records. It is made for one decision and
+In: an image, a pending change of one broker, keys of partitions. Out: records. An electorate serves one decision and
 never outlives its image.
 
 Kafka: ReplicationControlManager.generateLeaderAndIsrUpdates and its LeaderAcceptor.
@@ -42,7 +42,7 @@ class ElectionDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a decision about brokers and partitions sees."""
+    """The inputs of a decision about brokers and partitions."""
 
     image: Image
     index: PartitionIndex
@@ -99,7 +99,7 @@ class Electorate:
     def change_of(
         self, key: TopicIdPartition, before: Partition, target: Target
     ) -> PartitionChangeRecord | None:
-        """As `change`, for a partition that earlier records of the same decision have changed."""
+        """Do as `change`, for a partition that earlier records of the same decision have changed."""
         placed = before
         if target.directories:
             current = before.directories or (DIRECTORY_UNASSIGNED,) * len(before.replicas)

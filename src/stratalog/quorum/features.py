@@ -30,7 +30,7 @@ _CHANGEABLE = (ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION)
 
 
 class UpgradeType(IntEnum):
-    """Which way a level may go; the numbers are the wire's."""
+    """The allowed directions of a level; the numbers are the protocol's."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -39,7 +39,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """A feature and the level it is to have; `upgrade_type` as it came."""
+    """A feature and its requested level; `upgrade_type` is the request's number."""
 
     name: str
     level: int
@@ -52,10 +52,10 @@ def feature_records(
     levels: dict[str, int],
     updates: Sequence[FeatureUpdate],
 ) -> list[FeatureLevelRecord]:
-    """Return records that set every level, none where it is set already. All or nothing.
+    """Return records that set every level, none for a level that is set already. Accept all updates or none.
 
-    `levels` are finalized features that are kept elsewhere than in the image (kraft.version). Raises Rejected:
-    INVALID_UPDATE_VERSION, INVALID_REQUEST.
+    `levels` are finalized features outside the image (kraft.version). Raises Rejected: INVALID_UPDATE_VERSION,
+    INVALID_REQUEST.
     """
     ranges = {one.name: one for one in supported}
     counts = Counter(update.name for update in updates)

@@ -4,8 +4,8 @@ In: a leader's requests, the image. Out: records and one answer per partition. I
 leader does.
 
 A request names the leader epoch and the partition epoch that its leader knows, and the broker epoch of each member that
-it wants: a change that rests on an old state is refused (KIP-497, 841, 903). Refusals, their order and their codes are
-those of ReplicationControlManager.alterPartition.
+it wants: the controller refuses a change based on an old state (KIP-497, 841, 903). Refusals, their order and their
+codes are those of ReplicationControlManager.alterPartition.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class IsrAnswer:
-    """The partition after the change, or why there was none."""
+    """The partition after the change, or the error."""
 
     key: TopicIdPartition
     error: ErrorCode = ErrorCode.none
@@ -48,7 +48,7 @@ class IsrAnswer:
 def alter_isrs(
     cluster: Cluster, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
 ) -> Decision[PartitionChangeRecord, list[IsrAnswer]]:
-    """Change what may be changed; raises Rejected(STALE_BROKER_EPOCH)."""
+    """Apply the valid changes; raises Rejected(STALE_BROKER_EPOCH)."""
     image = cluster.image
     registered(image, broker_id, broker_epoch)
     electorate = cluster.electorate()

@@ -81,7 +81,9 @@ def elect_leaders(
 
 
 def is_led(partition: Partition, kind: int) -> bool:
-    """Return whether an election of this kind has nothing to do: PREFERRED wants the first replica, UNCLEAN any."""
+    """Return whether the partition needs no election of this kind: PREFERRED needs the first replica, UNCLEAN any
+    leader.
+    """
     if kind == ElectionType.PREFERRED:
         return partition.leader == partition.replicas[0]
     return partition.leader != NO_LEADER

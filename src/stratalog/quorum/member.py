@@ -58,7 +58,7 @@ _BACKOFF_BASE_MS = 100
 
 
 class LogView(Protocol):
-    """The metadata log as a member reads it: what is written, durable or not."""
+    """The metadata log as a member reads it: all written records, durable or not."""
 
     @property
     def start_offset(self) -> int: ...
@@ -111,7 +111,7 @@ class Member:
         """Whether outputs change the log, and the driver has not reported its new end."""
         self.high_watermark = log.start_offset if log.snapshot is None else log.snapshot.end_offset
         self.leader_high_watermark = UNKNOWN_OFFSET
-        """A follower's: the leader's, of which its own log may lack the end."""
+        """A follower's copy of the leader's high watermark, which its own log may not reach yet."""
         self.is_stopping = False
         self.lost_elections = 0
         """Pre-votes and votes lost since the member last had a leader."""
@@ -136,13 +136,13 @@ class Member:
         return self.voters.has(self.me)
 
     def start(self, now_ms: int) -> None:
-        """Take the state that the saved one allows. Kafka: QuorumState.initialize."""
+        """Enter the state that follows from the saved one. Kafka: QuorumState.initialize."""
         saved, log_epoch = self.saved, self.log.last_epoch
         self.state = Unattached(self.election_deadline_ms(now_ms))
         if saved.leader_epoch < log_epoch:
             self._persist(QuorumState(leader_epoch=log_epoch))
         elif saved.leader_id == self.me.id:
-            # What it appended in this epoch and had not synced is lost: it must not append in this epoch again.
+            # Records that it appended in this epoch and did not sync are lost: it must not append in this epoch again.
             self.state = Resigned(self.election_deadline_ms(now_ms), set(), ())
         elif self.voters.voter(saved.leader_id) is not None:
             self.state = Follower(now_ms + self.timeouts.fetch_ms)
@@ -152,12 +152,12 @@ class Member:
     # Transitions
 
     def observe(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Follow another node's word of its epoch, and of that epoch's leader where it names one."""
+        """Adopt a later epoch that another node reports, and the leader of that epoch if it names one."""
         if epoch < self.epoch:
             return
         if leader_id == self.me.id:
             if epoch > self.epoch:
-                # This node led that epoch and has forgotten it: it must not vote there for another one.
+                # This node led that epoch and has lost the record of it: it must not vote for another node in it.
                 self._persist(
                     QuorumState(epoch, voted_id=self.me.id, voted_directory_id=self.me.directory_id)
                 )
@@ -275,7 +275,7 @@ class Member:
             return
         self.saved = state
         if self.outputs and isinstance(self.outputs[-1], Persist):
-            self.outputs.pop()  # nothing relies on the state between the two
+            self.outputs.pop()  # no output relies on the state between the two
         self.outputs.append(Persist(state))
 
     def send(self, to: int, request: Request, now_ms: int) -> None:

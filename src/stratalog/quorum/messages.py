@@ -9,7 +9,7 @@ A driver performs the outputs of one input in their order, and each one to its e
 
 - `Persist` is durable before the next output is performed. A member puts it before every message that relies on it;
 - `AppendControl`, `AppendFetched`, `Truncate` and records of the state machine change the log in order; the driver
-  reports with `Raft.on_durable`, later perhaps, how far the log as it stands then is durable;
+  reports with `Raft.on_durable`, perhaps later, the durable end of the log;
 - an answer with records or a snapshot's bytes is read when it is performed, before the next input is passed.
 """
 
@@ -59,7 +59,7 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Request of records from `offset`; all below it is durable at the sender. `high_watermark` is what it knows."""
+    """Request of records from `offset`; everything below is durable at the sender. `high_watermark` is the sender's."""
 
     epoch: int
     replica: ReplicaKey
@@ -90,7 +90,7 @@ Request = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResponse:
-    """Answer to BeginQuorumEpoch and EndQuorumEpoch: the answering node's epoch, and its leader where that is known."""
+    """Answer to BeginQuorumEpoch and EndQuorumEpoch: the answering node's epoch, and its leader if known."""
 
     error: ErrorCode = ErrorCode.none
     leader_id: int = NO_NODE

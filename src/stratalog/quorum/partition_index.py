@@ -1,9 +1,9 @@
-"""Which partitions a broker is in sync or eligible for, which have no leader, and which are being reassigned.
+"""Index partitions by in-sync or eligible broker; list partitions without a leader, and those being reassigned.
 
 In: the topics of an image once, then each delta. Out: keys of partitions. It never decides anything.
 
-With the index a broker's fencing costs what that broker has, and not the size of the image. Kafka: BrokersToIsrs,
-BrokersToElrs, `reassigningTopics` of ReplicationControlManager.
+With the index, the cost of fencing a broker depends on that broker's partitions, and not on the size of the image.
+Kafka: BrokersToIsrs, BrokersToElrs, `reassigningTopics` of ReplicationControlManager.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from stratalog.wire.ids import TopicIdPartition
 
 
 class PartitionIndex:
-    """The partitions of one image, by what a controller looks for.
+    """The partitions of one image, indexed for the controller.
 
     `leaderless` and `reassigning` are read only. The maps without values are sets in the order of their changes: the
     records of a decision come in an order that depends on the log alone.
@@ -30,7 +30,7 @@ class PartitionIndex:
             self.add(topic)
 
     def add(self, topic: Topic) -> None:
-        """Take in a topic of the image that the index begins with."""
+        """Add a topic of the index's first image."""
         for index, partition in topic.partitions.items():
             self._add(TopicIdPartition(topic.id, index), partition)
 
@@ -43,7 +43,7 @@ class PartitionIndex:
         return self._led[broker_id] > 0
 
     def follow(self, delta: Delta, after: Image) -> None:
-        """Note what the delta changed; `after` is the image that it leads to."""
+        """Apply the changes of the delta; `after` is the image after it."""
         before = delta.base.topics_by_id
         for topic in delta.deleted_topics.values():
             for index, partition in topic.partitions.items():

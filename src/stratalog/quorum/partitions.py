@@ -26,7 +26,9 @@ from stratalog.quorum.topics import (
 
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
-    """A topic that is to have `count` partitions in all; `assignments` are the new ones' replicas, None for ours."""
+    """A topic and its requested number of partitions; `assignments` are the new ones' replicas, None for the
+    controller's choice.
+    """
 
     topic: str
     count: int
@@ -45,7 +47,7 @@ class Extended:
 def extend_records(
     image: Image, additions: Sequence[MorePartitions], entropy: Entropy
 ) -> tuple[list[Any], list[Extended]]:
-    """Return records that add what can be added, and one result per topic asked for, in order."""
+    """Return records that add partitions, and one result per requested topic, in order."""
     counts = Counter(more.topic for more in additions)
     records: list[Any] = []
     results: list[Extended] = []
@@ -79,7 +81,7 @@ def _extend(image: Image, more: MorePartitions, entropy: Entropy, room: int) -> 
             f"{added} partitions more, but replicas for {len(more.assignments)}",
         )
     if added > room:
-        # Kafka adds those that find room, and answers UNKNOWN_SERVER_ERROR.
+        # Kafka adds the partitions that fit, and answers UNKNOWN_SERVER_ERROR.
         raise Rejected(ErrorCode.policy_violation, TOO_MANY_RECORDS)
     if more.assignments is None:
         placed = _placed(image, topic, added, entropy)
@@ -100,5 +102,5 @@ def _placed(image: Image, topic: Topic, added: int, entropy: Entropy) -> list[Re
 
 
 def _factor(topic: Topic) -> int:
-    """As many replicas as the topic's first partition has."""
+    """Return the number of replicas of the topic's first partition."""
     return len(topic.partitions[min(topic.partitions)].replicas)

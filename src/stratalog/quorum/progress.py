@@ -1,4 +1,4 @@
-"""A leader's view of its followers: how far each one's log reaches, the high watermark, and check-quorum.
+"""A leader's view of its followers: the ends of their logs, the high watermark, and check-quorum.
 
 In: the leader's durable end, offsets that followers fetch from, the time. Out: the high watermark, and when the leader
 must resign. It never reads a log, and never changes the voters.
@@ -24,7 +24,7 @@ class Follower:
     end_offset: int = UNKNOWN_OFFSET
     fetched_ms: int = -1
     caught_up_ms: int = -1
-    """When the follower last had all that the leader had."""
+    """When the follower last had every record of the leader."""
     leader_end: int = UNKNOWN_OFFSET
     """The leader's end at the previous fetch: reaching that means the follower was caught up then."""
 
@@ -74,7 +74,7 @@ class Progress:
             self._check_deadline_ms = now_ms + self._check_quorum_ms
 
     def advance(self, voters: VoterSet) -> bool:
-        """Move the high watermark to what a majority has; return whether it moved. It never falls."""
+        """Move the high watermark to the offset that a majority has; return whether it moved. It never falls."""
         ends = sorted((self._end_of(one.key) for one in voters.voters), reverse=True)
         reached = ends[voters.majority - 1] if ends else UNKNOWN_OFFSET
         if reached <= self.epoch_start or reached <= self.high_watermark:

@@ -1,6 +1,6 @@
 """A member of the metadata quorum: KRaft as a pure state machine.
 
-In: requests with their tokens, responses, broken connections, what became durable, the time. Out: outputs in order
+In: requests with their tokens, responses, broken connections, the log's durable end, the time. Out: outputs in order
 (`messages.py` has the driver's duties). It opens no socket or file and reads no clock.
 
 Kafka: KafkaRaftClient; KIP-595, KIP-630 (snapshots), KIP-853 (voters), KIP-996 (pre-votes).
@@ -35,7 +35,7 @@ from stratalog.quorum.voters import VoterSet
 
 
 class Raft:
-    """See the module. Every method returns the outputs that it led to; `next_ms` says when to call `tick`."""
+    """See the module. Every method returns its outputs; `next_ms` says when to call `tick`."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -46,7 +46,7 @@ class Raft:
 
     @property
     def leader_id(self) -> int:
-        """The leader as far as known, else -1."""
+        """The leader, or -1 if unknown."""
         return self._member.leader_id
 
     @property
@@ -56,17 +56,17 @@ class Raft:
 
     @property
     def high_watermark(self) -> int:
-        """All below is committed."""
+        """Offset below which every record is committed."""
         return self._member.high_watermark
 
     @property
     def voters(self) -> VoterSet:
-        """The voters that count, perhaps not committed."""
+        """The current voters, perhaps not committed yet."""
         return self._member.voters
 
     @property
     def may_stop(self) -> bool:
-        """Whether every voter knows that this member, which resigned, leads no more."""
+        """Whether every voter knows that this member has resigned."""
         state = self._member.state
         return not isinstance(state, Leader) and not (isinstance(state, Resigned) and state.unacked)
 
@@ -257,7 +257,7 @@ class Raft:
             member.send(node_id, request, now_ms)
 
     def _fetch_from(self, node_id: int, now_ms: int) -> None:
-        """Fetch once all that the log has is durable: the offset of a fetch acknowledges what is below it."""
+        """Fetch once the whole log is durable: the offset of a fetch acknowledges every record below it."""
         member = self._member
         log = member.log
         if member.is_writing or member.durable_offset < log.end_offset:

@@ -3,7 +3,7 @@
 In: requests, the image. Out: records and one result per partition; the reassignments in progress. It never moves data
 and never ends a reassignment: `elections.change_record` does, once all new replicas are in sync.
 
-A reassignment goes in two records. The first adds the new replicas and names those to add and to remove; the second
+A reassignment takes two records. The first adds the new replicas and names those to add and to remove; the second
 removes the old ones. Where the ISR is large enough already, both are one. Kafka: ReplicationControlManager,
 PartitionReassignmentReplicas, PartitionReassignmentRevert (KIP-455, 860).
 """
@@ -25,7 +25,7 @@ from stratalog.wire.internal.metadata_records import PartitionChangeRecord
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """The replicas that a partition is to have; None cancels a reassignment in progress."""
+    """The new replicas of a partition; None cancels a reassignment in progress."""
 
     partition: TopicPartition
     replicas: Replicas | None
@@ -43,7 +43,7 @@ class Reassigned:
 def alter_reassignments(
     cluster: Cluster, changes: Sequence[Reassignment], *, may_change_factor: bool
 ) -> Decision[PartitionChangeRecord, list[Reassigned]]:
-    """Begin, replace or cancel reassignments; one result per partition asked for, in order."""
+    """Begin, replace or cancel reassignments; one result per requested partition, in order."""
     if len(changes) > RECORDS_PER_REQUEST_MAX:
         raise Rejected(
             ErrorCode.policy_violation, f"more than {RECORDS_PER_REQUEST_MAX} partitions at once"
@@ -83,7 +83,7 @@ def alter_reassignments(
 def reassignments(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None
 ) -> list[tuple[TopicPartition, Partition]]:
-    """Return the partitions that are being reassigned, of those asked for or of all (None)."""
+    """Return the partitions that are being reassigned, of the requested ones or of all (None)."""
     image = cluster.image
     keys = _keys(image, partitions) if partitions is not None else cluster.index.reassigning
     found = []
@@ -107,7 +107,7 @@ def _is_in_progress(partition: Partition) -> bool:
 
 
 def _moved(before: Partition, replicas: Replicas) -> Target:
-    """Return all replicas of both, the wanted ones first.
+    """Return the target with the replicas of both assignments, the new ones first.
 
     Replicas that an earlier reassignment is adding stay among the added ones, so that cancelling removes them all.
     """

@@ -1,4 +1,4 @@
-"""Requests that a member has sent and that are not answered: one for each node, with a time limit and a backoff.
+"""Track a member's open requests: one for each node, with a time limit and a backoff.
 
 In: requests, answers, failures, the time. Out: whether a node may get a request, and which request an answer belongs
 to. It never sends. Kafka: RequestManager.
@@ -42,7 +42,7 @@ class RequestsSent:
         return self._next_id
 
     def answered(self, correlation_id: int) -> Sent | None:
-        """Return the request that is answered; None where the member waits for that answer no more."""
+        """Return the answered request; None where the member no longer waits for that answer."""
         sent = self._sent.pop(correlation_id, None)
         if sent is not None:
             self._backoffs.pop(sent.to, None)
@@ -54,7 +54,7 @@ class RequestsSent:
         self._backoffs[node_id] = now_ms + self._backoff_ms
 
     def expire(self, now_ms: int) -> None:
-        """Give up requests whose time is over."""
+        """Drop requests whose time is over."""
         for sent in [one for one in self._sent.values() if one.deadline_ms <= now_ms]:
             self.back_off(sent.to, now_ms)
 

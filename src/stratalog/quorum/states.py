@@ -2,12 +2,11 @@
 
 In: a state, a request of a vote. Out: whether the vote is granted. It never changes a state.
 
-    Unattached   it knows no leader that it can follow; an election timeout makes it Prospective
-    Prospective  it collects pre-votes in its own epoch (KIP-996); with a majority it becomes Candidate
-    Candidate    it has voted for itself in a new epoch; with a majority it becomes Leader
-    Follower     it fetches from the leader; a fetch timeout makes it Prospective
-    Leader       it serves fetches and moves the high watermark
-    Resigned     it led this epoch and does so no more; it never votes or appends in it
+    Unattached   it knows no leader that it can follow; an election timeout makes it Prospective Prospective  it
+    collects pre-votes in its own epoch (KIP-996); with a majority it becomes Candidate Candidate    it has voted for
+    itself in a new epoch; with a majority it becomes Leader Follower     it fetches from the leader; a fetch timeout
+    makes it Prospective Leader       it serves fetches and moves the high watermark Resigned     it led this epoch and
+    has resigned; it never votes or appends in it
 
 Observers are Unattached or Follower only. Kafka: QuorumState and the classes of its states.
 """

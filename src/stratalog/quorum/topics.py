@@ -33,24 +33,24 @@ from stratalog.wire.internal.metadata_records import ConfigRecord, RemoveTopicRe
 DEFAULT: Final = -1
 NAME_LENGTH_MAX: Final = 249
 SETTINGS_MAX: Final = 1000
-"""Of one resource in one request; the one with most settings has some 300."""
+"""Most settings of one resource in one request; a broker, which has most, has some 300."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: MAX_PARTITIONS_PER_BATCH."""
 RECORDS_PER_REQUEST_MAX: Final = 10_000
 """Kafka: MAX_RECORDS_PER_USER_OP. One decision is one batch, and a batch must not grow without bound."""
 TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
-"""Kafka's words, as those below: clients show them and compare them."""
+"""Kafka's messages, like those below: clients show and compare them."""
 _TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 _REPLICAS_MAX: Final = 1000
-"""Of one partition. A refusal names them all."""
+"""Most replicas of one partition. A refusal names all of them."""
 _TWICE: Final = "topic {} is asked for twice"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic asked for; -1 partitions or replicas means the default, and is a must where `assignments` are given."""
+    """A requested topic; -1 partitions or replicas means the default, and is required with `assignments`."""
 
     name: str
     partitions: int = DEFAULT
@@ -74,7 +74,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The answer for one topic to delete, named as it was asked for and as far as it is known."""
+    """The answer for one topic to delete, with the requested name or id, and the other one if known."""
 
     name: str | None = None
     topic_id: UUID = ZERO_ID
@@ -122,7 +122,7 @@ def create_records(
     entropy: Entropy,
     colliding: Callable[[str], str | None],
 ) -> tuple[list[Any], list[Created]]:
-    """Return records that create what can be created, and one result per name asked for, in order.
+    """Return records that create the valid topics, and one result per requested name, in order.
 
     `colliding(name)` is an existing topic whose name collides with this one.
     """
@@ -196,7 +196,7 @@ def delete_records(
             results.append(_not_found(name_or_id))
         elif counts[topic.id] == 1:
             results.append(Deleted(topic.name, topic.id))
-        elif not isinstance(name_or_id, UUID):  # which has its answer with the name
+        elif not isinstance(name_or_id, UUID):  # this topic gets its answer with its name
             results.append(Deleted(topic.name, topic.id, ErrorCode.invalid_request, "named twice"))
     return records, results
 
@@ -229,7 +229,7 @@ def _clash(accepted: Mapping[str | None, str], name: str) -> str | None:
 
 def _check_new_name(image: Image, name: str, collides_with: str | None) -> None:
     if name == METADATA_TOPIC:
-        # Kafka's words: clients show them and compare them.
+        # Kafka's messages: clients show and compare them.
         raise Rejected(
             ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         )
@@ -250,7 +250,7 @@ def _partition_count(topic: NewTopic, rules: TopicRules) -> int:
 
 
 def _new_topic(image: Image, topic: NewTopic, rules: TopicRules, entropy: Entropy) -> Topic:
-    """Return the topic with its partitions placed; raises Rejected for what cannot be."""
+    """Return the topic with its partitions placed; raises Rejected for an invalid request."""
     chosen = bool(topic.assignments)
     placed = _assigned(image, topic) if chosen else _placed(image, topic, rules, entropy)
     partitions = dict(enumerate(new_partitions(image.brokers, placed)))
@@ -342,7 +342,7 @@ def _new_partition(brokers: Mapping[int, Broker], replicas: Replicas) -> Partiti
 
 
 def _records(topic: Topic, configs: Mapping[str, str]) -> list[Any]:
-    """In Kafka's order: the topic, its configuration, its partitions."""
+    """Return the records in Kafka's order: the topic, its configuration, its partitions."""
     head, *partitions = topic_records(topic)
     settings = [
         ConfigRecord(

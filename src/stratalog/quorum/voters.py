@@ -1,6 +1,6 @@
 """The voters of the quorum, and the history of that set in the log.
 
-In: Voters records with their offsets. Out: the set that counts, and control records that write it. It never appends.
+In: Voters records with their offsets. Out: the current set, and control records for it. It never appends.
 
 The latest set in the log counts, also before it is committed (KIP-853). A log under kraft.version 0 has no such
 record: `controller.quorum.voters` names a set that never changes. Kafka: VoterSet, VoterSetHistory, ReplicaKey.
@@ -91,7 +91,7 @@ class VoterHistory:
 
     @property
     def latest(self) -> VoterSet:
-        """The set that counts."""
+        """The current set."""
         return self._sets[-1][1]
 
     @property

@@ -1,6 +1,6 @@
 """OpenSearch's bulk requests, without a connection: encode one, and read the result of each document.
 
-In: documents; an answer's status and body. Out: a body; the documents to send again, and those refused for good. It
+In: documents; an answer's status and body. Out: a body; the documents to send again, and those refused permanently. It
 sends nothing and waits for nothing. Source: OpenSearch's Bulk API; it repeats the same failures as Filebeat's output.
 """
 
@@ -27,19 +27,19 @@ __all__ = [
 ]
 
 BULK_BYTES_MAX: Final = 8 << 20
-"""A request grows no further than this and one document: a tenth of what OpenSearch takes (http.max_content_length)."""
+"""Size at which a request gets no further document: a tenth of OpenSearch's limit (http.max_content_length)."""
 
 TOO_LARGE: Final = 413
 _TOO_MANY: Final = 429
 _BAD_DOCUMENT: Final = 400
 
-# Of each document only what became of it, not all that OpenSearch could say.
+# Request only the result of each document, and no details.
 BULK_QUERY: Final = "filter_path=errors,items.*.status,items.*.error"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A document that the index will never take as it is."""
+    """A document that the index refuses permanently."""
 
     document: Document
     kind: str
@@ -48,7 +48,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`again`: documents that were not taken for now, with `why` of one of them."""
+    """`again`: documents to send again, with the reason `why` of one of them."""
 
     again: Sequence[Document]
     refused: Sequence[Refused]
@@ -86,8 +86,8 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def is_passing(status: int) -> bool:
-    """Return whether what failed with this HTTP status may work later: too many requests, or the server's own
-    trouble.
+    """Return whether a request that failed with this HTTP status may succeed later: too many requests, or a server
+    error.
     """
     return status == _TOO_MANY or status >= 500
 
@@ -100,7 +100,7 @@ def retry_delay_s(attempt: int, init_s: float, max_s: float, chance: float) -> f
 
 
 def batched(documents: Iterable[Document], count_max: int) -> Iterator[list[Document]]:
-    """Yield documents in lists of at most `count_max`, and of no more bytes than a request should have."""
+    """Yield documents in lists of at most `count_max`, within the size limit of a request."""
     batch: list[Document] = []
     size = 0
     for document in documents:
@@ -123,9 +123,9 @@ def bulk_body(documents: Iterable[Document]) -> bytes:
 
 
 def answered(index: str, documents: Sequence[Document], status: int, body: bytes) -> Answered:
-    """Return what an answer to a bulk request says of each of its documents. TOO_LARGE is for the caller.
+    """Return each document's result from the answer to a bulk request. The caller handles TOO_LARGE.
 
-    Raises UserError where it is not the documents that are wrong: no such index, no right to write, index closed.
+    Raises UserError for errors outside the documents: no such index, no right to write, index closed.
     """
     if is_passing(status):
         return Answered(documents, (), f"{status} {error_text(body)}")
@@ -134,7 +134,7 @@ def answered(index: str, documents: Sequence[Document], status: int, body: bytes
     try:
         bulk = msgspec.json.decode(body, type=_Bulk)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Answered(documents, (), f"200 {error_text(body)}")  # of something in between
+        return Answered(documents, (), f"200 {error_text(body)}")  # from a proxy in between
     if not bulk.errors:
         return Answered((), (), "")
     again, refused, why = [], [], ""
@@ -154,7 +154,7 @@ def answered(index: str, documents: Sequence[Document], status: int, body: bytes
 
 
 def error_text(body: bytes) -> str:
-    """Return what an answer that is no success says, in one line; a proxy's answers are not OpenSearch's."""
+    """Return the text of an error answer in one line; a proxy's answers differ from OpenSearch's."""
     try:
         error: Any = msgspec.json.decode(body, type=_Failure).error
     except (msgspec.DecodeError, UnicodeDecodeError):

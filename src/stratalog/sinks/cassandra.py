@@ -36,7 +36,7 @@ PASSWORD: Final = "CASSANDRA_PASSWORD"  # noqa: S105 - a variable's name
 CA_FILE: Final = "CASSANDRA_CA_FILE"
 
 ROWS_AT_ONCE: Final = 1024
-"""Rows that are Python values at a time, in each task."""
+"""Rows converted to Python values at a time, in each task."""
 
 _JITTER: Final = 0.25
 
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class _Patience:
-    """Failures in a row, and the wait after each, which grows."""
+    """Consecutive failures, and the growing wait after each."""
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options
@@ -54,7 +54,7 @@ class _Patience:
         self._backoff = Backoff(first_ms, most_ms, _JITTER, SystemEntropy())
 
     def wait(self, failure: str) -> None:
-        """Returns after a while. Raises Unavailable where there were too many."""
+        """Wait before the next attempt. Raises Unavailable after too many failures."""
         if self._backoff.failures >= self._options.retries_max:
             raise Unavailable(
                 f"table {self._options.name}: {failure}, after {self._backoff.failures} retries"
@@ -62,11 +62,11 @@ class _Patience:
         pause(self._backoff.failed())
 
     def progress(self) -> None:
-        """Something went well: the next failure is the first."""
+        """Note a success: the next failure counts as the first."""
         self._backoff.succeeded()
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
-        """The result of an attempt that Cassandra answers."""
+        """Return the result of the first attempt that Cassandra answers."""
         while True:
             try:
                 return attempt()
@@ -87,7 +87,7 @@ def access_from(environment: Mapping[str, str]) -> Access:
 
 
 def connected(options: CassandraOptions) -> CassandraSession:
-    """Return a session, as options and environment say. Raises Unavailable, UserError."""
+    """Return a session with the credentials of options and environment. Raises Unavailable, UserError."""
     return CassandraSession(
         options.hosts,
         access_from(os.environ),
@@ -98,10 +98,10 @@ def connected(options: CassandraOptions) -> CassandraSession:
 
 
 def prepare(options: CassandraOptions, schema: pa.Schema) -> None:
-    """Make the keyspace and the table where they are missing and that was asked for, and hold them against the rows.
+    """Create a missing keyspace and table if the options ask for that, and compare them with the rows.
 
-    Raises ValueError for columns that cannot be written there, UserError for what Cassandra refuses, Unavailable where
-    it cannot be reached for as long as the options allow: a stream does this for each of its batches.
+    Raises ValueError for columns that the table cannot store, UserError where Cassandra refuses, Unavailable where it
+    stays unreachable for the time that the options allow. A stream calls this for each of its batches.
     """
     columns = columns_of(schema)
     _Patience(options).tried(lambda: _make_ready(options, columns))
@@ -149,13 +149,13 @@ def _check(
 
 
 _TAKEN: Final = {("text", "ascii"), ("bigint", "varint"), ("int", "varint"), ("int", "bigint")}
-"""What a table may have instead: values go in as they are."""
+"""Other column types that accept a value unchanged."""
 
 
 def write_rows(found: Iterable[pa.RecordBatch], options: CassandraOptions) -> int:
-    """Write every row and wait for the acknowledgements; returns how many.
+    """Write every row and wait for the acknowledgements; return the number of rows.
 
-    Raises UserError for what Cassandra refuses, Unavailable where it took nothing for as long as the options allow.
+    Raises UserError where Cassandra refuses, Unavailable where it accepted no row for the time that the options allow.
     """
     patience = _Patience(options)
     session = patience.tried(lambda: connected(options))
@@ -180,7 +180,7 @@ def _delivered(
     options: CassandraOptions,
     patience: _Patience,
 ) -> None:
-    """Returns once each row is acknowledged."""
+    """Send rows until each is acknowledged."""
     while rows:
         failed = session.write(prepared, rows, options.concurrency)
         refused = [one for one in failed if not one.passing]

@@ -2,7 +2,7 @@
 
 In: Spark's options, all text. Out: `CassandraOptions`, or a ValueError of one line. It never connects to anything.
 
-User and password are no options: a plan would show them.
+User and password are not options, because Spark's plans would show them.
 """
 
 import json
@@ -18,7 +18,7 @@ PAGE = "docs/cassandra.md"
 PORT = 9042
 
 RECORD = ("topic", "partition", "offset")
-"""The columns that name a record; with them in its primary key a row written again overwrites itself."""
+"""The columns that identify a record; with them as primary key, a repeated row overwrites itself."""
 
 _DEFAULTS = {
     "hosts": "",
@@ -42,7 +42,7 @@ _SECRETS = {
     "ssl.ca_file": "CASSANDRA_CA_FILE",
 }
 _CONSISTENCIES = (
-    "ANY ONE TWO THREE QUORUM ALL LOCAL_QUORUM EACH_QUORUM LOCAL_ONE".split()  # those that writes have
+    "ANY ONE TWO THREE QUORUM ALL LOCAL_QUORUM EACH_QUORUM LOCAL_ONE".split()  # the consistency levels of writes
 )
 _NAME = re.compile(r"[A-Za-z]\w{0,47}", re.ASCII)
 _KEY = re.compile(r"\(\s*(?:\((?P<many>[^()]+)\)|(?P<one>\w+))\s*(?P<rest>(?:,\s*\w+\s*)*)\)")
@@ -50,7 +50,7 @@ _KEY = re.compile(r"\(\s*(?:\((?P<many>[^()]+)\)|(?P<one>\w+))\s*(?P<rest>(?:,\s
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A primary key: which columns say where a row is, and which order it there."""
+    """A primary key: the partition key's columns, and the clustering columns."""
 
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
@@ -62,10 +62,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class CassandraOptions:
-    """`hosts`: names with ports. `replication`: the keyspace's, as CQL has it, where it is to be made; None: it is
-    there.
+    """`hosts`: names with ports. `replication`: the replication of a keyspace to create, in CQL; None: the keyspace
+    exists.
 
-    `create_table`: make the table where it is missing, with `key`. `concurrency`: rows under way at once, in each task.
+    `create_table`: create a missing table, with `key`. `concurrency`: rows in flight in each task.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -84,7 +84,7 @@ class CassandraOptions:
 
     @property
     def name(self) -> str:
-        """The table, for people."""
+        """The table's name, for people."""
         return f"{self.keyspace}.{self.table}"
 
 
@@ -125,7 +125,7 @@ def parse_cassandra_options(given: Mapping[str, str]) -> CassandraOptions:
 
 
 def _hosts(text: str) -> tuple[tuple[str, int], ...]:
-    """Return names, comma-separated: `one`, `one:9042`, `[::1]:9042`. A cluster has one port for all."""
+    """Parse comma-separated names: `one`, `one:9042`, `[::1]:9042`. A cluster has one port for all."""
     hosts = []
     for one in filter(None, (item.strip() for item in text.split(","))):
         found = re.fullmatch(r"(?:\[([0-9A-Fa-f:]+)\]|([^\s:@/\[\]]+))(?::(\d{1,5}))?", one)
@@ -152,7 +152,9 @@ def _name(options: Mapping[str, str], option: str) -> str:
 
 
 def _replication(text: str) -> Mapping[str, str] | None:
-    """Return `1` for a single data centre, or how many in which: `{"dc1": 3, "dc2": 2}`."""
+    """Return the replication in CQL, from `1` for a single data centre, or numbers by data centre: `{"dc1": 3, "dc2":
+    2}`.
+    """
     if not text:
         return None
     wrong = ValueError(
@@ -176,7 +178,7 @@ def _replication(text: str) -> Mapping[str, str] | None:
 
 
 def _key(text: str) -> Key:
-    """As CQL has it: `((topic, partition), offset)`."""
+    """Parse a primary key in CQL: `((topic, partition), offset)`."""
     found = _KEY.fullmatch(text)
     names = _listed(found["many"] or found["one"]) if found else ()
     more = _listed(found["rest"]) if found else ()

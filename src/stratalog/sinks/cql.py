@@ -33,7 +33,7 @@ _TYPES: Final = (
 
 
 def quoted(name: str) -> str:
-    """Return a name as it is written, whatever words CQL keeps for itself."""
+    """Return a name quoted for CQL, so that it may be a reserved word."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
@@ -41,7 +41,7 @@ def quoted(name: str) -> str:
 def columns_of(schema: pa.Schema) -> dict[str, str]:
     """Return the columns' CQL types.
 
-    Raises ValueError where a column has none, or those that name a record are missing.
+    Raises ValueError for a column without one, or without the columns that identify a record.
     """
     columns = {}
     for field in schema:
@@ -59,7 +59,7 @@ def columns_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def create_keyspace(options: CassandraOptions) -> str:
-    """Return the statement that makes the keyspace where it is missing; `replication` must have been given."""
+    """Return the statement that creates a missing keyspace; needs `replication`."""
     assert options.replication is not None, "asked for only where it was given"
     copies = ", ".join(f"'{name}': '{value}'" for name, value in options.replication.items())
     return (
@@ -68,7 +68,7 @@ def create_keyspace(options: CassandraOptions) -> str:
 
 
 def create_table(options: CassandraOptions, columns: Mapping[str, str]) -> str:
-    """Return the statement that makes the table where it is missing.
+    """Return the statement that creates a missing table.
 
     Raises ValueError where the key has no such column.
     """
@@ -84,7 +84,7 @@ def create_table(options: CassandraOptions, columns: Mapping[str, str]) -> str:
 
 
 def insert(options: CassandraOptions, columns: Mapping[str, str]) -> str:
-    """Return the statement that writes a row, to be prepared."""
+    """Return the statement that writes a row, for preparation."""
     names = ", ".join(map(quoted, columns))
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO {_table(options)} ({names}) VALUES ({marks})"  # noqa: S608 - names are quoted
@@ -95,7 +95,7 @@ def _table(options: CassandraOptions) -> str:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield each row's values. A time is milliseconds since 1970, which is all that Cassandra keeps of it."""
+    """Yield each row's values. A time becomes milliseconds since 1970, Cassandra's precision."""
     yield from zip(*(_values(column) for column in batch.columns), strict=True)
 
 
@@ -103,6 +103,6 @@ def _values(column: pa.Array) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-    # Towards the past, as Cassandra has it: a microsecond before 1970 is in the millisecond before.
+    # Rounded down, as in Cassandra: a microsecond before 1970 belongs to the millisecond before.
     floor = compute.floor_temporal(micros.cast(pa.timestamp("us")), unit="millisecond")
     return list(floor.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist())
