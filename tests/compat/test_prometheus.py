@@ -78,7 +78,7 @@ def test_rules_name_metrics_that_there_are() -> None:
     known = {metric.name for metric in METRICS}
     named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
-    assert len(re.findall(r"- alert:", block("groups:"))) == 6
+    assert len(re.findall(r"- alert:", block("groups:"))) == 12
 
 
 def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
@@ -107,6 +107,22 @@ tests:
         values: '120-1x120'
       - series: 'stratalog_log_directory_online{directory="/a"}'
         values: '1x120'
+      - series: 'stratalog_active_controller{instance="a"}'
+        values: '1x20 0x20'
+      - series: 'stratalog_active_controller{instance="b"}'
+        values: '0x5 1x5 0x30'
+      - series: 'stratalog_quorum_epoch{instance="a"}'
+        values: '1+0x30 2+1x9'
+      - series: 'stratalog_brokers{state="fenced"}'
+        values: '0x10 1x20'
+      - series: 'stratalog_brokers{state="active"}'
+        values: '3x30'
+      - series: 'stratalog_cluster_partitions_offline{instance="a"}'
+        values: '0x10 4x20'
+      - series: 'stratalog_partitions_under_min_isr{instance="a"}'
+        values: '0x10 2x20'
+      - series: 'stratalog_partitions_under_replicated{instance="a"}'
+        values: '0x10 7x20'
     alert_rule_test:
       - eval_time: 5m
         alertname: StratalogRetentionOvertakesGroup
@@ -133,6 +149,50 @@ tests:
       - eval_time: 60m
         alertname: StratalogLogDirectoryFailed
         exp_alerts: []
+      - eval_time: 20m
+        alertname: StratalogNoController
+        exp_alerts: []
+      - eval_time: 23m
+        alertname: StratalogNoController
+        exp_alerts:
+          - exp_annotations:
+              summary: "no node is the active controller: the metadata quorum has lost its majority"
+      - eval_time: 30m
+        alertname: StratalogElections
+        exp_alerts: []
+      - eval_time: 40m
+        alertname: StratalogElections
+        exp_alerts:
+          - exp_annotations: {summary: "the metadata quorum held 10 elections in ten minutes"}
+      - eval_time: 12m
+        alertname: StratalogBrokerFenced
+        exp_alerts: []
+      - eval_time: 14m
+        alertname: StratalogBrokerFenced
+        exp_alerts:
+          - exp_labels: {state: fenced}
+            exp_annotations: {summary: "1 broker(s) are fenced: down, cut off, or still starting"}
+      - eval_time: 10m
+        alertname: StratalogPartitionsOffline
+        exp_alerts: []
+      - eval_time: 13m
+        alertname: StratalogPartitionsOffline
+        exp_alerts:
+          - exp_labels: {instance: a}
+            exp_annotations: {summary: "4 partition(s) have no leader"}
+      - eval_time: 13m
+        alertname: StratalogUnderMinIsr
+        exp_alerts:
+          - exp_labels: {instance: a}
+            exp_annotations: {summary: "2 partition(s) led by a refuse acks=all"}
+      - eval_time: 13m
+        alertname: StratalogUnderReplicated
+        exp_alerts: []
+      - eval_time: 25m
+        alertname: StratalogUnderReplicated
+        exp_alerts:
+          - exp_labels: {instance: a}
+            exp_annotations: {summary: "7 partition(s) led by a lack an in-sync replica"}
 """
 
 

@@ -308,6 +308,20 @@ def test_producers_and_fetch_sessions_are_counted(broker: BrokerProcess) -> None
     assert found("group_lookups_left") == 0
 
 
+def test_one_broker_leads_all_and_is_the_controller(broker: BrokerProcess) -> None:
+    create(broker, "led")
+    found = scrape(broker)
+    assert found("partitions_led") == found("partitions") > 0
+    assert found("partitions_under_replicated") == found("partitions_under_min_isr") == 0
+    assert found("replica_lag_max_records") == 0
+    assert found("active_controller") == found("quorum_leader") == 1
+    assert found("quorum_epoch") >= 1
+    assert found("quorum_high_watermark") > 0
+    assert found("brokers", state="active") == 1
+    assert found("brokers", state="fenced") == 0
+    assert found("cluster_partitions_offline") == 0
+
+
 def test_refused_connections_are_counted(tmp_path: Path) -> None:
     settings = {"console__listener": "127.0.0.1:0", "max__connections": "1"}
     with broker_process(tmp_path, **settings) as broker:

@@ -20,6 +20,7 @@ from stratalog.console.health import health
 from stratalog.console.lag import GroupLags, Lag
 from stratalog.console.metrics import Metric
 from stratalog.console.pause import Pause
+from stratalog.console.replicas import Family, ReplicaCounts, cluster_families
 from stratalog.console.watched import Watched
 from stratalog.errors import ErrorCode
 
@@ -166,6 +167,9 @@ class Scraper:
             yield text
         async for text in self._of_partitions(broker, pause):
             yield text
+        async for metric, samples in cluster_families(broker, pause):
+            for text in _family(metric, samples):
+                yield text
         async for text in self._of_groups(broker, pause):
             yield text
 
@@ -188,11 +192,13 @@ class Scraper:
         topics: dict[str, _Topic] = {}
         rows: list[tuple[str, tuple[int, ...]]] = []
         producers = 0
+        replicas = ReplicaCounts()
         for hosted in broker.hosting.all():
             await pause()
             partition, log = hosted.name, hosted.log
             topics.setdefault(partition.topic, _Topic()).add(hosted, now_ms)
             producers += len(log.producers)
+            replicas.add(hosted)
             offsets = log.log_start_offset, log.local_start_offset, hosted.high_watermark
             labels = labelled(m.PARTITION_BYTES, *partition)
             rows.append((labels, (log.size, *offsets, log.log_end_offset)))
@@ -206,8 +212,12 @@ class Scraper:
         for metric, name in _PER_TIERED_TOPIC:
             for text in _family(metric, _by_topic(metric, tiered, name)):
                 yield text
-        for metric, value in ((m.PARTITIONS, len(rows)), (m.PRODUCER_IDS, producers)):
-            for text in _family(metric, [("", value)]):
+        counts: list[Family] = [
+            (m.PARTITIONS, [("", len(rows))]),
+            (m.PRODUCER_IDS, [("", producers)]),
+        ]
+        for metric, samples in [*counts, *replicas.families()]:
+            for text in _family(metric, samples):
                 yield text
 
     async def _of_groups(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:

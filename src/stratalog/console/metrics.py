@@ -127,6 +127,64 @@ PARTITIONS_OFFLINE = _metric(
     "",
     "Partitions that should be served here and are not (Kafka: OfflineReplicaCount).",
 )
+PARTITIONS_LED = _metric(
+    "partitions_led", _GAUGE, "", "Partitions that this broker leads (Kafka: LeaderCount)."
+)
+UNDER_REPLICATED = _metric(
+    "partitions_under_replicated",
+    _GAUGE,
+    "",
+    "Of those led here: partitions with a replica that is not in sync (Kafka: UnderReplicatedPartitions).",
+)
+UNDER_MIN_ISR = _metric(
+    "partitions_under_min_isr",
+    _GAUGE,
+    "",
+    "Of those led here: partitions that refuse acks=all (Kafka: UnderMinIsrPartitionCount).",
+)
+REPLICA_LAG_MAX = _metric(
+    "replica_lag_max_records",
+    _GAUGE,
+    "",
+    "Offsets by which the slowest in-sync follower of a partition led here is behind (Kafka: MaxLag, at the follower).",
+)
+ACTIVE_CONTROLLER = _metric(
+    "active_controller",
+    _GAUGE,
+    "",
+    "1 on the node that is the active controller, else 0 (Kafka: ActiveControllerCount).",
+)
+QUORUM_LEADER = _metric(
+    "quorum_leader",
+    _GAUGE,
+    "",
+    "Node id of the metadata quorum's leader, -1 while none is known (Kafka: current-leader).",
+)
+QUORUM_EPOCH = _metric(
+    "quorum_epoch",
+    _GAUGE,
+    "",
+    "Epoch of the metadata quorum: it grows with every election (Kafka: current-epoch).",
+)
+QUORUM_HIGH_WATERMARK = _metric(
+    "quorum_high_watermark",
+    _GAUGE,
+    "",
+    "Offset below which the metadata log is committed, as this node knows it (Kafka: high-watermark).",
+)
+BROKERS = _metric(
+    "brokers",
+    _GAUGE,
+    "state",
+    "Registered brokers by state, active or fenced; the active controller has it "
+    "(Kafka: ActiveBrokerCount, FencedBrokerCount).",
+)
+LEADERLESS = _metric(
+    "cluster_partitions_offline",
+    _GAUGE,
+    "",
+    "Partitions of the cluster without a leader; the active controller has it (Kafka: OfflinePartitionsCount).",
+)
 PRODUCER_IDS = _metric(
     "producer_ids", _GAUGE, "", "Idempotent producers remembered, each in each partition it wrote."
 )
