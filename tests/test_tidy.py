@@ -407,20 +407,11 @@ def test_no_definition_is_dead() -> None:
 
 
 NEXT = {
-    "append_as_follower": "the cluster: a follower's log",
-    "truncate_to": "the cluster: a follower that diverged",
-    "on_follower_fetch": "the cluster: a leader's view of its followers",
-    **dict.fromkeys(("on_leader_high_watermark", "on_truncated"), "the cluster: a follower"),
-    **dict.fromkeys(("unfollow", "on_response"), "the cluster: a follower's fetches"),
-    **dict.fromkeys(("check_min_isr", "propose_isr", "on_isr_refused"), "the cluster: the ISR"),
     **dict.fromkeys(("on_request", "on_broken_connection"), "the cluster: the quorum's driver"),
     "encode_checkpoint": "the cluster: `strata storage format` writes bootstrap.checkpoint",
 }
 """Definitions that only tests call today, and the issue that needs them."""
-NEXT_MODULES = {
-    "stratalog.client.peer",
-    "stratalog.replication.fetcher",
-}
+NEXT_MODULES: set[str] = set()
 """Modules that only tests import today: the cluster needs them."""
 
 

@@ -41,6 +41,7 @@ from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Assign, Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.upkeep import Upkeep
+from stratalog.broker.replication.replication import Replication
 from stratalog.broker.slices import slices
 from stratalog.broker.storage.claim import open_directories
 from stratalog.broker.storage.directory import LogDirectory
@@ -154,9 +155,12 @@ class Node:
         tiering = await self._open_tier(metadata, hosting)
         assign = registration.assign_directories
         moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
-        self._stopping.append(moves.close)
         memory = self._connections.memory
-        self.broker = Broker(self.config, self.outside, cluster, hosting, tiering, moves, memory)
+        replication = Replication(self.config, self.outside, cluster, hosting, self._background)
+        self._stopping += (moves.close, replication.close)
+        self.broker = Broker(
+            self.config, self.outside, cluster, hosting, tiering, moves, memory, replication
+        )
         self._configure(metadata.dynamic_configs.over(self.config))
         state = None if tiering is None else self._upload_state(tiering, self.broker)
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
@@ -170,14 +174,18 @@ class Node:
         if tiering is not None and state is not None:
             tiering.start()
             self._background.spawn(state.repeat())
+        await replication.start()
         upkeep.start()
         self._background.spawn(registration.keep_session())
-        self._background.repeat(self._fence_stale_brokers, _FENCING_S)
-        self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
-        self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
+        self._repeat()
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
         return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
+
+    def _repeat(self) -> None:
+        self._background.repeat(self._fence_stale_brokers, _FENCING_S)
+        self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
+        self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
 
     async def stop(self) -> None:
         """Give leaderships away, stop accepting connections, finish running requests, close every log cleanly."""
@@ -257,10 +265,8 @@ class Node:
         """Answer pending requests; end waits at once that could last for ever."""
         if self.broker is not None:
             self.broker.groups.close()
-            for part in slices(self.broker.hosting.all(), _PARTITIONS_A_TURN):
-                for hosted in part:
-                    hosted.wake()
-                await asyncio.sleep(0)
+            for hosted in self.broker.hosting.all():
+                hosted.wake()
         for connection in self._connections:
             connection.finish()
         for _ in range(round(_DRAIN_S / _DRAIN_STEP_S)):
@@ -310,8 +316,8 @@ class Node:
     def _configure(self, in_effect: BrokerConfig) -> None:
         """Apply the settings that may change while the node runs. `hosting.apply` does so for topics' logs."""
         self._connections.configure(in_effect)
-        if self.broker is not None and self.broker.tiering is not None:
-            self.broker.tiering.configure(in_effect)
+        if self.broker is not None:
+            self.broker.configure(in_effect)
 
     async def _assign_all(self, assign: Assign, hosting: Hosting) -> None:
         for part in slices(list(hosting.by_id), _PARTITIONS_A_TURN):

@@ -98,7 +98,7 @@ def numbers(text):
 
 def line_of(role):
     match role:
-        case Lead(epoch, replicas, isr, is_new):
+        case Lead(epoch, _, replicas, isr, is_new):
             return f"lead epoch={epoch} replicas={joined(replicas)} isr={joined(isr)}{new(is_new)}"
         case Follow(leader, epoch, replicas, isr, is_new):
             return f"follow {leader} epoch={epoch} replicas={joined(replicas)} isr={joined(isr)}{new(is_new)}"

@@ -270,6 +270,8 @@ class Replicas:
             return
         isr = node.replica.propose_isr(self.now_ms, LAG_MS)
         self._committed(node)
+        if isr is None and not any(one.leader == node.id for one in self.proposals):
+            isr = node.replica.proposed  # the request or its answer was lost: once more
         if isr is not None:
             epochs = {
                 one: node.broker_epoch

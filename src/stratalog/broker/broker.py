@@ -28,6 +28,8 @@ from stratalog.broker.partitions.moves import Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.purgatory import Purgatory
 from stratalog.broker.partitions.recompression import Recompression
+from stratalog.broker.replication.leading import Leading
+from stratalog.broker.replication.replication import Replication
 from stratalog.broker.tier.reads import Reads
 from stratalog.config import BrokerConfig
 from stratalog.coordinators.turn import GroupSettings
@@ -68,6 +70,7 @@ class Broker:
     groups: Groups
     hosting: Hosting
     large: LargeRequests
+    leading: Leading
     local_controller: LocalController
     metadata: ClusterImage
     moves: Moves
@@ -87,6 +90,7 @@ class Broker:
         tiering: "TierService | None",
         moves: Moves,
         client_memory: ClientMemory,
+        replication: Replication,
     ) -> None:
         self.apis = dict(APIS)
         self.config = config
@@ -106,6 +110,8 @@ class Broker:
         self.large = LargeRequests(outside.workers)
         self.recompression = Recompression(outside.workers)
         self.moves = moves
+        self.replication = replication
+        self.leading = replication.leading
         self.groups = Groups(
             _group_settings(config),
             outside.clock,
@@ -129,6 +135,12 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )
+
+    def configure(self, in_effect: BrokerConfig) -> None:
+        """Apply the settings that may change while the broker runs."""
+        self.replication.configure(in_effect)
+        if self.tiering is not None:
+            self.tiering.configure(in_effect)
 
     def _topic_id(self, name: str) -> UUID | None:
         return self.metadata.image.topic_ids_by_name.get(name)

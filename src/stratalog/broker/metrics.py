@@ -58,17 +58,24 @@ class PartitionMetrics:
         "copied_bytes",
         "copied_segments",
         "copy_errors",
+        "corrupt_fetches",
         "delete_errors",
         "messages_out",
         "remote_bytes",
         "remote_errors",
         "remote_reads",
+        "replication_bytes_in",
+        "replication_bytes_out",
     )
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.messages_out = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.corrupt_fetches = 0
+        """Answers of the leader with damaged bytes."""
         self.remote_reads = 0
         self.remote_bytes = 0
         self.remote_errors = 0

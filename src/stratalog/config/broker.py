@@ -215,6 +215,13 @@ class BrokerConfig:
         listeners = (parse_listener(text) for text in self.list(setting))
         return tuple(listener for listener in listeners if listener.name not in controllers)
 
+    @property
+    def inter_broker_listener(self) -> builtins.str:
+        """The name of the listener on which brokers reach one another."""
+        names = [listener.name for listener in self.advertised_listeners]
+        named = self.str("inter.broker.listener.name").upper()
+        return named or ("PLAINTEXT" if "PLAINTEXT" in names else names[0])
+
     def security_protocol(self, listener: builtins.str) -> builtins.str:
         """Return the security protocol of a listener; a name without a mapping is itself a protocol."""
         items = items_of(self.str("listener.security.protocol.map"))
@@ -240,6 +247,12 @@ class BrokerConfig:
                     f"advertised.listeners: {listener} has a name that listeners lacks; "
                     f"accepted: {', '.join(sorted(listener_names))}"
                 )
+        between = self.str("inter.broker.listener.name").upper()
+        if between and between not in {one.name for one in self.advertised_listeners}:
+            raise UserError(
+                f"inter.broker.listener.name: {between!r} is not accepted; accepted: "
+                f"{', '.join(sorted(one.name for one in self.advertised_listeners))}"
+            )
         if "broker" not in self.list("process.roles"):
             raise UserError(
                 f"process.roles: {','.join(self.list('process.roles'))!r} is not accepted; accepted: "

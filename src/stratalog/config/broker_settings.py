@@ -20,6 +20,7 @@ from stratalog.config.listeners import (
     check_protocols,
 )
 from stratalog.config.log_settings import LOG_SETTINGS
+from stratalog.config.replication_settings import REPLICATION
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 
@@ -409,6 +410,7 @@ BROKER_SETTINGS = _table(
     TOPICS,
     CONNECTIONS,
     LOG_SETTINGS,
+    REPLICATION,
     GROUPS,
     SESSIONS,
     CONSOLE,

@@ -216,22 +216,12 @@ _TABLES: Final = {
         early.start.listeners list -
         follower.fetch.last.tiered.offset.enable boolean false every
         follower.replication.throttled.rate long 9223372036854775807 every unlisted
-        inter.broker.listener.name string -
         leader.imbalance.check.interval.seconds long 300
         leader.replication.throttled.rate long 9223372036854775807 every unlisted
-        num.replica.fetchers int 1 every
         remote.log.manager.follower.thread.pool.size int 2 every
         replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every unlisted
-        replica.fetch.backoff.ms int 1000
-        replica.fetch.max.bytes int 1048576
-        replica.fetch.min.bytes int 1
-        replica.fetch.response.max.bytes int 10485760
-        replica.fetch.wait.max.ms int 500
-        replica.high.watermark.checkpoint.interval.ms long 5000
-        replica.lag.time.max.ms long 30000
         replica.selector.class string -
         replica.socket.receive.buffer.bytes int 65536
-        replica.socket.timeout.ms int 30000
         replication.quota.window.num int 11
         replication.quota.window.size.seconds int 1
         request.timeout.ms int 30000

@@ -25,6 +25,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.admission import check_fetched, check_timestamps, is_full
 from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink
 from stratalog.log.log_files import LogFiles
+from stratalog.log.producers import ProducerStates
 from stratalog.log.reading import (
     NotLocal,
     Places,
@@ -37,7 +38,7 @@ from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segment
 from stratalog.log.scanning import load_producers
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.timestamps import offset_for_timestamp
-from stratalog.log.truncation import truncate_segments, unlink_snapshots
+from stratalog.log.truncation import restart_segments, truncate_segments, unlink_snapshots
 from stratalog.log.values import Appended, Contents, repeat
 from stratalog.wire.batch import (
     BASE_OFFSET,
@@ -351,11 +352,7 @@ class PartitionLog(LogFiles):
             if self.epochs.dirty:
                 yield self._write_epochs()
             return
-        self.tail.clear()
-        self._places.clear()
-        self._saved = False
-        # Sealed segments have their files by now: no effect is pending.
-        self._drop_sealed(self.next_offset)
+        self._forget_reads()
         interval = self.config.index_interval_bytes
         yield from truncate_segments(self.directory, self.segments, offset, interval, now_ms)
         end = self.segments[-1].next_offset
@@ -369,3 +366,21 @@ class PartitionLog(LogFiles):
         self.producers = yield from load_producers(
             self.directory, self.segments, self._snapshots, end, now_ms
         )
+
+    def restart_at(self, offset: int, now_ms: int) -> Program[None]:
+        """Drop every batch and begin at `offset`, beyond the end. Nothing may be decided and not yet performed."""
+        assert self.next_offset == self.log_end_offset < offset, "it goes forward, from a quiet log"
+        self._forget_reads()
+        self.epochs.truncate_end(0)
+        yield self._write_epochs()
+        yield from restart_segments(self.directory, self.segments, self._snapshots, offset, now_ms)
+        yield from unlink_snapshots(self.directory, self._snapshots, -1)
+        self.producers = ProducerStates()
+        self.next_offset = self.log_end_offset = self.log_start_offset = offset
+        self.recovery_point = offset
+
+    def _forget_reads(self) -> None:
+        self.tail.clear()
+        self._places.clear()
+        self._saved = False
+        self._drop_sealed(self.next_offset)  # they have their files: no effect is pending

@@ -11,7 +11,25 @@ from stratalog.log.retention import deleted_paths
 from stratalog.log.scanning import load_indexes, scan_segment
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 
-__all__ = ["truncate_segments", "unlink_snapshots"]
+__all__ = ["restart_segments", "truncate_segments", "unlink_snapshots"]
+
+
+def restart_segments(
+    directory: str, segments: list[Segment], snapshots: set[int], offset: int, now_ms: int
+) -> Program[None]:
+    """Replace all segments with an empty one at `offset`, beyond their end. Both lists are changed in place.
+
+    A crash leaves the old end, or the new file alone: a recovery ends the log at its first hole.
+    """
+    old = list(segments)
+    fresh = Segment(directory, offset, now_ms)
+    yield Append(fresh.path, 0, ())
+    yield SyncDirectory(directory)
+    for part in (old[:-1], old[-1:]):
+        for path in deleted_paths(part, snapshots):
+            yield Unlink(path)
+        yield SyncDirectory(directory)
+    segments[:] = [fresh]
 
 
 def truncate_segments(

@@ -54,7 +54,9 @@ class FetchLimits(NamedTuple):
 class FollowerLog(Log, Protocol):
     """A follower's log, and its high watermark."""
 
-    high_watermark: int
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which the follower knows everything to be committed."""
 
 
 @dataclass(slots=True)
@@ -70,8 +72,9 @@ class Fetcher:
     """The fetches of broker `node_id` from one other broker."""
 
     def __init__(self, node_id: int, broker_epoch: int, limits: FetchLimits) -> None:
-        """`broker_epoch` is this incarnation's registration (KIP-903)."""
-        self._replica = ReplicaState(replica_id=node_id, replica_epoch=broker_epoch)
+        self.broker_epoch = broker_epoch
+        """This incarnation's registration (KIP-903), as of the next fetch."""
+        self._node_id = node_id
         self._limits = limits
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._session: dict[TopicIdPartition, FetchPartition] = {}
@@ -127,7 +130,7 @@ class Fetcher:
         self._in_flight = True
         limits = self._limits
         return FetchRequest(
-            replica_state=self._replica,
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self.broker_epoch),
             max_wait_ms=limits.wait_max_ms,
             min_bytes=limits.min_bytes,
             max_bytes=limits.response_max_bytes,

@@ -40,9 +40,17 @@ __all__ = [
 class Log(Protocol):
     """The follower's log as the rules read it. Every append has been performed."""
 
-    log_start_offset: int
-    log_end_offset: int
-    epochs: LeaderEpochs
+    @property
+    def log_start_offset(self) -> int:
+        """Where the log begins."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the log ends."""
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """The leader epochs of its batches."""
 
 
 class Append(NamedTuple):

@@ -86,11 +86,12 @@ class PartitionReplica:
         """Lead from `leader_epoch`, whose first record will be at `log_end_offset`.
 
         Followers of the ISR get the time of a lag before they count as behind. May be called again in one epoch, when
-        only the ISR or the replicas have changed; a call of an older partition epoch changes nothing.
+        only the ISR or the replicas have changed; that takes a newer partition epoch. An answer of the controller may
+        have come before its record: a proposal that was made since must not be forgotten.
         """
         same_epoch = self.leads and leader_epoch == self.leader_epoch
         assert same_epoch or leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
-        if same_epoch and partition_epoch < self.partition_epoch:
+        if same_epoch and partition_epoch <= self.partition_epoch:
             return
         self.partition_epoch = partition_epoch
         self.proposed = None
@@ -140,14 +141,14 @@ class PartitionReplica:
         """Note that follower `node_id` has everything below `offset`; return whether the high watermark moved.
 
         `may_join`: the broker is registered with this `broker_epoch` and not fenced. `lag_ms_max` is
-        `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_TOPIC_OR_PARTITION)`, as Kafka does, where that node has no
-        replica.
+        `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_LEADER_EPOCH)` where it is no replica of ours, or not yet:
+        metadata may come later here (Kafka: `Partition.followerReplicaOrThrow`).
         """
         assert self.leads, "followers fetch from leaders"
         follower = self.followers.get(node_id)
         if follower is None:
             message = f"{node_id} is not one of {self.replicas}"
-            raise Rejected(ErrorCode.unknown_topic_or_partition, message)
+            raise Rejected(ErrorCode.unknown_leader_epoch, message)
         if offset >= self.log_end_offset:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
         elif follower.fetched_at_end != UNKNOWN_OFFSET and offset >= follower.fetched_at_end:
@@ -206,18 +207,23 @@ class PartitionReplica:
         """Return whether the ISR is smaller than `min.insync.replicas`, or than all replicas where those are fewer."""
         return len(self.isr) < min(self.min_isr, len(self.replicas))
 
-    def check_min_isr(self, *, is_appended: bool) -> None:
-        """Refuse acks=all where the ISR is too small.
+    def check_min_isr(self) -> None:
+        """Refuse acks=all before the append where the ISR is too small: raises `Rejected(NOT_ENOUGH_REPLICAS)`."""
+        if self.is_below_min_isr:
+            raise self._too_few(ErrorCode.not_enough_replicas)
 
-        Raises `Rejected`: NOT_ENOUGH_REPLICAS before the append, NOT_ENOUGH_REPLICAS_AFTER_APPEND after it.
-        """
+    def too_few_in_sync(self) -> Rejected | None:
+        """Return NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR has become too small since; None where it has not."""
         if not self.is_below_min_isr:
-            return
-        code = ErrorCode.not_enough_replicas
-        if is_appended:
-            code = ErrorCode.not_enough_replicas_after_append
-        raise Rejected(
-            code, f"the ISR {self.isr} is smaller than min.insync.replicas, {self.min_isr}"
+            return None
+        return self._too_few(ErrorCode.not_enough_replicas_after_append)
+
+    def _too_few(self, code: ErrorCode) -> Rejected:
+        needed = min(self.min_isr, len(self.replicas))
+        return Rejected(
+            code,
+            f"{len(self.isr)} replicas are in sync; {needed} are needed "
+            f"(min.insync.replicas is {self.min_isr})",
         )
 
     # The ISR: this leader proposes, the controller decides (KIP-497)

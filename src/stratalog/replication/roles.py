@@ -31,6 +31,7 @@ class Lead:
     """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty."""
 
     leader_epoch: int
+    partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool = False
@@ -116,5 +117,5 @@ def _role(now: Partition, node_id: int, *, is_new: bool) -> Lead | Follow | Stop
     if directory == DIRECTORY_LOST or now.leader == NO_LEADER:
         return Stop(now.leader_epoch)
     if now.leader == node_id:
-        return Lead(now.leader_epoch, now.replicas, now.isr, is_new)
+        return Lead(now.leader_epoch, now.partition_epoch, now.replicas, now.isr, is_new)
     return Follow(now.leader, now.leader_epoch, now.replicas, now.isr, is_new)

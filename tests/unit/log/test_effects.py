@@ -15,9 +15,9 @@ from stratalog.log.effects import (
     MakeDurable,
     Sync,
     SyncDirectory,
-    Together,
     WriteFile,
     perform,
+    together,
 )
 
 MANY = 300
@@ -26,10 +26,7 @@ MANY = 300
 def test_what_must_be_durable_is_made_so_at_the_end_and_once() -> None:
     one = [MakeDirectory("a"), Append("a/x", 0, (b"x",)), Sync("a/x"), SyncDirectory("a")]
     other = [WriteFile("b", b"old"), Append("c", 0, (b"c",)), WriteFile("b", b"new"), Sync("c")]
-    together = Together()
-    together.add(one)
-    together.add([*other, SyncDirectory("a"), SyncDirectory("")])
-    assert together.all() == [
+    assert together([*one, *other, SyncDirectory("a"), SyncDirectory("")]) == [
         MakeDirectory("a"),
         Append("a/x", 0, (b"x",)),
         Append("c", 0, (b"c",)),

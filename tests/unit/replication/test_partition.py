@@ -44,7 +44,7 @@ def test_a_smaller_isr_commits_what_the_lost_one_held_up():
     replica.on_append(10)
     fetch(replica, 2, 10)
     assert replica.high_watermark == 0
-    replica.become_leader(4, 10, isr=(1, 2))
+    replica.become_leader(4, 10, isr=(1, 2), partition_epoch=1)
     assert replica.high_watermark == 10
 
 
@@ -52,7 +52,7 @@ def test_a_replica_that_joins_the_isr_does_not_pull_the_high_watermark_back():
     replica = leader(isr=(1,))
     replica.on_append(10)
     fetch(replica, 3, 4)
-    replica.become_leader(4, 10, isr=(1, 3))
+    replica.become_leader(4, 10, isr=(1, 3), partition_epoch=1)
     assert replica.high_watermark == 10
 
 
@@ -125,7 +125,7 @@ def test_undecided_transactions_hold_back_the_last_stable_offset():
 def test_a_stranger_may_not_fetch_as_a_follower():
     with pytest.raises(Rejected) as refused:
         fetch(leader(), 9, 0)
-    assert refused.value.code is ErrorCode.unknown_topic_or_partition
+    assert refused.value.code is ErrorCode.unknown_leader_epoch
 
 
 def test_one_that_keeps_up_under_load_is_not_behind():
@@ -200,27 +200,38 @@ def test_an_older_decision_about_the_isr_changes_nothing():
     assert replica.isr == (1, 2)
 
 
+def test_a_record_that_comes_after_the_answer_keeps_a_later_proposal():
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0)
+    assert replica.propose_isr(0, 1_000) == (1, 2)
+    replica.on_isr_decided((1, 2), 8)
+    fetch(replica, 3, 0)
+    assert replica.propose_isr(0, 1_000) == (1, 2, 3)
+    replica.become_leader(4, 0, isr=(1, 2), partition_epoch=8)
+    assert replica.proposed == (1, 2, 3), "the controller may have accepted it"
+
+
 def test_below_min_isr_nothing_is_committed_and_acks_all_is_refused():
     replica = PartitionReplica(node_id=1, replicas=(1, 2, 3), isr=(1,), min_isr=2)
     replica.become_leader(4, 10)
     assert replica.high_watermark == 0
-    for is_appended, code in (
-        (False, ErrorCode.not_enough_replicas),
-        (True, ErrorCode.not_enough_replicas_after_append),
-    ):
-        with pytest.raises(Rejected) as refused:
-            replica.check_min_isr(is_appended=is_appended)
-        assert refused.value.code is code
+    with pytest.raises(Rejected) as refused:
+        replica.check_min_isr()
+    assert refused.value.code is ErrorCode.not_enough_replicas
+    too_few = replica.too_few_in_sync()
+    assert too_few is not None
+    assert too_few.code is ErrorCode.not_enough_replicas_after_append
     fetch(replica, 3, 10)
     assert replica.on_isr_decided((1, 3), 9)
     assert replica.high_watermark == 10
-    replica.check_min_isr(is_appended=False)
+    replica.check_min_isr()
+    assert replica.too_few_in_sync() is None
 
 
 def test_one_replica_is_enough_where_there_is_only_one():
     replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,), min_isr=2)
     replica.become_leader(4, 10)
-    replica.check_min_isr(is_appended=False)
+    replica.check_min_isr()
     assert replica.high_watermark == 10
 
 
@@ -243,6 +254,7 @@ def test_an_idle_partition_is_not_behind():
 def test_against_the_definition(script):
     replica = leader(isr=(1, 2, 3))
     end, isr, fetched, high_watermark = 0, (1, 2, 3), {2: -1, 3: -1}, 0
+    partition_epoch = 0
     for verb, what, offset in script:
         if verb == "append":
             end += what
@@ -251,7 +263,7 @@ def test_against_the_definition(script):
             fetched[what] = min(offset, end)
             fetch(replica, what, fetched[what], may_join=False)
         else:
-            isr = what
-            replica.become_leader(4, end, isr=isr)
+            isr, partition_epoch = what, partition_epoch + 1
+            replica.become_leader(4, end, isr=isr, partition_epoch=partition_epoch)
         high_watermark = max(high_watermark, min([end, *(fetched[one] for one in isr if one != 1)]))
         assert replica.high_watermark == high_watermark

@@ -2,7 +2,9 @@
 
 v4 isolation level. v5 log start offset. v7 sessions (KIP-227). v9 leader epoch checks. v11 rack, preferred replica. v12
 flexible, last fetched epoch. v13 topic ids. v15 replica state. v16 node endpoints. v17 replica directory id.
-v18 a follower's high watermark (KIP-1166), which no broker of this project sends.
+v18 a follower's high watermark (KIP-1166).
+
+A consumer reads up to the high watermark. A follower reads up to the log end, and its offsets say what it has.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ from stratalog.broker.network.large import LargeRequests
 from stratalog.broker.network.session import Principal
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import EMPTY, HostedPartition
-from stratalog.broker.partitions.purgatory import FetchWait, Purgatory, Shared
+from stratalog.broker.partitions.purgatory import FetchWait, Purgatory, Shared, Watched
+from stratalog.broker.replication.leading import Follower, Leading
 from stratalog.broker.tier.reads import Reads
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import Slices
@@ -60,6 +63,7 @@ class Needs(NamedTuple):
     fetch_sessions: FetchSessions[FetchPartition]
     hosting: Hosting
     large: LargeRequests
+    leading: Leading
     purgatory: Purgatory
     reads: Reads
 
@@ -130,6 +134,7 @@ class _Collection:
         "_call",
         "_failed",
         "_fetch",
+        "_follower",
         "_hosted",
         "_max_bytes",
         "_min_bytes",
@@ -144,6 +149,7 @@ class _Collection:
         self._call = call
         self._fetch = fetch
         request = call.body
+        self._follower = _follower(call)
         self._read_committed = request.isolation_level == _READ_COMMITTED
         allowed = call.needs.client_memory.fetch_bytes(call.needs.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
@@ -174,7 +180,7 @@ class _Collection:
         async for (topic, index), partition in self._call.pace.each(self._fetch.requested):
             hosted = self._look(topic, index, partition)
             if hosted is not None:
-                marks.append((hosted.high_watermark, hosted.wakes))
+                marks.append(self._mark(hosted))
         return marks
 
     def _begin(self) -> None:
@@ -196,7 +202,10 @@ class _Collection:
             if partition.last_fetched_epoch >= 0:
                 brought = _diverging(hosted, partition)
             if brought is None:
-                brought = self._read(hosted, partition)
+                if self._follower is not None:
+                    brought = self._read_as_follower(hosted, partition, self._follower)
+                else:
+                    brought = self._read(hosted, partition, hosted.high_watermark)
         except Rejected as error:
             self._failed = True
             # The traceback would keep the error and the whole request alive until the garbage collector runs.
@@ -218,10 +227,15 @@ class _Collection:
 
     def marks(self) -> list[tuple[int, int]]:
         """Return marks that change with every event that wakes a waiting fetch."""
-        return [(hosted.high_watermark, hosted.wakes) for hosted in self._watched()]
+        return [self._mark(hosted) for hosted in self._hosted if hosted is not None]
 
-    def _watched(self) -> list[HostedPartition]:
-        return [hosted for hosted in self._hosted if hosted is not None]
+    def _mark(self, hosted: HostedPartition) -> tuple[int, int]:
+        end = hosted.high_watermark if self._follower is None else hosted.log.log_end_offset
+        return end, hosted.wakes
+
+    def _watched(self) -> Sequence[Watched]:
+        hosted = [one for one in self._hosted if one is not None]
+        return hosted if self._follower is None else [one.waiting_followers() for one in hosted]
 
     async def in_slices(self) -> EncodedResponse:
         """Answer as `handle` does, for so many partitions that other connections must get turns meanwhile."""
@@ -249,6 +263,8 @@ class _Collection:
     def wait(self) -> FetchWait:
         """Return the answer as a future: done once the missing bytes have come or `max_wait_ms` is over."""
         purgatory = self._call.needs.purgatory
+        if self._follower is not None:
+            self._follower.is_noted = True
         missing = self._min_bytes - self._size
         wait = FetchWait(purgatory, missing, self._watched(), self._look_again)
         purgatory.hold(wait, self._call.body.max_wait_ms)
@@ -261,7 +277,8 @@ class _Collection:
             work = self._look_again_in_slices()
             self._reading = asyncio.create_task(self._answer_later(wait, work))
             return
-        key = (requested, self._max_bytes, self._read_committed, self._call.version, self._reader())
+        kind = self._read_committed, self._follower is None, self._call.version, self._reader()
+        key = (requested, self._max_bytes, kind)
         is_shared = len(requested) <= _SHARED_PARTITIONS_MAX
         found: _Found | None = shared.get(key) if is_shared else None
         if found is None:
@@ -275,12 +292,12 @@ class _Collection:
                 shared[key] = found
         wait.set_result(self.response(found))
 
-    def _reader(self) -> tuple[Principal, str, bool] | None:
+    def _reader(self) -> tuple[Principal, str] | None:
         """Return the principal whose rights the answer depends on; None where each client may read everything."""
         call = self._call
         if call.authorizer is None:
             return None
-        return call.session.principal, call.session.host, _is_follower(call)
+        return call.session.principal, call.session.host
 
     async def _read_and_answer(self) -> EncodedResponse:
         await self._read_pending()
@@ -335,7 +352,10 @@ class _Collection:
 
     def response(self, found: _Found) -> EncodedResponse:
         """Return the answer: everything found, or in an incremental session only the partitions that changed."""
-        for hosted, size, records in found.filled:
+        if self._follower is not None:
+            for hosted, size, _ in found.filled:
+                hosted.metrics.replication_bytes_out += size
+        for hosted, size, records in found.filled if self._follower is None else ():
             hosted.metrics.bytes_out += size
             hosted.metrics.messages_out += records
         now_ms = self._call.needs.clock.steady_ms()
@@ -371,7 +391,7 @@ class _Collection:
     def _authorize(self, topic: UUID | str) -> None:
         """Raise Rejected unless the client may read the topic. A topic id without a topic is refused as unknown."""
         call = self._call
-        if _is_follower(call):
+        if self._follower is not None:
             if not call.allows_cluster(Operation.CLUSTER_ACTION):
                 code = ErrorCode.topic_authorization_failed
                 raise Rejected(code, "CLUSTER_ACTION CLUSTER is not allowed")
@@ -389,11 +409,19 @@ class _Collection:
             return hosting.get_by_id(topic, index)
         return hosting.get(topic, index)
 
+    def _read_as_follower(
+        self, hosted: HostedPartition, partition: FetchPartition, follower: Follower
+    ) -> Slices | Awaitable[Slices]:
+        if follower.fetches(hosted, partition):
+            self._failed = True
+        return self._read(hosted, partition, hosted.log.log_end_offset)
+
     def _read(
-        self, hosted: HostedPartition, partition: FetchPartition
+        self, hosted: HostedPartition, partition: FetchPartition, end: int
     ) -> Slices | Awaitable[Slices]:
         offset = partition.fetch_offset
-        end = hosted.last_stable_offset if self._read_committed else hosted.high_watermark
+        if self._read_committed:
+            end = hosted.last_stable_offset
         log = hosted.log
         if end <= offset <= log.log_end_offset and offset >= log.log_start_offset:
             return EMPTY
@@ -437,10 +465,17 @@ class _Collection:
         )
 
 
-def _is_follower(call: Call[FetchRequest, Needs]) -> bool:
+def _follower(call: Call[FetchRequest, Needs]) -> Follower | None:
+    """Return the broker that fetches; None for a consumer."""
     request = call.body
-    by_state = call.version >= _REPLICA_STATE_FROM
-    return (request.replica_state.replica_id if by_state else request.replica_id) >= 0
+    if call.version < _REPLICA_STATE_FROM:
+        node_id, broker_epoch = request.replica_id, -1
+    else:
+        node_id, broker_epoch = (
+            request.replica_state.replica_id,
+            request.replica_state.replica_epoch,
+        )
+    return None if node_id < 0 else call.needs.leading.follower(node_id, broker_epoch)
 
 
 def _diverging(hosted: HostedPartition, partition: FetchPartition) -> EpochEndOffset | None:

@@ -99,8 +99,9 @@ async def _find(
     """Return (offset, timestamp); (-1, -1) where nothing matches."""
     if call.version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
         raise Rejected(ErrorCode.unsupported_version, f"timestamp {timestamp}")
-    read_committed = call.body.isolation_level == 1
-    end = hosted.last_stable_offset if read_committed else hosted.high_watermark
+    end = hosted.last_stable_offset if call.body.isolation_level == 1 else hosted.high_watermark
+    if call.body.replica_id >= 0:  # a follower: what is not committed is its concern, too
+        end = hosted.log.log_end_offset
     match timestamp:
         case -1:  # latest
             return end, -1

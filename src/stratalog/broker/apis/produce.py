@@ -319,7 +319,7 @@ def _append(
     headers = check_produced(records, max_batch_bytes=log.config.max_message_bytes)
     _check_batch(call, headers)
     if acks == _ALL:
-        hosted.check_in_sync_replicas()
+        hosted.replica.check_min_isr()
     part.log_start_offset = log.log_start_offset
     opened = needs.recompression.check(hosted, records, headers[0], now_ms)
     if opened is not None:

@@ -237,7 +237,7 @@ class Hosting(HostedPartitions):
         if not is_new and len(loaded) < len(self.directories):
             return  # the missing directory may hold the log: another one must not begin at offset 0
         name = TopicPartition(topic.name, index)
-        directory = creating.place(loaded, self.per_directory)
+        directory = creating.place(loaded, self.by_id.values())
         if directory is None:
             self._log.error("no log directory is left", partition=str(name))
             return
@@ -298,7 +298,7 @@ class Hosting(HostedPartitions):
         """Configure one log; return whether its start rose to the local start, which the checkpoints must record."""
         start = hosted.log.log_start_offset
         changes_tier = config.remote_storage_enable != hosted.log.config.remote_storage_enable
-        hosted.log.configure(config)
+        hosted.configure(config)
         for react in self.on_tier_changed if changes_tier and hosted.replica.leads else ():
             react(hosted)
         return hosted.log.log_start_offset > start
@@ -306,9 +306,12 @@ class Hosting(HostedPartitions):
     # Roles
 
     def _take(self, hosted: HostedPartition | None, role: Lead | Follow | Stop) -> None:
-        """Give a partition its role, and pass the transitions to the subscribers."""
-        if hosted is None or hosted.directory.failure is not None:
-            return  # the partition is stopped already
+        """Give a partition its role, and notify the subscribers of what that changes."""
+        if hosted is None or hosted.deleted or hosted.directory.failure is not None:
+            return  # it is stopped already
+        if hosted.rewriting is not None:
+            hosted.rewriting.add_done_callback(lambda _: self._take(hosted, role))
+            return
         for transition in hosted.take(role):
             self._notify(transition, hosted)
 
@@ -323,7 +326,7 @@ class Hosting(HostedPartitions):
                 error = directory.refusal(directory.failure)
                 if hosted.resign(hosted.replica.leader_epoch, error):
                     self._notify(Transition.RESIGNED, hosted)
-                    self._notify(Transition.STOPPED, hosted)
+                self._notify(Transition.STOPPED, hosted)
 
     def _notify(self, transition: Transition, hosted: HostedPartition) -> None:
         for react in self.on_transition:

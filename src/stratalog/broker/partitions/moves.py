@@ -166,6 +166,8 @@ class Moves:
             self._log.error("move failed", reason=error.message, **fields)
         else:
             self._log.info("move abandoned", **fields)
+            if move.is_outdated:
+                self._wanted.setdefault(hosted, target)
         if move.begun and not move.committed and target.failure is None:
             self._hosting.asides.discard(target, [move.future])
         del self._moves[hosted]
@@ -187,6 +189,7 @@ class Move:
         self.committed = False
         """Whether metadata may have assigned the partition to the copy's directory."""
         self._source = hosted.directory
+        self._rewrites = hosted.rewrites
         self._copied: dict[str, int] = {}
         self._end_offset = hosted.log.local_start_offset
 
@@ -205,9 +208,14 @@ class Move:
         """Offsets by which the copy is behind."""
         return max(self.hosted.log.log_end_offset - self._end_offset, 0)
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the end of the log was cut off since the copy began: the partition is to move, in another copy."""
+        return self.hosted.rewrites != self._rewrites
+
     def _check(self) -> None:
         self.hosted.check_hosted()
-        if self.abandoned:
+        if self.abandoned or self.is_outdated:
             raise _Abandoned
 
     async def copy(self) -> None:
@@ -316,7 +324,8 @@ class Move:
         """Switch the partition to the copy, which has its final name or whose directory has failed."""
         hosted = self.hosted
         hosted.arriving = None
-        hosting.relocate(hosted, self.target)
+        hosted.directory = self.target
+        hosted.copies = [self.target]
         if error is None and not hosted.deleted and self._source.failure is None:
             hosting.put_aside(self._source, [hosted])
         hosted.release()

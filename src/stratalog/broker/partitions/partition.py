@@ -1,10 +1,14 @@
 """One hosted partition: its place in replication over its placed log, for the handlers.
 
-In: record batches to append, roles to take. Out: calls back once batches are committed. It never decides an offset (the
-log does), and never reads or writes (`placed_log.py` does).
+In: record batches to append, roles to take, what followers fetched. Out: calls back once batches are committed. It
+never decides an offset (the log does), and never reads or writes (`placed_log.py` does).
 
 An append runs in three steps. The log decides (offsets, duplicates, effects). The directory performs the effects.
-Only then do the log end offset and the high watermark move, waiting fetches wake, and the answer leaves.
+Only then does the log end offset move. Followers' fetches that wait for the log end wake. With the high watermark the
+answers leave, and consumers' fetches wake.
+
+A follower appends what its leader has, and cuts off what its leader lacks. A role that comes during a cut waits for its
+end (`Hosting`): a leader's log is whole.
 """
 
 import asyncio
@@ -18,24 +22,26 @@ import structlog
 
 from stratalog.broker.partitions.acknowledgements import Acknowledgements
 from stratalog.broker.partitions.placed_log import PlacedLog
-from stratalog.broker.partitions.purgatory import FetchWait
+from stratalog.broker.partitions.purgatory import FetchWait, Waiting
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
+from stratalog.config import LogConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Effect
+from stratalog.log.effects import Effect, Program
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import Slices
 from stratalog.log.retention import unconfirmed
 from stratalog.log.timestamps import confirm_time
 from stratalog.log.values import Appended
 from stratalog.ports import Clock
-from stratalog.replication.partition import PartitionReplica
+from stratalog.replication.partition import NO_EPOCH, PartitionReplica
 from stratalog.replication.roles import Follow, Lead, Stop, Transition
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 _log = structlog.get_logger()
 EMPTY: Final = Slices([], 0, 0)
+_ANY_SIZE: Final = 1 << 31
 
 
 class HostedPartition(PlacedLog):
@@ -55,16 +61,25 @@ class HostedPartition(PlacedLog):
     ) -> None:
         super().__init__(key, name, log, directory)
         self.replica = replica
+        replica.min_isr = log.config.min_insync_replicas
         self.hosted_from = log.log_end_offset
         """The log's end when the broker loaded it: later records came in since."""
         self.was_tiered: Final = was_tiered
         """Whether a tier's manifest lay beside the log when it was loaded."""
         self.watching: dict[FetchWait, None] = {}
+        self.followers: Waiting | None = None
+        """The followers' fetches that wait, once there was one."""
+        self.rewriting: asyncio.Future[None] | None = None
+        """Done when the log, of which the end or everything is being cut off, is whole again."""
+        self.rewrites = 0
+        """How often that was begun: a copy of the log's files that was begun before is worth nothing."""
         self.wakes = 0
         """Number of wake-ups of waiting fetches; a fetch compares it before and after its own look-up."""
         self._decided: deque[tuple[Appended, bool, Done, float | None]] = deque()
         """Appends that are not performed: whether each began a segment, its callback, its time to wait for a commit."""
         self._uncommitted = Acknowledgements()
+        self._unseen: deque[tuple[int, int]] = deque()
+        """Where each append above the high watermark ends, and its bytes: consumers wait for them. Unused alone."""
         self._on_rolled = on_rolled
         self._syncing = asyncio.Lock()
         self._clock = clock
@@ -80,19 +95,10 @@ class HostedPartition(PlacedLog):
         """Offset below which every transaction is decided; the high watermark while there are none."""
         return self.replica.last_stable_offset(self.log.first_unstable_offset)
 
-    def check_in_sync_replicas(self) -> None:
-        """Raise Rejected(NOT_ENOUGH_REPLICAS) where fewer replicas are in sync than acks=all needs.
-
-        A partition never needs more than it has replicas (Kafka: `Partition.effectiveMinIsr`).
-        """
-        replica, wanted = self.replica, self.log.config.min_insync_replicas
-        needed = min(wanted, len(replica.replicas))
-        if len(replica.isr) < needed:
-            raise Rejected(
-                ErrorCode.not_enough_replicas,
-                f"{self.name} has {len(replica.isr)} in-sync replicas; it needs {needed} "
-                f"(min.insync.replicas is {wanted})",
-            )
+    def configure(self, config: LogConfig) -> None:
+        """Take the topic's settings."""
+        self.log.configure(config)
+        self.replica.min_isr = config.min_insync_replicas
 
     def append(  # noqa: PLR0913 - how far it goes before the call
         self,
@@ -132,10 +138,14 @@ class HostedPartition(PlacedLog):
         self.metrics.bytes_in += appended.size
         self._decided.append((appended, len(log.segments) != segments, then, commit_timeout_ms))
         self._perform(effects, self._performed, at_once=origin == "client")
-        if log.config.flush_ms != LONG_MAX and not self._flush_is_set:
-            self._flush_is_set = True
-            asyncio.get_running_loop().call_later(log.config.flush_ms / 1000, self._flush)
+        if log.config.flush_ms != LONG_MAX:
+            self._set_flush()
         return appended
+
+    def _set_flush(self) -> None:
+        if not self._flush_is_set:
+            self._flush_is_set = True
+            asyncio.get_running_loop().call_later(self.log.config.flush_ms / 1000, self._flush)
 
     def _flush(self) -> None:
         """Flush the log, `flush.ms` after the first append that may be unsynced."""
@@ -173,15 +183,20 @@ class HostedPartition(PlacedLog):
                 log.performed(appended)
             if not self.replica.leads:
                 return  # the partition resigned or was deleted, and answered every pending append then
-            self.replica.on_append(log.log_end_offset)
+            moved = self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # reported to the callback, and raised on to the directory
             then(bug)
             raise
-        if timeout_ms is None or appended.last_offset < self.replica.high_watermark:
+        if timeout_ms is None:
             then(None)
+        elif appended.last_offset < self.replica.high_watermark:
+            then(self.replica.too_few_in_sync() if appended.duplicate else None)
         else:
             self._uncommitted.add(appended.last_offset, then, timeout_ms)
-        self._commit(appended.size)
+        if self.replica.followers:
+            self._grown(appended.size, moved=moved)
+        else:
+            self._commit(appended.size)
         if rolled:
             self._on_rolled(self)
 
@@ -191,13 +206,101 @@ class HostedPartition(PlacedLog):
         for watcher in self.watching:
             watcher.grown(size)
 
+    # Followers of this leader
+
+    def waiting_followers(self) -> Waiting:
+        """Return the followers' fetches that wait here, to add one."""
+        if self.followers is None:
+            self.followers = Waiting()
+        return self.followers
+
+    def _grown(self, size: int, *, moved: bool) -> None:
+        """Wake followers' fetches for an append; what consumers wait for comes with the high watermark."""
+        self._unseen.append((self.log.log_end_offset, size))
+        if self.followers is not None:
+            for watcher in self.followers.watching:
+                watcher.grown(size)
+        if moved:
+            self.advanced()
+
+    def advanced(self) -> None:
+        """Answer what is committed, and wake consumers' fetches: the high watermark has moved."""
+        high_watermark, unseen = self.replica.high_watermark, self._unseen
+        size = 0
+        while unseen and unseen[0][0] <= high_watermark:
+            size += unseen.popleft()[1]
+        self._commit(size)
+
+    # Following a leader
+
+    def append_fetched(self, view: memoryview, then: Done) -> None:
+        """Append batches of the leader; `then` is called once they are performed, perhaps before this returns.
+
+        Raises Corrupt where they are not whole and sound or not behind the log's end, Rejected where the partition is
+        not hosted any more.
+        """
+        self.check_hosted()
+        log = self.log
+        segments = len(log.segments)
+        appended = log.append_as_follower(view, self._clock.steady_ms())
+        rolled = len(log.segments) != segments
+        self.metrics.replication_bytes_in += appended.size
+
+        def performed(error: Failure) -> None:
+            if error is None and not self.deleted:
+                log.performed(appended)
+                if self.replica.leads:  # meanwhile
+                    self._grown(appended.size, moved=self.replica.on_append(log.log_end_offset))
+                if rolled:
+                    self._on_rolled(self)
+            then(error)
+
+        self._perform(appended.effects, performed, at_once=True)
+        if log.config.flush_ms != LONG_MAX:
+            self._set_flush()
+
+    async def truncate(self, offset: int) -> None:
+        """Cut off every batch that reaches `offset` or beyond: the leader lacks them.
+
+        Cancelling leaves the log in pieces: `broker/replication` lets this end. Raises Rejected where the partition is
+        not hosted any more.
+        """
+        _log.info(
+            "log truncated", partition=str(self.name), offset=offset, end=self.log.log_end_offset
+        )
+        await self._cut(lambda: self.log.truncate_to(offset, self._clock.steady_ms()))
+
+    async def restart_at(self, offset: int) -> None:
+        """Drop the whole log and begin at `offset`, where the leader's log starts. As `truncate`."""
+        _log.warning(
+            "log begins anew", partition=str(self.name), offset=offset, end=self.log.log_end_offset
+        )
+        await self._cut(lambda: self.log.restart_at(offset, self._clock.steady_ms()))
+
+    async def _cut(self, program: Callable[[], Program[None]]) -> None:
+        assert not self.replica.leads, "a leader's log is what counts"
+        self.rewriting = done = asyncio.get_running_loop().create_future()
+        self.rewrites += 1
+        try:
+            async with self._syncing:  # what it syncs must not go meanwhile
+                await self.write(())
+                while self.is_holding:
+                    await self.write(())  # performed once the move has ended
+                await self._rewrite(program())
+                self.replica.on_truncated(self.log.log_end_offset)
+        finally:
+            self.rewriting = None
+            done.set_result(None)
+
     # Roles (`replication/roles.py`)
 
     def take(self, role: Lead | Follow | Stop) -> list[Transition]:
         """Take a role; return the transitions, in order."""
         begins = role.leader_epoch > self.replica.leader_epoch
         if isinstance(role, Lead):
-            led = self.lead(role.leader_epoch, role.replicas, role.isr)
+            led = self.lead(
+                role.leader_epoch, role.replicas, role.isr, partition_epoch=role.partition_epoch
+            )
             return [Transition.LED] if led else []
         changed = [Transition.RESIGNED] if self.resign(role.leader_epoch) else []
         if begins:
@@ -205,7 +308,14 @@ class HostedPartition(PlacedLog):
             changed.append(Transition.FOLLOWED if follows else Transition.STOPPED)
         return changed
 
-    def lead(self, leader_epoch: int, replicas: tuple[int, ...], isr: tuple[int, ...]) -> bool:
+    def lead(
+        self,
+        leader_epoch: int,
+        replicas: tuple[int, ...],
+        isr: tuple[int, ...],
+        *,
+        partition_epoch: int = NO_EPOCH,
+    ) -> bool:
         """Lead with these replicas; return whether a new leader epoch begins. The metadata log has committed both.
 
         An epoch that the broker led in before it was restarted is not led again: the controller names a new one.
@@ -215,14 +325,17 @@ class HostedPartition(PlacedLog):
             return False
         if begins:
             self.log.assign_epoch(leader_epoch)
+            # How many bytes consumers wait for is not known: they look once all is committed.
+            self._unseen = deque([(self.log.log_end_offset, _ANY_SIZE)])
         self.replica.become_leader(
             leader_epoch,
             self.log.log_end_offset,
             isr=isr,
             replicas=replicas,
+            partition_epoch=partition_epoch,
             now_ms=self._clock.steady_ms(),
         )
-        self._commit(0)  # with a smaller ISR, more records may be committed
+        self.advanced()  # with a smaller ISR, more records may be committed
         if begins:
             self.wake()
         return begins
@@ -236,6 +349,7 @@ class HostedPartition(PlacedLog):
         led = self.replica.leads
         self.replica.become_follower(leader_epoch)
         if led:
+            self._unseen.clear()
             self._answer_pending(error or self._not_leading())
             self.wake()
         return led
@@ -284,7 +398,8 @@ class HostedPartition(PlacedLog):
             self.log.segments, self.log.config, self._clock.steady_ms(), self._clock.now_ms()
         ):
             await self.look(partial(confirm_time, segment))
-        await self.perform(self.due())
+        if self.rewriting is None:
+            await self.perform(self.due())
 
     def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
         """Return the effects that are due by time (`PartitionLog.due`); log a line for deleted segments."""
@@ -304,6 +419,8 @@ class HostedPartition(PlacedLog):
         """Let every waiting fetch look again."""
         self.wakes += 1
         for waiting in self.watching:
+            waiting.wake()
+        for waiting in () if self.followers is None else self.followers.watching:
             waiting.wake()
 
 

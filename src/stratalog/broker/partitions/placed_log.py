@@ -9,6 +9,7 @@ are held during the end of a move are performed where the partition lives afterw
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -16,7 +17,7 @@ import structlog
 from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.effects import Effect, Program, Read
+from stratalog.log.effects import Effect, Program, Read, Result
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import ReadPlan, Slices, segment_at
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
@@ -190,6 +191,23 @@ class PlacedLog:
         else:
             self._held.append((effects, done))
 
+    async def _rewrite(self, program: Program[None]) -> None:
+        """Run a program that writes and reads in turn. The log's state changes on the event loop, between its effects.
+
+        Raises Rejected where the partition is not hosted any more; then the program is abandoned.
+        """
+        go_on: Callable[[], Effect] = partial(program.send, None)
+        while True:
+            self.check_hosted()
+            try:
+                effect = go_on()
+            except StopIteration:
+                return
+            try:
+                go_on = partial(program.send, await self.directory.run(_alone(effect)))
+            except FileNotFoundError as missing:
+                go_on = partial(program.throw, missing)
+
     async def perform_beside(self, effects: Sequence[Effect]) -> None:
         """Perform effects whose order among others does not matter, without delaying appends.
 
@@ -231,3 +249,8 @@ class PlacedLog:
                 done(error)
             else:
                 self.directory.perform(effects, done)
+
+
+def _alone(effect: Effect) -> Program[Result]:
+    result = yield effect
+    return result

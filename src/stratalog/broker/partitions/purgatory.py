@@ -34,6 +34,15 @@ class Watched(Protocol):
         """The fetches that watch the partition, in the order of arrival."""
 
 
+class Waiting:
+    """The followers' fetches that wait for appends to one partition: consumers' wait for the high watermark."""
+
+    __slots__ = ("watching",)
+
+    def __init__(self) -> None:
+        self.watching: dict[FetchWait, None] = {}
+
+
 class FetchWait(Awaited):
     """The answer to a waiting fetch. Cancelled once its client is gone."""
 

@@ -28,6 +28,7 @@ class Upkeep:
         self._hosting = hosting
         self._retention_s = config.int("log.retention.check.interval.ms") / 1000
         self._checkpoint_s = config.int("log.flush.offset.checkpoint.interval.ms") / 1000
+        self._high_watermarks_s = config.int("replica.high.watermark.checkpoint.interval.ms") / 1000
         self._background = background
         self._log = structlog.get_logger()
         hosting.on_rolled.append(lambda hosted: background.spawn(self._sync_closed(hosted)))
@@ -41,6 +42,7 @@ class Upkeep:
         repeat = self._background.repeat
         repeat(lambda: self._keep_retention(directory), self._retention_s)
         repeat(lambda: self._checkpoint(directory), self._checkpoint_s)
+        repeat(lambda: self._checkpoint_replicated(directory), self._high_watermarks_s)
         repeat(lambda: self._close_idle(directory), _IDLE_FILES_S)
 
     async def _sync_closed(self, hosted: HostedPartition) -> None:
@@ -66,6 +68,15 @@ class Upkeep:
                 await self._hosting.checkpoints.write(directory)
             except Rejected as error:
                 self._log.warning("checkpoint", path=directory.path, reason=error.message)
+
+    async def _checkpoint_replicated(self, directory: LogDirectory) -> None:
+        """Write high watermarks down more often where there are followers: alone, the high watermark is the log end."""
+        for count, hosted in enumerate(self._hosting.all()):
+            if hosted.directory is directory and len(hosted.replica.replicas) > 1:
+                await self._checkpoint(directory)
+                return
+            if count % _PARTITIONS_A_TURN == 0:
+                await asyncio.sleep(0)
 
     async def _close_idle(self, directory: LogDirectory) -> None:
         directory.close_idle()

@@ -1,0 +1,110 @@
+"""A leader's side of its followers' fetches.
+
+In: the partitions of a follower's fetch. Out: what the follower has, noted; an ISR to propose where it should join. It
+reads no log and sends nothing.
+
+Kafka: `Partition.fetchRecords`, `updateFollowerFetchState`, `Replica.updateFetchStateOrThrow`.
+"""
+
+from typing import Final
+
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.replication.isr_proposals import IsrProposals
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Clock
+from stratalog.replication.partition import NO_EPOCH
+from stratalog.wire.messages.fetch import FetchPartition
+
+__all__ = ["Follower", "Leading"]
+
+
+class Leading:
+    """The followers of the partitions that this broker leads."""
+
+    def __init__(self, image: ClusterImage, clock: Clock, proposals: IsrProposals) -> None:
+        self._image = image
+        self._clock = clock
+        self._proposals = proposals
+
+    def follower(self, node_id: int, broker_epoch: int) -> "Follower":
+        """Return the broker that sends a fetch now; `broker_epoch` is the incarnation that it names (KIP-903)."""
+        broker = self._image.image.brokers.get(node_id)
+        known_epoch = NO_EPOCH if broker is None else broker.epoch
+        may_join = (
+            broker is not None and broker.is_active and broker_epoch in (NO_EPOCH, known_epoch)
+        )
+        return Follower(
+            node_id,
+            broker_epoch,
+            self._proposals,
+            now_ms=self._clock.steady_ms(),
+            may_join=may_join,
+            is_stale=NO_EPOCH < broker_epoch < known_epoch,
+        )
+
+
+class Follower:
+    """A broker, for one fetch."""
+
+    __slots__ = (
+        "_broker_epoch",
+        "_is_stale",
+        "_may_join",
+        "_node_id",
+        "_now_ms",
+        "_proposals",
+        "is_noted",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: int,
+        proposals: IsrProposals,
+        *,
+        now_ms: int,
+        may_join: bool,
+        is_stale: bool,
+    ) -> None:
+        """`is_stale`: a later incarnation of the broker is registered."""
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._proposals = proposals
+        self._now_ms = now_ms
+        self._may_join: Final = may_join
+        self._is_stale: Final = is_stale
+        self.is_noted = False
+        """Whether its offsets are noted: a fetch that waits reads again, and brings no news."""
+
+    def fetches(self, hosted: HostedPartition, wanted: FetchPartition) -> bool:
+        """Note what the follower has of a partition; return whether it should know a newer high watermark at once.
+
+        Raises Rejected: NOT_LEADER_OR_FOLLOWER to an earlier incarnation, UNKNOWN_LEADER_EPOCH to a broker without a
+        replica, OFFSET_MOVED_TO_TIERED_STORAGE where only the bucket has the offset.
+        """
+        replica, log = hosted.replica, hosted.log
+        offset = wanted.fetch_offset
+        if self.is_noted or not log.log_start_offset <= offset <= log.log_end_offset:
+            return False  # the read refuses what is out of range
+        if self._is_stale:
+            reason = f"broker {self._node_id} has a later epoch than {self._broker_epoch}"
+            raise Rejected(ErrorCode.not_leader_or_follower, reason)
+        if offset < log.local_start_offset:
+            raise Rejected(
+                ErrorCode.offset_moved_to_tiered_storage,
+                f"{hosted.name}: offset {offset} is in the bucket alone",
+            )
+        moved = replica.on_follower_fetch(
+            self._node_id,
+            offset,
+            self._now_ms,
+            lag_ms_max=self._proposals.lag_ms_max,
+            broker_epoch=self._broker_epoch,
+            may_join=self._may_join,
+        )
+        if moved:
+            hosted.advanced()
+        if self._may_join and self._node_id not in replica.isr:
+            self._proposals.look(hosted)
+        return wanted.high_watermark < replica.high_watermark

@@ -1,0 +1,49 @@
+"""The parts of one broker that follow other brokers, and that lead with followers.
+
+In: settings, ports, and the parts that a node opens first. Out: the parts by name. It decides nothing.
+"""
+
+from stratalog.broker.background import Background
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.replication.followed import Followed
+from stratalog.broker.replication.isr_proposals import IsrProposals
+from stratalog.broker.replication.leading import Leading
+from stratalog.config import BrokerConfig
+from stratalog.ports import Outside
+
+__all__ = ["Replication"]
+
+
+class Replication:
+    """`start` it once the broker is registered, `close` it at a stop, before the logs close."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        outside: Outside,
+        cluster: ClusterMetadata,
+        hosting: Hosting,
+        background: Background,
+    ) -> None:
+        image, registration, spawn = cluster.image, cluster.registration, background.spawn
+        self.followed = Followed(config, outside, image, registration, hosting, spawn)
+        self.proposals = IsrProposals(
+            config.int("node.id"),
+            config.int("replica.lag.time.max.ms"),
+            hosting,
+            registration,
+            cluster.controller,
+            outside.clock,
+            spawn,
+        )
+        self.leading = Leading(image, outside.clock, self.proposals)
+        self.close = self.followed.close
+        self.configure = self.followed.configure
+        self._background = background
+
+    async def start(self) -> None:
+        """Follow other brokers, and look regularly for followers that lag."""
+        await self.followed.start()
+        # Twice in a lag, as Kafka does.
+        self._background.repeat(self.proposals.look_at_all, self.proposals.lag_ms_max / 2000)

@@ -1,0 +1,326 @@
+"""The fetches from one broker, in one fetch session, for the partitions that it leads.
+
+In: partitions to follow. Out: their logs as the leader's, their high watermarks. It decides nothing: `Fetcher` makes
+the fetches and `following.py` the steps.
+
+One fetch is under way at a time. The next leaves once the appends of an answer are performed, or after a short while
+without those that a stalled drive holds up. A step that rewrites a log runs beside the fetches of other partitions.
+
+Kafka: `ReplicaFetcherThread`, `RemoteLeaderEndPoint`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.registration import Registration
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import Failure
+from stratalog.client.calls import EARLIEST, LATEST
+from stratalog.client.peer import Peer
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.log.epochs import LeaderEpochs
+from stratalog.metadata.image import Endpoint
+from stratalog.ports import Clock, Network
+from stratalog.replication.fetcher import Fetcher, FetchLimits
+from stratalog.replication.following import (
+    Append,
+    AskOffsets,
+    BeginAnew,
+    FetchFromTier,
+    Step,
+    Truncate,
+    reposition,
+)
+from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+__all__ = ["Source", "Surroundings"]
+
+_APPENDS_S: Final = 0.1
+"""How long an answer's appends hold up the next fetch. Then the partitions that they are for stay out of it."""
+
+
+class Surroundings(NamedTuple):
+    """What the sources of one broker share. `finish` runs work that must come to its end, also at a stop."""
+
+    node_id: int
+    listener: str
+    limits: FetchLimits
+    timeout_s: float
+    clock: Clock
+    network: Network
+    image: ClusterImage
+    registration: Registration
+    finish: Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Source:
+    """One broker and what is fetched from it; `slot` numbers its sessions. `run` it."""
+
+    def __init__(self, around: Surroundings, leader_id: int, slot: int) -> None:
+        self.leader_id = leader_id
+        self._slot = slot
+        self._around = around
+        self._fetcher = Fetcher(around.node_id, around.registration.broker_epoch, around.limits)
+        self._followed: dict[TopicIdPartition, HostedPartition] = {}
+        self._wanted = asyncio.Event()
+        self._appending = 0
+        self._quiet = asyncio.Event()
+        self._peer: Peer | None = None
+        self._leader_epoch = -1
+        self._is_failing = False
+        self._log = structlog.get_logger()
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, hosted: HostedPartition, leader_epoch: int) -> None:
+        """Fetch a partition from now on. Its log must have performed every append."""
+        self._followed[hosted.key] = hosted
+        self._fetcher.follow(hosted.key, _FollowerLog(hosted), leader_epoch)
+        self._wanted.set()
+
+    def unfollow(self, key: TopicIdPartition) -> None:
+        """Fetch a partition no more."""
+        self._followed.pop(key, None)
+        self._fetcher.unfollow(key)
+
+    def look_at_leader(self) -> None:
+        """Give up the connection to a process that is gone: the leader is registered again, perhaps elsewhere."""
+        broker = self._around.image.image.brokers.get(self.leader_id)
+        epoch = -1 if broker is None else broker.epoch
+        if epoch != self._leader_epoch:
+            self._leader_epoch = epoch
+            self.close()
+
+    def close(self) -> None:
+        """Give up the connection; a fetch under way fails."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.close()
+
+    async def run(self) -> None:
+        """Fetch for ever."""
+        clock = self._around.clock
+        while True:
+            self._fetcher.broker_epoch = self._around.registration.broker_epoch
+            request = self._fetcher.request(clock.steady_ms())
+            if request is None:
+                await self._wait()
+                continue
+            try:
+                response = await self._leader().request(request)
+            except (Unavailable, Rejected) as error:
+                self._fetcher.on_failure(clock.steady_ms())
+                self._note_failure(error)
+                continue
+            self._note_success()
+            for key, leader_epoch, taken in self._fetcher.on_response(response, clock.steady_ms()):
+                self._carry_out(self._followed[key], leader_epoch, taken)
+            await self._await_appends()
+
+    def _leader(self) -> Peer:
+        """Return the connection to where the leader listens now. Raises Unavailable where that is not known."""
+        if self._peer is None:
+            around = self._around
+            endpoint = self._endpoint()
+            self._peer = Peer(
+                around.network,
+                endpoint.host,
+                endpoint.port,
+                client_id=f"broker-{around.node_id}-fetcher-{self._slot}",
+                timeout_s=around.timeout_s,
+            )
+        return self._peer
+
+    def _endpoint(self) -> Endpoint:
+        broker = self._around.image.image.brokers.get(self.leader_id)
+        for endpoint in () if broker is None else broker.endpoints:
+            if endpoint.name == self._around.listener:
+                return endpoint
+        raise Unavailable(f"broker {self.leader_id} has no listener {self._around.listener} yet")
+
+    async def _wait(self) -> None:
+        """Wait until a partition is to be fetched."""
+        self._wanted.clear()
+        wait_ms = self._fetcher.due_ms - self._around.clock.steady_ms()
+        try:
+            async with asyncio.timeout(None if wait_ms == float("inf") else wait_ms / 1000):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass
+
+    async def _await_appends(self) -> None:
+        self._quiet.clear()
+        if self._appending:
+            try:
+                async with asyncio.timeout(_APPENDS_S):
+                    await self._quiet.wait()
+            except TimeoutError:
+                pass
+
+    def _note_failure(self, error: Unavailable | Rejected) -> None:
+        if not self._is_failing and self._followed:
+            self._is_failing = True
+            self._log.warning("no answer from leader", broker=self.leader_id, reason=str(error))
+
+    def _note_success(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self._log.info("leader answers again", broker=self.leader_id)
+
+    # Steps
+
+    def _is_current(self, hosted: HostedPartition, leader_epoch: int) -> bool:
+        replica = hosted.replica
+        return replica.leader_epoch == leader_epoch and not replica.leads and not hosted.deleted
+
+    def _carry_out(self, hosted: HostedPartition, leader_epoch: int, taken: Step) -> None:
+        if not self._is_current(hosted, leader_epoch):
+            return
+        match taken:
+            case Append():
+                self._append(hosted, leader_epoch, taken)
+            case Truncate(offset):
+                self._around.finish(self._truncate(hosted, leader_epoch, offset))
+            case AskOffsets():
+                self._around.finish(self._reposition(hosted, leader_epoch))
+            case FetchFromTier():
+                self._log.warning(
+                    "follower needs the bucket",
+                    partition=str(hosted.name),
+                    end=hosted.log.log_end_offset,
+                    reason="the leader has these offsets in the bucket alone; it is asked again",
+                )
+                self._again_later(hosted, leader_epoch)
+            case _:
+                pass  # the fetcher waits, or needs newer metadata
+
+    def _append(self, hosted: HostedPartition, leader_epoch: int, taken: Append) -> None:
+        def performed(error: Failure) -> None:
+            self._appending -= 1
+            if not self._appending:
+                self._quiet.set()
+            if error is None:
+                self._appended(hosted, leader_epoch, taken)
+
+        if not taken.records:
+            self._appended(hosted, leader_epoch, taken)
+            return
+        self._appending += 1
+        try:
+            hosted.append_fetched(memoryview(taken.records), performed)
+        except (Corrupt, Rejected) as error:
+            self._appending -= 1
+            if isinstance(
+                error, Corrupt
+            ):  # a failed directory has its own line, and does not come back
+                self._refuse(hosted, leader_epoch, error)
+
+    def _appended(self, hosted: HostedPartition, leader_epoch: int, taken: Append) -> None:
+        if not self._is_current(hosted, leader_epoch):
+            return
+        log = hosted.log
+        hosted.replica.on_leader_high_watermark(taken.high_watermark, log.log_end_offset)
+        if log.log_start_offset < taken.log_start_offset <= log.log_end_offset:
+            log.raise_log_start(taken.log_start_offset)
+        self._resume(hosted, leader_epoch)
+
+    def _refuse(self, hosted: HostedPartition, leader_epoch: int, error: Corrupt) -> None:
+        """Leave the other partitions alone, and ask for these batches again."""
+        hosted.metrics.corrupt_fetches += 1
+        if hosted.metrics.corrupt_fetches == 1:
+            self._log.error(
+                "leader sent damaged batches",
+                partition=str(hosted.name),
+                broker=self.leader_id,
+                reason=str(error),
+            )
+        self._again_later(hosted, leader_epoch)
+
+    async def _truncate(self, hosted: HostedPartition, leader_epoch: int, offset: int) -> None:
+        if self._is_current(hosted, leader_epoch):
+            try:
+                await hosted.truncate(offset)
+            except Rejected:
+                return  # deleted, or its directory has failed, which has its own line
+            self._resume(hosted, leader_epoch)
+
+    async def _reposition(self, hosted: HostedPartition, leader_epoch: int) -> None:
+        """Bring the log back into the leader's range."""
+        try:
+            start = await self._ask_offset(hosted, leader_epoch, EARLIEST)
+            end = await self._ask_offset(hosted, leader_epoch, LATEST)
+        except (Unavailable, Rejected) as error:
+            self._log.info("leader's offsets", partition=str(hosted.name), reason=str(error))
+            self._again_later(hosted, leader_epoch)
+            return
+        if not self._is_current(hosted, leader_epoch):
+            return
+        moved = reposition(hosted.log, start, end)
+        try:
+            if isinstance(moved, Truncate):
+                await hosted.truncate(moved.offset)
+            elif isinstance(moved, BeginAnew):
+                await hosted.restart_at(moved.offset)
+        except Rejected:
+            return
+        self._again_later(hosted, leader_epoch)
+
+    async def _ask_offset(self, hosted: HostedPartition, leader_epoch: int, timestamp: int) -> int:
+        wanted = ListOffsetsPartition(
+            partition_index=hosted.name.partition,
+            current_leader_epoch=leader_epoch,
+            timestamp=timestamp,
+        )
+        topic = ListOffsetsTopic(name=hosted.name.topic, partitions=[wanted])
+        response = await self._leader().request(
+            ListOffsetsRequest(replica_id=self._around.node_id, topics=[topic])
+        )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code != ErrorCode.none:
+            raise Rejected(ErrorCode(answer.error_code), f"timestamp {timestamp}")
+        return answer.offset
+
+    def _resume(self, hosted: HostedPartition, leader_epoch: int) -> None:
+        self._fetcher.resume(hosted.key, leader_epoch)
+        self._wanted.set()
+
+    def _again_later(self, hosted: HostedPartition, leader_epoch: int) -> None:
+        around = self._around
+        at_ms = around.clock.steady_ms() + around.limits.backoff_ms
+        self._fetcher.resume(hosted.key, leader_epoch, at_ms)
+        self._wanted.set()
+
+
+class _FollowerLog:
+    """A hosted partition as the rules of following see it."""
+
+    __slots__ = ("_hosted",)
+
+    def __init__(self, hosted: HostedPartition) -> None:
+        self._hosted = hosted
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._hosted.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._hosted.log.log_end_offset
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self._hosted.log.epochs
+
+    @property
+    def high_watermark(self) -> int:
+        return self._hosted.replica.high_watermark

@@ -1,0 +1,84 @@
+"""The settings of replication between brokers, by Kafka's names.
+
+In: nothing. Out: `REPLICATION`, a part of `broker_settings.BROKER_SETTINGS`. Data only.
+"""
+
+from typing import Final
+
+from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, Setting
+
+__all__ = ["REPLICATION"]
+
+REPLICATION: Final = (
+    Setting(
+        "inter.broker.listener.name",
+        Kind.STRING,
+        "",
+        "The listener on which other brokers reach this one; by default the one of the name PLAINTEXT, else the first.",
+        kafka_default="null",
+    ),
+    Setting(
+        "num.replica.fetchers",
+        Kind.INT,
+        1,
+        "Connections to each broker that leads partitions which this one follows.",
+        Between(1),
+        dynamic=Dynamic.CLUSTER_WIDE,
+    ),
+    Setting(
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        1 << 20,
+        "Most bytes that a follower takes of one partition in one fetch; a larger batch comes alone.",
+        Between(0, INT_MAX),
+    ),
+    Setting(
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        10 << 20,
+        "Most bytes that a follower takes in one fetch.",
+        Between(0, INT_MAX),
+    ),
+    Setting(
+        "replica.fetch.min.bytes",
+        Kind.INT,
+        1,
+        "Bytes for which a follower's fetch waits.",
+        Between(0),
+    ),
+    Setting(
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        500,
+        "How long a follower's fetch waits for records. Shorter than `replica.lag.time.max.ms`.",
+        Between(0),
+    ),
+    Setting(
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        1000,
+        "How long a follower waits after a fetch that failed.",
+        Between(0),
+    ),
+    Setting(
+        "replica.lag.time.max.ms",
+        Kind.LONG,
+        30_000,
+        "A follower that was not caught up for so long leaves the in-sync replicas.",
+        Between(1),
+    ),
+    Setting(
+        "replica.socket.timeout.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower waits for its leader's answer, beyond which it connects again.",
+        Between(1),
+    ),
+    Setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5000,
+        "How often the high watermarks of partitions with several replicas are written down.",
+        Between(1),
+    ),
+)
