@@ -415,6 +415,14 @@ CASES: Mapping[str, Sequence[Case]] = {
             },
         )
     ],
+    "Envelope": [
+        _case(
+            "envelope",
+            0,
+            CLUSTER,
+            lambda _: {"request_data": "", "request_principal": "", "client_host_address": ""},
+        )
+    ],
     "UnregisterBroker": [_case("unregister_broker", 0, CLUSTER, lambda _: {"broker_id": 1})],
     "AllocateProducerIds": [
         _case("allocate_producer_ids", 0, CLUSTER, lambda _: {"broker_id": 1, "broker_epoch": 0})

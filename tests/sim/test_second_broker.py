@@ -51,7 +51,7 @@ from stratalog.wire.messages.metadata import MetadataRequest
 from stratalog.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 DIRECTORY = UUID(int=500)
-CONTROLLERS_ONLY = {56, 62, 63, 64, 67, 73}
+CONTROLLERS_ONLY = {56, 58, 62, 63, 67, 73}
 
 
 class SecondBroker:

@@ -13,6 +13,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.forwarding import Forwarding
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
@@ -67,6 +68,7 @@ class Broker:
     controller: ControllerChannel
     fetch_bytes_max: int
     fetch_sessions: FetchSessions[FetchPartition]
+    forwarding: Forwarding
     groups: Groups
     hosting: Hosting
     large: LargeRequests
@@ -100,6 +102,7 @@ class Broker:
         self.metadata = metadata = cluster.image
         self.controller = cluster.controller
         self.local_controller = cluster.local_controller
+        self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
         self.quorum = cluster.quorum
         self.registration = cluster.registration
         self.hosting = hosting

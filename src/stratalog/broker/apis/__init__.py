@@ -15,7 +15,6 @@ from importlib import import_module
 from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
 from stratalog.wire.apis import APIS as NAMES
-from stratalog.wire.apis import ListenerKind
 
 
 def _api(
@@ -24,12 +23,11 @@ def _api(
     advertised: tuple[int, int],
     *rights: str,
     served_from: int = -1,
-    listeners: frozenset[ListenerKind] | None = None,
 ) -> Api:
-    """Return an API's entry; `listeners` is None for the listeners of Kafka's schema."""
     load = partial(_handler, NAMES[key].name)
-    listeners = listeners or NAMES[key].listeners
-    return Api(name, key, advertised, load, listeners, tuple(map(_right, rights)), served_from)
+    needed = tuple(map(_right, rights))
+    is_forwarded = name in _FORWARDED
+    return Api(name, key, advertised, load, NAMES[key].listeners, needed, served_from, is_forwarded)
 
 
 def _right(text: str) -> Right:
@@ -42,7 +40,20 @@ def _handler(name: str) -> Handler:
     return Handler(module.handle, module.Needs)
 
 
-_CONTROLLER = frozenset({ListenerKind.CONTROLLER})
+_FORWARDED = {
+    "AlterConfigs",
+    "AlterPartitionReassignments",
+    "CreatePartitions",
+    "CreateTopics",
+    "DeleteTopics",
+    "DescribeQuorum",
+    "ElectLeaders",
+    "IncrementalAlterConfigs",
+    "ListPartitionReassignments",
+    "UnregisterBroker",
+    "UpdateFeatures",
+}
+"""The controller decides their requests (Kafka: `KafkaApis`)."""
 
 _TABLE = (
     _api("Produce", 0, (0, 13), "WRITE TOPIC", "WRITE TRANSACTIONAL_ID", served_from=3),
@@ -120,6 +131,7 @@ _TABLE = (
     ),
     _api("ListConfigResources", 74, (0, 1), "DESCRIBE_CONFIGS CLUSTER"),
     _api("OffsetForLeaderEpoch", 23, (2, 4), "DESCRIBE TOPIC", "CLUSTER_ACTION CLUSTER"),
+    _api("Envelope", 58, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("UpdateFeatures", 57, (0, 2), "ALTER CLUSTER"),
     _api("ElectLeaders", 43, (0, 2), "ALTER CLUSTER"),
     _api("AlterPartitionReassignments", 45, (0, 1), "ALTER CLUSTER"),
@@ -127,7 +139,7 @@ _TABLE = (
     _api("AlterPartition", 56, (2, 3), "CLUSTER_ACTION CLUSTER"),
     _api("BrokerRegistration", 62, (0, 4), "CLUSTER_ACTION CLUSTER"),
     _api("BrokerHeartbeat", 63, (0, 2), "CLUSTER_ACTION CLUSTER"),
-    _api("UnregisterBroker", 64, (0, 0), "ALTER CLUSTER", listeners=_CONTROLLER),
+    _api("UnregisterBroker", 64, (0, 0), "ALTER CLUSTER"),
     _api("AllocateProducerIds", 67, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("AssignReplicasToDirs", 73, (0, 0), "CLUSTER_ACTION CLUSTER"),
 )

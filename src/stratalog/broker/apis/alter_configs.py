@@ -13,7 +13,7 @@ from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import BodyT, Call, NeedsT
 from stratalog.config import our_topic_setting
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change
 from stratalog.quorum.configurations import Operation as Action
@@ -48,9 +48,15 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
-        altered += await call.needs.local_controller.alter_configs(
-            requested, validate_only=call.body.validate_only
-        )
+        try:
+            altered += await call.needs.local_controller.alter_configs(
+                requested, validate_only=call.body.validate_only
+            )
+        except Rejected as error:
+            altered += [
+                Altered(one.resource_type, one.resource_name, error.code, error.message)
+                for one in requested
+            ]
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

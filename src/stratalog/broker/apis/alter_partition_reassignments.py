@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.reassignment import Reassigned, Reassignment
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.alter_partition_reassignments import (
@@ -33,7 +33,9 @@ async def handle(
     """Begin, replace or cancel reassignments."""
     body = call.body
     may_change = body.allow_replication_factor_change
-    is_allowed = call.allows_cluster(Operation.ALTER)
+    code = ErrorCode.none
+    if not call.allows_cluster(Operation.ALTER):
+        code = ErrorCode.cluster_authorization_failed
     requested = [
         Reassignment(
             TopicPartition(topic.name, one.partition_index),
@@ -44,17 +46,19 @@ async def handle(
     ]
     results: list[Reassigned] = []
     async for some in call.pace.parts(requested):
-        if is_allowed:
-            results += await call.needs.local_controller.alter_reassignments(
-                some, may_change_factor=may_change
-            )
-        else:
-            code = ErrorCode.cluster_authorization_failed
+        if code is ErrorCode.none:
+            try:
+                results += await call.needs.local_controller.alter_reassignments(
+                    some, may_change_factor=may_change
+                )
+            except Rejected as error:
+                code = error.code
+        if code is not ErrorCode.none:
             results += [Reassigned(one.partition, code) for one in some]
     rows = iter(results)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change,
-        error_code=ErrorCode.none if is_allowed else ErrorCode.cluster_authorization_failed,
+        error_code=code,
         error_message=None,
         responses=[
             ReassignableTopicResponse(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Extended, MorePartitions
 from stratalog.quorum.topics import PARTITIONS_PER_REQUEST_MAX
 from stratalog.wire.messages.create_partitions import (
@@ -33,9 +33,12 @@ async def handle(call: Call[CreatePartitionsRequest, Needs]) -> CreatePartitions
         code = ErrorCode.topic_authorization_failed
         results += [Extended(name, code) for name in dict.fromkeys(denied)]
         requested = [await _more(call, topic) for topic in part if topic.name not in denied]
-        results += await call.needs.local_controller.create_partitions(
-            requested, validate_only=call.body.validate_only
-        )
+        try:
+            results += await call.needs.local_controller.create_partitions(
+                requested, validate_only=call.body.validate_only
+            )
+        except Rejected as error:
+            results += [Extended(one.topic, error.code, error.message) for one in requested]
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(

@@ -13,7 +13,7 @@ from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.leaders import ElectionType, is_led
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.elect_leaders import (
@@ -43,7 +43,7 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     body = call.body
     kind = body.election_type
     if not call.allows_cluster(Operation.ALTER):
-        return await _denied(call)
+        return await _refused(call, ErrorCode.cluster_authorization_failed)
     if kind not in _NOT_AVAILABLE:
         return ElectLeadersResponse(
             error_code=ErrorCode.invalid_request, replica_election_results=[]
@@ -67,11 +67,15 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
         )
     )
     elected: dict[TopicPartition, ErrorCode] = {}
-    for first in range(0, len(needed), _AT_ONCE):
-        some = await call.needs.local_controller.elect_leaders(
-            kind, needed[first : first + _AT_ONCE]
-        )
-        elected |= {one.partition: one.error for one in some}
+    try:
+        # Asked at least once: that nothing needs an election, too, is the controller's answer.
+        for first in range(0, max(1, len(needed)), _AT_ONCE):
+            some = await call.needs.local_controller.elect_leaders(
+                kind, needed[first : first + _AT_ONCE]
+            )
+            elected |= {one.partition: one.error for one in some}
+    except Rejected as error:
+        return await _refused(call, error.code)
     results = []
     async for topic, codes in call.pace.each(found):
         rows = []
@@ -84,8 +88,7 @@ async def handle(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse
     return ElectLeadersResponse(error_code=ErrorCode.none, replica_election_results=results)
 
 
-async def _denied(call: Call[ElectLeadersRequest, Needs]) -> ElectLeadersResponse:
-    code = ErrorCode.cluster_authorization_failed
+async def _refused(call: Call[ElectLeadersRequest, Needs], code: ErrorCode) -> ElectLeadersResponse:
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[

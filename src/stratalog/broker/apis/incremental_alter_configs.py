@@ -9,6 +9,7 @@ from stratalog.broker.apis.alter_configs import change, refusal, resource_of
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
+from stratalog.errors import Rejected
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
 from stratalog.wire.messages.incremental_alter_configs import (
@@ -34,9 +35,15 @@ async def handle(
         denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
         altered += [Altered(*one, error) for one, error in denied.items() if error]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
-        altered += await call.needs.local_controller.alter_configs(
-            requested, validate_only=call.body.validate_only
-        )
+        try:
+            altered += await call.needs.local_controller.alter_configs(
+                requested, validate_only=call.body.validate_only
+            )
+        except Rejected as error:
+            altered += [
+                Altered(one.resource_type, one.resource_name, error.code, error.message)
+                for one in requested
+            ]
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

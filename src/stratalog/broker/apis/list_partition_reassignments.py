@@ -8,7 +8,8 @@ from typing import NamedTuple
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Partition
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -32,20 +33,12 @@ async def handle(
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=None, topics=[]
         )
-    controller = call.needs.local_controller
-    if call.body.topics is None:
-        ongoing = await controller.reassignments(None)
-    else:
-        requested = [
-            TopicPartition(topic.name, index)
-            for topic in call.body.topics
-            async for index in call.pace.each(topic.partition_indexes)
-        ]
-        ongoing = [
-            one
-            async for some in call.pace.parts(requested)
-            for one in await controller.reassignments(some)
-        ]
+    try:
+        ongoing = await _ongoing(call)
+    except Rejected as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message, topics=[]
+        )
     found: dict[str, list[OngoingPartitionReassignment]] = {}
     async for (name, index), partition in call.pace.each(ongoing):
         row = OngoingPartitionReassignment(
@@ -62,3 +55,21 @@ async def handle(
             OngoingTopicReassignment(name=name, partitions=rows) for name, rows in found.items()
         ],
     )
+
+
+async def _ongoing(
+    call: Call[ListPartitionReassignmentsRequest, Needs],
+) -> list[tuple[TopicPartition, Partition]]:
+    controller = call.needs.local_controller
+    if call.body.topics is None:
+        return await controller.reassignments(None)
+    requested = [
+        TopicPartition(topic.name, index)
+        for topic in call.body.topics
+        async for index in call.pace.each(topic.partition_indexes)
+    ]
+    return [
+        one
+        async for some in call.pace.parts(requested)
+        for one in await controller.reassignments(some)
+    ]

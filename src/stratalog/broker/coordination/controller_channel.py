@@ -128,14 +128,18 @@ class ControllerChannel:
         """Return the answer of the active controller, whichever that is within this time."""
         return await self._repeat(lambda: request(self._controller()), within_s)
 
-    async def forward(self, request_data: bytes, principal: bytes, host: bytes) -> bytes:
+    async def forward(self, request_data: bytes, principal: bytes, host: bytes) -> bytes | None:
         """Have the active controller answer a client's request; return the response, with its header (KIP-590).
 
-        Raises Rejected with the code of the envelope. The active controller must be elsewhere.
+        Return None where this node has become the active controller. Raises Rejected with the code of the envelope.
         """
-        return await self._repeat(
-            lambda: self._elsewhere().forward(request_data, principal, host), self._request_s
-        )
+
+        async def attempt() -> bytes | None:
+            if self._local.is_active:
+                return None
+            return await self._elsewhere().forward(request_data, principal, host)
+
+        return await self._repeat(attempt, self._request_s)
 
     async def _repeat(self, attempt: Callable[[], Awaitable[A]], within_s: float) -> A:
         loop = asyncio.get_running_loop()

@@ -55,6 +55,10 @@ class LocalController:
         """Whether this node is the active controller."""
         return self._find() is not None
 
+    def refusing(self, code: ErrorCode) -> "LocalController":
+        """Return a controller that refuses every request with this code."""
+        return LocalController(lambda: None, self._entropy, code)
+
     @property
     def _active(self) -> ActiveController:
         active = self._find()

@@ -40,6 +40,7 @@ from stratalog.wire.envelope import (
     UnsupportedVersion,
     decode_request,
     encode_response,
+    parse_header,
 )
 from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -48,6 +49,7 @@ DECODED_BYTES_MAX: Final = 40 << 20
 """The most memory that one decoded request may take beside its records: a Fetch of 108,000 partitions, for example."""
 _AT_ONCE_BYTES: Final = 256 << 10
 """A thread decodes requests that take more memory once decoded: this much takes two milliseconds."""
+_LENGTH_BYTES: Final = 4
 _ITEMS_AT_ONCE: Final = 1000
 """A thread encodes answers with more items than this."""
 
@@ -124,6 +126,8 @@ class Api(Struct, frozen=True, dict=True):
     rights: tuple[Right, ...]
     """The rights that Kafka's authorizer checks, for each resource that a request names; some requests need fewer."""
     served_from: int = -1
+    is_forwarded: bool = False
+    """Whether the controller decides its requests: a broker sends them to the active controller (KIP-590)."""
 
     @cached_property
     def handler(self) -> Handler:
@@ -136,6 +140,23 @@ class Api(Struct, frozen=True, dict=True):
         return max(self.served_from, self.advertised[0]), self.advertised[1]
 
 
+class Forwards(Protocol):
+    """The part of a broker that sends requests to the active controller."""
+
+    def attach(self, dispatcher: "Dispatcher") -> None:
+        """Take the dispatcher that answers requests out of envelopes."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the active controller is not on this node."""
+
+    async def forward(self, session: Session, frame: bytes) -> list[bytes] | None:
+        """Return the answer of the active controller; None where this node became it. Raises Rejected."""
+
+    def refusing(self, code: ErrorCode) -> object:
+        """Return a `local_controller` for handlers that refuses with this code."""
+
+
 class Served(Protocol):
     """The parts of a broker that the dispatcher uses. It passes the handlers' needs on without looking at them."""
 
@@ -146,6 +167,9 @@ class Served(Protocol):
     config: BrokerConfig
     metrics: BrokerMetrics
     large: LargeRequests
+
+    @property
+    def forwarding(self) -> Forwards: ...
 
 
 class Dispatcher:
@@ -160,6 +184,8 @@ class Dispatcher:
             kind: {api.key: api.served for api in broker.apis.values() if kind in api.listeners}
             for kind in ListenerKind
         }
+        self._forwarded = {api.key for api in broker.apis.values() if api.is_forwarded}
+        broker.forwarding.attach(self)
         self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
@@ -179,6 +205,9 @@ class Dispatcher:
             return Later(self._serve_large(session, frame, began_ns), as_it_is)
         except Rejected as error:
             return self._refuse(session, error)
+        if request.header.api_key in self._forwarded and self._is_elsewhere(session):
+            work = self._forward(session, request, bytes(frame), began_ns)
+            return Later(work, as_it_is, budget.charged)
         call, result = self._handle(session, request)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns)
@@ -197,12 +226,67 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(session, error)
         try:
-            _, result = self._handle(session, request)
-            to_come = isinstance(result, (asyncio.Future, CoroutineType))
-            body = await result if to_come else result
+            if request.header.api_key in self._forwarded and self._is_elsewhere(session):
+                return await self._forward(session, request, bytes(frame), began_ns)
+            body = await _body(self._handle(session, request)[1])
             return await self._answer_on_thread(request, body, began_ns)
         finally:
             memory.give_back(budget.charged)
+
+    def _is_elsewhere(self, session: Session) -> bool:
+        """Return whether a request of a broker's client must go to the controller of another node."""
+        is_broker = session.listener.kind is ListenerKind.BROKER
+        return is_broker and self._broker.forwarding.is_needed
+
+    async def _forward(
+        self, session: Session, request: Received, frame: bytes, began_ns: int
+    ) -> Answer:
+        """Return the active controller's answer; without one, the handler's where its controller refuses.
+
+        Kafka: a client receives REQUEST_TIMED_OUT, and UNKNOWN_SERVER_ERROR for any other error of the envelope; where
+        that is UNSUPPORTED_VERSION its connection is closed.
+        """
+        forwarding = self._broker.forwarding
+        refusing = None
+        try:
+            answer = await forwarding.forward(session, frame)
+        except Rejected as error:
+            if error.code is ErrorCode.unsupported_version:
+                raise
+            is_late = error.code is ErrorCode.request_timed_out
+            code = error.code if is_late else ErrorCode.unknown_server_error
+            answer, refusing = None, forwarding.refusing(code)
+        if answer is None:
+            body = await _body(self._handle(session, request, refusing)[1])
+            return await self._answer_on_thread(request, body, began_ns)
+        taken_ns = self._elapsed_ns() - began_ns
+        self._metrics.counted(request.header.api_key, Counter(), taken_ns)
+        return [*answer]
+
+    async def serve_forwarded(self, session: Session, frame: memoryview) -> bytes:
+        """Return the response, with its header, to a request that another broker's client sent.
+
+        Raises Rejected with the code of the envelope (Kafka: EnvelopeUtils): UNSUPPORTED_VERSION where the request
+        cannot be read, INVALID_REQUEST for an API that is not forwarded, NOT_CONTROLLER.
+        """
+        large, memory = self._broker.large, self._broker.client_memory
+        budget = DecodeBudget(self._decoded_bytes_max)
+        decode = partial(decode_request, frame, self._served[ListenerKind.CONTROLLER], budget)
+        try:
+            key = parse_header(frame, budget)[0].api_key
+            request = await large.decode(decode, budget, memory) if key in self._forwarded else None
+        except (Rejected, OverBudget) as error:
+            raise Rejected(ErrorCode.unsupported_version, str(error)) from error
+        if request is None:
+            raise Rejected(ErrorCode.invalid_request, f"API key {key} is not forwarded")
+        try:
+            body = await _body(self._handle(session, request)[1])
+            if ErrorCode.not_controller in error_codes(body):
+                raise Rejected(ErrorCode.not_controller, "another node is the active controller")
+            pieces = await large.run(partial(_encoded, request, body))
+        finally:
+            memory.give_back(budget.charged)
+        return b"".join(pieces or ())[_LENGTH_BYTES:]
 
     def _refuse(self, session: Session, error: Rejected) -> Answer:
         """Answer a frame that is no valid request. Raises the error if the connection must be closed."""
@@ -211,14 +295,18 @@ class Dispatcher:
             return self._unsupported_api_versions(session, error.request_header)
         raise error
 
-    def _handle(self, session: Session, request: Received) -> tuple[Call[Any, Any], Any]:
-        """Return the call and its handler's result."""
+    def _handle(
+        self, session: Session, request: Received, refusing: object = None
+    ) -> tuple[Call[Any, Any], Any]:
+        """Return the call and its handler's result. `refusing` replaces the handler's `local_controller`."""
         header, broker = request.header, self._broker
         handler = self._apis[header.api_key].handler
         needs = self._needs.get(header.api_key)
         if needs is None:
             needs = handler.needs(*[getattr(broker, name) for name in handler.needs._fields])
             self._needs[header.api_key] = needs
+        if refusing is not None and "local_controller" in needs._fields:
+            needs = needs._replace(local_controller=refusing)
         session.client_id = header.client_id or ""
         pace = Pace(self._turns)
         call = Call(needs, session, header.version, request.body, pace, broker.authorizer)
@@ -264,6 +352,11 @@ def advertised(apis: dict[int, Api], kind: ListenerKind) -> list[ApiVersion]:
         for api in sorted(apis.values(), key=lambda api: api.key)
         if kind in api.listeners
     ]
+
+
+async def _body(result: Any) -> Any:
+    """Return an answer's body, which may be still to come."""
+    return await result if isinstance(result, (asyncio.Future, CoroutineType)) else result
 
 
 def _encoded(request: Received, body: Any) -> Answer:

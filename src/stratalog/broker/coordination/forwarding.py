@@ -1,0 +1,128 @@
+"""Send clients' requests that the controller decides to the active controller, in envelopes (KIP-590).
+
+In: a client's request as it came, with its principal and address. Out: the response as the client receives it. It never
+reads the request, and never decides what a client may do: the controller does.
+
+Kafka: ForwardingManager, EnvelopeUtils, DefaultKafkaPrincipalBuilder.
+"""
+
+import struct
+from ipaddress import ip_address
+from typing import Final, Protocol
+
+from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.local_controller import LocalController
+from stratalog.broker.network.session import ListenerContext, Principal, Session
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.wire.apis import ListenerKind
+from stratalog.wire.varint import encode_unsigned, read_unsigned
+
+__all__ = [
+    "Forwarding",
+    "ServesForwarded",
+    "decode_principal",
+    "encode_principal",
+    "forwarded_session",
+]
+
+_VERSION: Final = struct.Struct(">h")
+_LENGTH: Final = struct.Struct(">i")
+_NO_ADDRESS: Final = bytes(4)
+
+
+class ServesForwarded(Protocol):
+    """The part of the dispatcher that answers a request out of an envelope."""
+
+    async def serve_forwarded(self, session: Session, frame: memoryview) -> bytes:
+        """Return the response with its header. Raises Rejected with the code of the envelope."""
+
+
+class Forwarding:
+    """One broker's way to have clients' requests decided."""
+
+    def __init__(self, local: LocalController, channel: ControllerChannel) -> None:
+        self._local = local
+        self._channel = channel
+        self._dispatcher: ServesForwarded
+
+    def attach(self, dispatcher: ServesForwarded) -> None:
+        """Take the dispatcher that answers requests out of envelopes."""
+        self._dispatcher = dispatcher
+
+    async def serve(self, session: Session, request_data: bytes) -> bytes:
+        """Answer the request of an envelope. Raises Rejected with the code of the envelope."""
+        if self.is_needed:
+            raise Rejected(ErrorCode.not_controller, "this node is not the active controller")
+        return await self._dispatcher.serve_forwarded(session, memoryview(request_data))
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the active controller is on another node, or on none."""
+        return not self._local.is_active
+
+    async def forward(self, session: Session, frame: bytes) -> list[bytes] | None:
+        """Return the buffers that answer a client's request; None where this node became the active controller.
+
+        Raises Rejected: REQUEST_TIMED_OUT, or the error of the envelope.
+        """
+        principal = encode_principal(session.principal)
+        response = await self._channel.forward(frame, principal, _address(session.host))
+        return None if response is None else [_LENGTH.pack(len(response)), response]
+
+    def refusing(self, code: ErrorCode) -> LocalController:
+        """Return a controller that refuses every request: handlers make of it what their clients receive."""
+        return self._local.refusing(code)
+
+
+def forwarded_session(around: Session, principal: bytes | None, address: bytes) -> Session:
+    """Return the session of a client whose request came in an envelope, on the connection of session `around`.
+
+    Raises Rejected: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for an address that is none.
+    """
+    listener = ListenerContext(
+        around.listener.name, ListenerKind.CONTROLLER, around.listener.security
+    )
+    try:
+        host = str(ip_address(bytes(address)))
+    except ValueError as error:
+        raise Rejected(ErrorCode.invalid_request, f"no client address: {error}") from error
+    return Session(listener, host, decode_principal(principal or b""))
+
+
+def encode_principal(principal: Principal) -> bytes:
+    """Return a principal as Kafka's DefaultPrincipalData, version 0, its version first."""
+    data = bytearray(_VERSION.pack(0))
+    for text in principal:
+        encoded = text.encode()
+        data += encode_unsigned(len(encoded) + 1)
+        data += encoded
+    return bytes(data) + bytes(2)  # not authenticated by a delegation token; no tags
+
+
+def decode_principal(data: bytes) -> Principal:
+    """Return the principal; raises Rejected(PRINCIPAL_DESERIALIZATION_FAILURE)."""
+    try:
+        (version,) = _VERSION.unpack_from(data)
+        texts = []
+        position = _VERSION.size
+        for _ in Principal._fields:
+            length, position = read_unsigned(data, position)
+            end = position + length - 1
+            if length < 1 or end > len(data):
+                raise ValueError(f"a text of {length - 1} bytes at {position}")
+            texts.append(data[position:end].decode())
+            position = end
+        if version or position >= len(data):
+            raise ValueError(f"version {version}, {len(data)} bytes")
+    except (struct.error, ValueError, Corrupt) as error:
+        code = ErrorCode.principal_deserialization_failure
+        raise Rejected(code, f"no principal of Kafka's: {error}") from error
+    return Principal(*texts)
+
+
+def _address(host: str) -> bytes:
+    """Return an address as Java's `InetAddress` gives it; 0.0.0.0 for a client that has none."""
+    try:
+        return ip_address(host).packed
+    except ValueError:
+        return _NO_ADDRESS
