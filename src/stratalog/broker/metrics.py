@@ -128,6 +128,8 @@ class RequestMetrics:
                     if partition.error_code:
                         self.errors[api_key, partition.error_code] += 1
             return
+        if type(body) is EncodedResponse and not body.error_code and not body.topics.errors:
+            return
         for code in error_codes(body):
             self.errors[api_key, code] += 1
 

@@ -8,7 +8,7 @@ Fetch may be a `fetch.EncodedResponse`.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from struct import Struct
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import msgspec
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
-from stratalog.wire.apis import API_VERSIONS, APIS, FLEXIBLE_FROM, NEVER, is_flexible
+from stratalog.wire.apis import API_VERSIONS, APIS, FETCH, FLEXIBLE_FROM, NEVER, is_flexible
 from stratalog.wire.budget import TRUSTED, DecodeBudget
 from stratalog.wire.codecs import codec
 from stratalog.wire.fetch import EncodedResponse, addressed
@@ -41,6 +41,10 @@ _RESPONSE_START: Final = Struct(">ii")
 _CLIENT_ID_LENGTH: Final = Struct(">h")
 _CORRELATION_ID: Final = Struct(">i")
 _NONE_SERVED: Final = (1, 0)
+_KNOWN_MAX: Final = 64
+_KNOWN_BYTES_MAX: Final = 512
+_known_fetches: Final[dict[tuple[int, bytes], Any]] = {}
+"""Bodies of Fetch requests, by version and bytes: short ones, of which each takes 40 KiB at most."""
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -142,7 +146,26 @@ def decode_request(
 @cache
 def _request_reader(api_key: int, version: int) -> tuple[Callable[..., Any], bool, bool]:
     found = codec(api_key)
-    return found.read_request[version], found.request_has_records, is_flexible(api_key, version)
+    read = found.read_request[version]
+    if api_key == FETCH:
+        read = partial(_read_fetch, version, read)
+    return read, found.request_has_records, is_flexible(api_key, version)
+
+
+def _read_fetch(
+    version: int, read: Callable[..., Any], data: bytes, position: int, budget: DecodeBudget
+) -> Any:
+    """Return the body of a Fetch request. All consumers at a partition's tail send the same bytes: they share one."""
+    if len(data) - position > _KNOWN_BYTES_MAX:
+        return read(data, position, budget)
+    raw = data[position:]
+    body = _known_fetches.get((version, raw))
+    if body is None:
+        body = read(raw, 0, budget)
+        if len(_known_fetches) == _KNOWN_MAX:
+            _known_fetches.clear()
+        _known_fetches[version, raw] = body
+    return body
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> list[Buffer]:

@@ -109,6 +109,13 @@ class FrameReader:
         frame = self._frame
         if frame is None:
             end = len(self._prefix) + count
+            if (
+                end >= 4
+                and _LENGTH.unpack_from(self._scratch)[0] == end - 4 <= self._max_frame_bytes
+            ):
+                # Most reads bring one frame.
+                self._prefix = b""
+                return [memoryview(bytearray(self._scratch[4:end]))]
             self._prefix = b""
             frames, position = self._cut(self._scratch, end)
             if position < end:

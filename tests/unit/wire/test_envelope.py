@@ -25,7 +25,14 @@ from stratalog.wire.messages.api_versions import (
     ApiVersionsResponse,
 )
 from stratalog.wire.messages.create_topics import CreateTopicsRequest
-from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from stratalog.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from stratalog.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from stratalog.wire.messages.heartbeat import HeartbeatRequest
 from stratalog.wire.messages.leave_group import LeaveGroupRequest
@@ -260,3 +267,30 @@ def test_a_response_that_is_none_is_corrupt(junk):
         decode_response(3, 12, memoryview(junk))
     with pytest.raises(Corrupt):
         decode_response(1, 12, memoryview(junk))
+
+
+@pytest.mark.parametrize("version", [4, 11, 17])
+def test_consumers_that_send_the_same_fetch_share_its_body(version):
+    def decoded(correlation_id, offset, at_version=version):
+        partition = FetchPartition(partition=3, fetch_offset=offset, partition_max_bytes=1000)
+        topic = FetchTopic(partitions=[partition])
+        body = FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic])
+        buffers = encode_request(at_version, correlation_id, f"c{correlation_id}", body)
+        return decode_request(frame_of(buffers), SERVED, TRUSTED)
+
+    first, second, other = decoded(1, 50), decoded(2, 50), decoded(3, 51)
+    assert first.body is second.body
+    assert first.header != second.header
+    assert [one.body.topics[0].partitions[0].fetch_offset for one in (first, other)] == [50, 51]
+    assert decoded(1, 50, at_version=5).body is not first.body
+    for offset in range(1000):
+        assert decoded(1, offset).body.topics[0].partitions[0].fetch_offset == offset
+    assert decoded(4, 50).body is not first.body  # it was dropped for the others
+
+
+def test_a_long_fetch_is_read_anew():
+    topics = [FetchTopic(topic=f"t{number}", partitions=[]) for number in range(200)]
+    buffers = encode_request(11, 1, "c", FetchRequest(max_wait_ms=1, min_bytes=1, topics=topics))
+    first, second = (decode_request(frame_of(buffers), SERVED, TRUSTED) for _ in range(2))
+    assert first.body == second.body
+    assert first.body is not second.body

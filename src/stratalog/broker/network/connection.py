@@ -224,7 +224,8 @@ class Connection(asyncio.BufferedProtocol):
             if len(frames) > 1 and len(self._turns):
                 self._wait_for_turn()
             else:
-                self._take_turn()
+                self._start_some()
+                self._send_held()
         self._read_or_stop()
 
     def _wait_for_turn(self) -> None:
@@ -233,15 +234,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _turn_comes(self) -> None:
         self._waits_for_turn = False
-        self._take_turn()
-        self._read_or_stop()
-
-    def _take_turn(self) -> None:
-        """Start requests within the limits of a turn, and send finished answers."""
         self._start_some()
         self._send_held()
+        self._read_or_stop()
 
     def _start_some(self) -> None:
+        """Start requests within the limits of a turn."""
         frames, answers = self._frames, self._answers
         elapsed_ns = self._turns.elapsed_ns
         until_ns = elapsed_ns() + _TURN_NS if len(frames) > 1 else 0
@@ -283,8 +281,8 @@ class Connection(asyncio.BufferedProtocol):
             if self.is_idle:
                 transport.close()
             return
-        memory = self._memory
-        held = self._reader.bytes_held + self._waiting_bytes + self._bytes_started
+        memory, reader = self._memory, self._reader
+        held = reader.bytes_held + self._waiting_bytes + self._bytes_started
         if held != self.bytes_held:
             memory.requests += held - self.bytes_held
             is_less = held < self.bytes_held
@@ -293,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
                 memory.freed(self)
         wanted = (
             self._writable
-            and not self._reader.has_more
+            and not reader.has_more
             and self._waiting_bytes < _WAITING_BYTES_MAX
             and len(self._frames) < _WAITING_FRAMES_MAX
             and (memory.requests < memory.requests_max or memory.may_read(self, held))
@@ -313,20 +311,21 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(result)
                 return
             result = Later(_done(self._loop, result), as_it_is)
+        work, then = result.work, self._serial_done
+        if isinstance(work, Awaited):
+            self._serial = work
+        elif isinstance(work, asyncio.Future):
+            then = self._flush
+        else:
+            self._serial = work = self._loop.create_task(work)
         size = len(frame) + result.size
         self._bytes_started += size
-        if isinstance(result.work, asyncio.Future) and not isinstance(result.work, Awaited):
-            self._answers.append((result.work, result.encode, size))
-            result.work.add_done_callback(self._flush)
-        else:
-            work = result.work
-            self._serial = work if isinstance(work, Awaited) else self._loop.create_task(work)
-            self._answers.append((self._serial, result.encode, size))
-            self._serial.add_done_callback(self._serial_done)
+        self._answers.append((work, result.encode, size))
+        work.add_done_callback(then)
 
-    def _serial_done(self, work: "asyncio.Future[Any]") -> None:
+    def _serial_done(self, done: "asyncio.Future[Any]") -> None:
         self._serial = None
-        self._flush(work)
+        self._flush(done)
 
     def _flush(self, done: "asyncio.Future[Any]") -> None:
         """Write the answers that are next in order."""
@@ -363,15 +362,16 @@ class Connection(asyncio.BufferedProtocol):
         if buffers is None:
             return
         self._held += buffers
-        for one in buffers:
-            self._held_bytes += len(one)
+        self._held_bytes += sum(map(len, buffers))
         if self._held_bytes >= _HELD_BYTES_MAX:
             self._send_held()
 
     def _send_held(self) -> None:
         held, transport = self._held, self._transport
+        if not held:
+            return
         self._held, self._held_bytes = [], 0
-        if not held or transport is None or transport.is_closing():
+        if transport is None or transport.is_closing():
             return
         if len(held) == 1:
             transport.write(held[0])
