@@ -169,6 +169,7 @@ class Node:
         await hosting.start(metadata.image, metadata.removed_topics)
         endpoints = await self._listen(self.broker)
         await registration.register(endpoints, hosting.previous_epoch)
+        self._background.spawn(registration.keep_session())
         await self._assign_all(assign, hosting)
         await self._resume_moves(hosting, moves)
         if tiering is not None and state is not None:
@@ -176,7 +177,6 @@ class Node:
             self._background.spawn(state.repeat())
         await replication.start()
         upkeep.start()
-        self._background.spawn(registration.keep_session())
         self._repeat()
         first = endpoints[0]
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)

@@ -7,6 +7,7 @@ import asyncio
 import errno
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.produce import produce_body
@@ -23,6 +24,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected, UserError
+from stratalog.log.checkpoints import META_PROPERTIES, decode_meta_properties
 from stratalog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from stratalog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -312,6 +314,45 @@ def test_a_partition_is_not_taken_from_an_old_copy_while_its_own_drive_is_away()
         client = await mounted(machine, "/more", disk)
         assert await read_all(client, MOVED, 0, 2) == {0: b"before", 1: b"after"}
         await until(lambda: name not in {one.name for one in world.disk("/data").list("")})
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_start_writes_the_id_of_a_directory_that_has_none() -> None:
+    async def story() -> None:
+        machine = Machine(World(1), SETTINGS)
+
+        def recorded() -> dict[str, UUID | None]:
+            disks = {path: machine.world.disk(path) for path in PATHS}
+            return {
+                path: decode_meta_properties(disk.read(META_PROPERTIES, 0, 1000)).directory_id
+                for path, disk in disks.items()
+            }
+
+        client = await machine.restart()
+        await create(client, "kept", 3)
+        for index in range(3):
+            await client.produce("kept", index, batch([b"value"], START_MS))
+        await machine.stop()
+        before = recorded()
+        for path in PATHS:  # as a version of Kafka without ids leaves them
+            disk = machine.world.disk(path)
+            lines = disk.read(META_PROPERTIES, 0, 1000).splitlines(keepends=True)
+            left = [line for line in lines if not line.startswith(b"directory.id=")]
+            assert len(left) == len(lines) - 1
+            disk.write_file(META_PROPERTIES, b"".join(left))
+        client = await machine.restart()
+        after = recorded()
+        assert None not in after.values()
+        assert not {*before.values()} & {*after.values()}
+        assert {one.path: one.id for one in machine.broker.hosting.directories} == after
+        for index in range(3):
+            assert await read_all(client, "kept", 0, 1, partition=index) == {0: b"value"}
+            await client.produce("kept", index, batch([b"more"], START_MS))
+        await machine.stop()
+        await machine.restart()
+        assert recorded() == after, "an id stays"
         await machine.stop()
 
     run(story())

@@ -14,12 +14,15 @@ from tests.sim.controller_listener import connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
-from tests.sim.world import World
+from tests.sim.records import batch
+from tests.sim.world import START_MS, World
 
+from stratalog.broker.coordination import local_controller
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Partition
+from stratalog.quorum import brokers
 from stratalog.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from stratalog.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -164,6 +167,29 @@ def test_a_second_broker_joins_leads_and_is_fenced_when_it_falls_silent() -> Non
     story(tell)
 
 
+def test_a_broker_stays_unfenced_while_its_many_partitions_get_it_as_their_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The elections take longer than its session, and it waits for their answer."""
+    monkeypatch.setattr(brokers, "ELECTED_AT_ONCE", 1)
+    monkeypatch.setattr(local_controller, "ELECTED_AT_ONCE", 1)
+
+    async def tell(machine: Machine, client: Client, _raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        await create(client, "t", dict.fromkeys(range(6), (2,)))
+        await asyncio.sleep(12)
+        assert partition(machine, "t", 5).leader == -1
+        machine.take_ms(3000)
+        began = asyncio.get_running_loop().time()
+        assert not (await second.beat()).is_fenced
+        assert asyncio.get_running_loop().time() - began > 12
+        assert not machine.broker.metadata.image.brokers[2].fenced
+        assert {partition(machine, "t", index).leader for index in range(6)} == {2}
+        machine.take_ms(1)
+
+    story(tell)
+
+
 def test_what_a_broker_may_not_do() -> None:
     async def tell(machine: Machine, _client: Client, raw: Raw, second: SecondBroker) -> None:
         assert await second.register(cluster_id="other") == ErrorCode.inconsistent_cluster_id
@@ -206,6 +232,32 @@ def test_the_isr_elections_and_directories_follow_requests() -> None:
         rows = (await raw.ask(2, elect)).replica_election_results[0].partition_result
         assert [row.error_code for row in rows] == [ErrorCode.election_not_needed, 0, 0]
         assert partition(machine, "t", 1).leader == 1
+
+    story(tell)
+
+
+@pytest.mark.parametrize("is_unclean", [True, False])
+def test_a_replica_that_is_not_in_sync_leads_only_after_an_unclean_election(
+    *, is_unclean: bool
+) -> None:
+    async def tell(machine: Machine, client: Client, _raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        configs = {"unclean.leader.election.enable": str(is_unclean).lower()}
+        await client.create_topics([NewTopic("t", assignments={0: (2, 1)}, configs=configs)])
+        topic = machine.broker.metadata.topic("t")
+        assert topic is not None
+        assert (await second.shrink((topic.id, 0), [2])).error_code == 0
+        await asyncio.sleep(12)  # the second broker falls silent, and is fenced
+        assert machine.broker.metadata.image.brokers[2].fenced
+        found = partition(machine, "t")
+        if is_unclean:
+            assert (found.leader, found.isr) == (1, (1,))
+            assert (await client.produce("t", 0, batch([b"value"], START_MS))).base_offset == 0
+        else:
+            assert (found.leader, found.isr) == (-1, (2,))
+            with pytest.raises(Rejected) as refused:
+                await client.produce("t", 0, batch([b"value"], START_MS))
+            assert refused.value.code == ErrorCode.leader_not_available
 
     story(tell)
 

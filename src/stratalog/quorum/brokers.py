@@ -156,8 +156,20 @@ def retire(
     return Decision(_retired(cluster, registration, _present(cluster.image, keys)), None)
 
 
-def elect_leaderless(cluster: Cluster, keys: Iterable[TopicIdPartition]) -> Decision[Any, None]:
-    """Elect leaders for those of these partitions that have none, where a broker may lead."""
+def elect_leaderless(
+    cluster: Cluster,
+    sessions: BrokerSessions,
+    request: BrokerHeartbeat,
+    keys: Iterable[TopicIdPartition],
+    now_ms: int,
+) -> Decision[Any, None]:
+    """Elect leaders for those of these partitions that have none, where a broker may lead.
+
+    The broker waits for the answer to its heartbeat meanwhile, so its session is extended. Raises
+    Rejected(STALE_BROKER_EPOCH).
+    """
+    broker = registered(cluster.image, request.broker_id, request.broker_epoch)
+    sessions.contact(broker, request.metadata_offset, now_ms)
     leaderless = (key for key in keys if key in cluster.index.leaderless)
     return Decision(cluster.electorate().update(leaderless), None)
 

@@ -158,9 +158,11 @@ class Controller:
         """Take an earlier incarnation out of these partitions, ahead of `register_broker`."""
         return brokers.retire(self._cluster(), registration, keys)
 
-    def elect_leaderless(self, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
-        """Elect leaders for these partitions, which `heartbeat` left leaderless."""
-        return brokers.elect_leaderless(self._cluster(), keys)
+    def elect_leaderless(
+        self, request: BrokerHeartbeat, keys: Sequence[TopicIdPartition], now_ms: int
+    ) -> Decision[Any, None]:
+        """Elect leaders for these partitions, which `heartbeat` left leaderless, and extend the broker's session."""
+        return brokers.elect_leaderless(self._cluster(), self._sessions, request, keys, now_ms)
 
     def heartbeat(self, request: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
         """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""

@@ -88,7 +88,11 @@ class LocalController:
             lambda one: one.heartbeat(heartbeat, self._active.now_ms())
         )
         for part in slices(answer.leaderless, ELECTED_AT_ONCE):
-            await self._active.submit(partial(Controller.elect_leaderless, keys=part))
+            await self._active.submit(
+                lambda one, part=part: one.elect_leaderless(  # type: ignore[misc]
+                    heartbeat, part, self._active.now_ms()
+                )
+            )
         return answer
 
     async def create_topics(
