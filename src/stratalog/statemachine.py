@@ -1,4 +1,4 @@
-"""The one shape of everything replicated: decide -> records -> apply, answered after commit.
+"""The interface of every replicated state machine: decide -> records -> apply, answer after the commit.
 
 In: a request, the state and the time. Out: records for a log, and an answer that leaves only when the log has committed
 every record that the decision saw. Nothing here appends, waits or reads a clock: `broker/coordination/runtime.py` does.
@@ -7,11 +7,11 @@ The contract (Kafka: `CoordinatorResult`, `CoordinatorShard.replay`, `Coordinato
 
 - deciding reads the state and returns a `Decision`; replicated state changes in `replay` only;
 - a decision's records are applied at once, ahead of their commit, so the next decision sees them;
-- decisions of one turn become one batch, and several batches may be on their way to the commit;
+- decisions of one turn become one batch, and several batches may wait for their commit;
 - an answer waits for the commit of all records decided before it, its own included; a decision without records waits
   for those that it may have read;
-- where leadership is lost, or the log refuses a batch, everything ahead of the commit falls together: its callers get
-  NOT_COORDINATOR or NOT_CONTROLLER, and the state is of no use any more. The next leader replays the log;
+- where leadership is lost, or the log refuses a batch, everything ahead of the commit fails together: its callers get
+  NOT_COORDINATOR or NOT_CONTROLLER, and the state is invalid. The next leader replays the log;
 - `replay` is deterministic: an exception from it is a bug, and stops the machine.
 """
 
@@ -23,7 +23,7 @@ from typing import Generic, NamedTuple, TypeVar
 Record = TypeVar("Record")
 Answer = TypeVar("Answer")
 Waiter = Callable[[BaseException | None], None]
-"""Receives None once everything that a decision saw is committed, or the error that it falls with."""
+"""Receives None once everything that a decision saw is committed, or the decision's error."""
 
 
 class Now(NamedTuple):
@@ -50,8 +50,8 @@ class _Batch(Generic[Record]):
 class Ahead(Generic[Record]):
     """The decisions of one leader that its log has not committed yet.
 
-    `add` after each decision, `take` a batch and append it, `committed` for each batch in the order of `take`. Waiters
-    are returned, never called: the caller calls them in order.
+    `add` after each decision, `take` a batch and append it, `committed` for each batch in the order of `take`. Methods
+    return waiters, and the caller calls them in order.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class Ahead(Generic[Record]):
 
     @property
     def open_records(self) -> int:
-        """The number of records that are applied and in no batch yet."""
+        """The number of applied records that are in no batch yet."""
         return len(self._open.records)
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was decided is committed."""
+        """Whether every decision is committed."""
         return not self._open.records and not self._appended
 
     def add(self, records: Sequence[Record], waiter: Waiter) -> bool:
@@ -82,7 +82,7 @@ class Ahead(Generic[Record]):
         return False
 
     def take(self) -> list[Record]:
-        """Close the open batch and return its records, which are appended next; none where nothing is open."""
+        """Close the open batch and return its records, which the caller appends; none without an open batch."""
         batch = self._open
         if batch.records:
             self._appended.append(batch)
@@ -94,7 +94,7 @@ class Ahead(Generic[Record]):
         return self._appended.popleft().waiters
 
     def fall(self) -> list[Waiter]:
-        """Return every waiter, oldest first, and forget all that is ahead of the commit."""
+        """Return every waiter, oldest first, and drop everything ahead of the commit."""
         batches = [*self._appended, self._open]
         self._appended.clear()
         self._open = _Batch()

@@ -21,8 +21,8 @@ __all__ = ["LETTER_MAPPINGS", "Document", "documents_of", "mappings_of"]
 
 _ID_COLUMNS: Final = ("topic", "partition", "offset")
 
-# Text to search in, and the whole to count by: what OpenSearch makes of a string by itself. It is said here because
-# by itself it also takes the first string that looks like a date for a date, and refuses the next that does not.
+# A text field for search and a keyword for counts, as OpenSearch maps a string by default. The mapping is explicit
+# because OpenSearch would map a first string that looks like a date as a date, and refuse later ones that do not.
 _STRING: Final = {
     "type": "text",
     "fields": {"keyword": {"type": "keyword", "ignore_above": 256}},
@@ -47,11 +47,11 @@ LETTER_MAPPINGS: Final[Mapping[str, Any]] = {
         "offset": {"type": "long"},
         "index": {"type": "keyword"},
         "error": {"properties": {"type": {"type": "keyword"}, "reason": {"type": "text"}}},
-        # Whatever the document is, this index takes it.
+        # This index accepts any document.
         "document": {"type": "text", "index": False},
     }
 }
-"""Those of an index of dead letters."""
+"""The mappings of an index of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Document:
 
     @property
     def record(self) -> str:
-        """The record it was made from, for people."""
+        """The document's record, for people."""
         topic, partition, offset = self.id.rsplit("-", 2)
         return f"topic {topic}, partition {partition}, offset {offset}"
 
     def letter(self, index: str, kind: str, reason: str) -> "Document":
-        """Return the document that says why `index` refused this one."""
+        """Return a dead letter: the document with the reason why `index` refused it."""
         topic, partition, offset = self.id.rsplit("-", 2)
         fields = {
             "topic": topic,
@@ -82,7 +82,7 @@ class Document:
 
 
 def mappings_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return how an index keeps rows of `schema`. Raises ValueError where such rows cannot be documents."""
+    """Return the mappings for rows of `schema`. Raises ValueError where such rows cannot be documents."""
     for name in _ID_COLUMNS:
         if name not in schema.names:
             raise ValueError(

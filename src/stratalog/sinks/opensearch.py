@@ -49,7 +49,7 @@ _NDJSON: Final = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Documents that the index took, and letters that the index of dead letters took instead."""
+    """Documents that the index accepted, and letters in the index of dead letters."""
 
     documents: int
     letters: int
@@ -78,10 +78,10 @@ def connect(hosts: Sequence[str], timeout_s: float, connections: int = 1) -> Htt
 
 
 def prepare(options: OpenSearchOptions, schema: pa.Schema) -> None:
-    """Make the index, and that of dead letters, where they are missing; settings that were asked for hold afterwards.
+    """Create the index and the index of dead letters where they are missing, and apply the requested settings.
 
-    Raises ValueError for columns that cannot be indexed and for shards that an index cannot have any more, UserError
-    for what OpenSearch refuses, Unavailable where it cannot be reached.
+    Raises ValueError for columns that cannot be indexed and for a changed number of shards, UserError where OpenSearch
+    refuses, Unavailable where it cannot be reached.
     """
     mappings = mappings_of(schema)
     with closing(connect(options.hosts, options.timeout_s)) as client:
@@ -132,8 +132,8 @@ def _check(index: str, answer: Answer) -> None:
 def write_documents(found: Iterable[pa.RecordBatch], options: OpenSearchOptions) -> Counts:
     """Write every row and wait for the acknowledgements.
 
-    Raises UserError for a document that the index refuses where no index of dead letters is named, and for what else
-    will not pass; Unavailable where OpenSearch took nothing for as long as the options allow.
+    Raises UserError for a refused document without an index of dead letters, and for other permanent errors;
+    Unavailable where OpenSearch accepts nothing for the time that the options allow.
     """
     with closing(connect(options.hosts, options.timeout_s, options.worker)) as client:
         try:
@@ -180,7 +180,7 @@ def _documents(found: Iterable[pa.RecordBatch]) -> Iterator[Document]:
 
 
 class _Delivery:
-    """Batches on their way, and what became of those before."""
+    """The delivery of batches, with counts of the earlier ones."""
 
     def __init__(
         self, options: OpenSearchOptions, client: HttpClient, worker: ThreadWorker
@@ -193,7 +193,7 @@ class _Delivery:
         self.letters = 0
 
     async def deliver(self, batch: Sequence[Document]) -> None:
-        """Returns once every document is in the index, or a letter about it where those go."""
+        """Send documents until each is in the index, or a letter about it in the index of dead letters."""
         index, letters = self._options.index, self._options.dead_letter_index
         refused = await self._send(index, batch)
         self.documents += len(batch) - len(refused)
@@ -207,7 +207,7 @@ class _Delivery:
         self.letters += len(posted)
 
     async def _send(self, index: str, documents: Sequence[Document]) -> Sequence[Refused]:
-        """Send until each is taken or refused; returns the refused."""
+        """Send until each document is accepted or refused; return the refused ones."""
         refused: list[Refused] = []
         failures = 0
         while documents:
@@ -234,12 +234,12 @@ class _Delivery:
                 lambda: self._client.request("POST", path, body, _NDJSON)
             )
         except Unavailable as error:
-            return error  # whatever became of it, the same documents have the same names
+            return error  # a retry is safe: the same documents have the same ids
 
     async def _send_less(
         self, index: str, documents: Sequence[Document], answer: Answer
     ) -> Sequence[Refused]:
-        """Half as many at once; one that is too large by itself is refused."""
+        """Send half as many at once; refuse a single document that is too large."""
         if len(documents) == 1:
             text = (
                 error_text(answer.body) or "more than a request may have (http.max_content_length)"

@@ -3,7 +3,8 @@
 In: Spark's options, all text. Out: `OpenSearchOptions`, or a ValueError of one line. It never connects to anything.
 
 `hosts`, `index`, `worker`, `bulk_max_size`, `backoff.…`, `max_retries` and `timeout` have the names of Filebeat's
-output; the settings of an index have OpenSearch's own. User and password are no options: a plan would show them.
+output; the settings of an index have OpenSearch's own. User and password are not options, because Spark's plans would
+show them.
 """
 
 import re
@@ -48,10 +49,10 @@ _REFRESH_INTERVAL = re.compile(r"-1|\d+(ms|s|m|h|d)")
 
 @dataclass(frozen=True, slots=True)
 class OpenSearchOptions:
-    """`hosts`: addresses with scheme and port. `settings`: an index's settings that were asked for, by their names.
+    """`hosts`: addresses with scheme and port. `settings`: requested settings of the index, by name.
 
-    `worker`: bulk requests under way at once, in each task. `bulk_max_size`: documents in one of them, at most.
-    `dead_letter_index`: None fails the task at the first document that the index refuses.
+    `worker`: bulk requests in flight in each task. `bulk_max_size`: most documents in one of them. `dead_letter_index`:
+    None fails the task at the first document that the index refuses.
     """
 
     hosts: tuple[str, ...]
@@ -92,7 +93,7 @@ def parse_opensearch_options(given: Mapping[str, str]) -> OpenSearchOptions:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    """Return addresses, comma-separated: `search`, `search:9200`, `https://search:9200`."""
+    """Parse comma-separated addresses: `search`, `search:9200`, `https://search:9200`."""
     hosts = []
     for one in filter(None, (item.strip() for item in text.split(","))):
         parts = urlsplit(one if "://" in one else f"http://{one}")

@@ -45,9 +45,7 @@ class CassandraSource(DataSource):
 
 
 def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> CassandraOptions:
-    """Return the options, with the table made ready for rows of `schema`: what is wrong is said before any task
-    starts.
-    """
+    """Return the options after preparing the table for rows of `schema`, so that errors come before any task starts."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if find_spec("cassandra") is None:

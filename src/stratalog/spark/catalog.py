@@ -1,6 +1,6 @@
 """Options of a table in Spark's catalog: `CREATE TABLE … USING stratalog OPTIONS (…)`.
 
-In: what Spark hands a data source when a table is created, and the table's schema when the table is read. Out: the
+In: the options that Spark passes when it creates a table, and the table's schema when a query reads it. Out: the
 options that the table was created with. It never parses an option.
 
 Spark 4.2 hands a Python data source the table's options when the table is created and never again: a query passes the
@@ -26,8 +26,8 @@ def is_table(given: Mapping[str, str]) -> bool:
 def options_given(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options alone.
 
-    Of a table that is created, `option.NAME` is what OPTIONS says. All other names are properties: Spark's own
-    (provider, owner, comment, location) and those of TBLPROPERTIES.
+    While Spark creates a table, the names `option.NAME` are those of OPTIONS. All other names are properties: Spark's
+    own (provider, owner, comment, location) and those of TBLPROPERTIES.
     """
     if not is_table(given):
         return dict(given)
@@ -39,14 +39,14 @@ def options_given(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema that the catalog is to keep: `options` are metadata of its first column."""
+    """Return the schema for the catalog, with `options` as metadata of its first column."""
     first, *others = schema.fields
     metadata = {_METADATA: dict(options)}
     return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
 
 def options_kept(schema: StructType) -> dict[str, str]:
-    """Return the options that `with_options` put into a schema; none where it is no table's."""
+    """Return the options that `with_options` put into a schema; none for a schema without them."""
     for field in schema.fields[:1]:
         return dict(field.metadata.get(_METADATA, {}))
     return {}

@@ -81,7 +81,7 @@ def _add_time(one: Filter, since: list[int], until: list[int]) -> None:
 
 
 def _whole_ms(moment: datetime) -> int:
-    """Return epoch milliseconds, those begun left out: a record's are whole, so as a bound this is never too narrow."""
+    """Return epoch milliseconds, rounded down. Records have whole milliseconds, so the bound is never too narrow."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

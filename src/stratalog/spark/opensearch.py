@@ -22,7 +22,7 @@ from stratalog.sinks.opensearch_options import OpenSearchOptions, parse_opensear
 
 @dataclass(frozen=True, slots=True)
 class Indexed(WriterCommitMessage):
-    """What a task wrote: documents, and letters about those that the index refused."""
+    """A task's counts: documents written, and letters about refused ones."""
 
     documents: int
     letters: int
@@ -46,9 +46,7 @@ class OpenSearchSource(DataSource):
 
 
 def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> OpenSearchOptions:
-    """Return the options, with the index made ready for rows of `schema`: what is wrong is said before any task
-    starts.
-    """
+    """Return the options after preparing the index for rows of `schema`, so that errors come before any task starts."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from stratalog.sinks.opensearch import prepare
@@ -97,7 +95,7 @@ class BatchIndexer(DataSourceArrowWriter):
 
 
 class StreamIndexer(DataSourceStreamArrowWriter):
-    """A query's rows, micro-batch by micro-batch; searches see them as the index's refresh interval has it."""
+    """A query's rows, micro-batch by micro-batch; searches see them after the index's refresh interval."""
 
     def __init__(self, options: OpenSearchOptions) -> None:
         self._options = options

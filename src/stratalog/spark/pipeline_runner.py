@@ -32,7 +32,7 @@ def end_with_parent() -> None:
 
 
 def _connect_port() -> int:
-    """Return the port that the Connect server of this process was given."""
+    """Return the port of this process's Connect server."""
     session = SparkSession._instantiatedSession  # noqa: SLF001 - as Spark itself finds the port in its tests
     assert session is not None, "the server is started before its client"
     service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")  # noqa: SLF001
@@ -40,7 +40,7 @@ def _connect_port() -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """`SPEC [full]`: one update of the pipeline; `full` works everything out afresh."""
+    """Run one update of the pipeline `SPEC`; with `full`, recompute everything."""
     end_with_parent()
     DefaultChannelBuilder.default_port = staticmethod(_connect_port)  # type: ignore[method-assign]
     run(

@@ -99,9 +99,9 @@ class StratalogSource(DataSource):
         return StreamSink(checked(schema, parse_sink_options(self.options)))
 
     def _options_for(self, schema: StructType) -> Options:
-        """Parse the options of a read: those of the table that is read, if it is one, and the query's own.
+        """Parse the options of a read: those of the table, if it reads one, and the query's own.
 
-        Raises ValueError, also for columns of the query's own: as by Spark's Kafka source they are fixed.
+        Raises ValueError, also for a schema from the query: the columns are fixed, as in Spark's Kafka source.
         """
         given = {**catalog.options_kept(schema), **self.options}
         if not given:
@@ -147,8 +147,8 @@ def _read(partition: InputPartition, options: Options) -> Iterator[pa.RecordBatc
 def _prepare_worker() -> None:
     """Prepare a worker process, once, after all imports.
 
-    Spark's daemon has a worker collect garbage after each task. That looked through all that pyspark, numba and
-    pyarrow made, as long as reading a fifth of a segment takes.
+    In Spark's daemon, a worker collects garbage after each task. That scanned every object of pyspark, numba and
+    pyarrow, for as long as reading a fifth of a segment takes.
     """
     keep_freed_memory()
     collect_only_what_follows()
@@ -156,7 +156,7 @@ def _prepare_worker() -> None:
 
 def _logged(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
     """Yield a task's batches, and log its metrics when it ends, early or not."""
-    # Only tasks load numba: the driver's planning and Spark's look-up of data sources do without.
+    # Only tasks load numba: planning on the driver and Spark's look-up of data sources do not need it.
     from stratalog.table.tasks import read_task
 
     _prepare_worker()
@@ -187,7 +187,7 @@ class PruningReader(StratalogReader):
     """A batch that reads only where the query's conditions can be true (`pushdown=true`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # Spark's name
-        """Note the bounds; Spark checks every condition all the same."""
+        """Note the bounds; Spark still checks every condition."""
         self._pruning = pruning_of(filters)
         return filters
 
@@ -210,7 +210,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._behind: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options alone."""
+        """Pickle only the options for tasks."""
         return {"_options": self._options}
 
     def initialOffset(self) -> dict[str, Any]:  # Spark's name
@@ -218,7 +218,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         options = self._options
         snapshot = self._snapshot()
         first = starting_offsets(self._opened(), snapshot, options, LATEST)
-        # An offset given by hand must be there now; later on it is the checkpoint that counts.
+        # An explicit offset must exist now; later the checkpoint counts.
         bounds.ranges(snapshot, first, first, fail_on_data_loss=options.fail_on_data_loss)
         return to_json(_begun(_positions(snapshot, first)))
 
@@ -261,7 +261,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return start
         following = _positions(snapshot, ends)
         if following.topics == begun.topics:
-            return start  # as it is, or Spark would run a batch of nothing
+            return start  # unchanged, otherwise Spark would run an empty batch
         is_first = begun.begins == begun.topics
         return to_json(_begun(following, begun) if is_first else following)
 
@@ -302,7 +302,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         ids = _ids(snapshot)
         begun, until = from_json(start, ids), from_json(end, ids)
         if until.begins is not None:
-            # A first batch that is run again: where the query would begin now (`latest`) is not where it began.
+            # A repeated first batch: the query's start now (`latest`) differs from its first start.
             begun = Positions(until.begins)
         self._refuse_strangers(until, snapshot)
         stops = {key: at for key in snapshot.extents if (at := until.of(*key)) is not None}
@@ -316,10 +316,10 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _read(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's checkpoint is the only record of progress; the log keeps none."""
+        """Do nothing: only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
-        """The read lease ends; connections do with the process."""
+        """Remove the read lease; connections end with the process."""
         if self._log is not None:
             self._log.release()
 
@@ -334,7 +334,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _firsts(
         self, begun: Positions, snapshot: Snapshot, wanted: Iterable[TopicIdPartition]
     ) -> dict[TopicIdPartition, int]:
-        """Return where each partition goes on: behind what was read, or at its beginning where it is new."""
+        """Return the next offset of each partition: behind the last read, or its beginning for a new partition."""
         self._refuse_strangers(begun, snapshot)
         firsts = {}
         for key in wanted:
@@ -349,7 +349,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return firsts
 
     def _refuse_strangers(self, kept: Positions, snapshot: Snapshot) -> None:
-        """A checkpoint's topic or partition that is not in the log any more was deleted, perhaps created again."""
+        """Raise DataLoss for a topic or partition of the checkpoint that was deleted, and perhaps created again."""
         names = _ids(snapshot)
         for topic_id, topic in kept.topics.items():
             gone = [
@@ -367,9 +367,9 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that cannot be read. It raises why at Spark's first call for offsets, whichever that is.
+    """A stream that cannot be read. It raises the reason at Spark's first call for offsets.
 
-    Where `streamReader` itself raises, Spark 4.2's runner ends in an UnboundLocalError of its own, which hides why.
+    If `streamReader` itself raised, Spark 4.2's runner would hide the reason behind an UnboundLocalError.
     """
 
     def __init__(self, error: ValueError) -> None:
@@ -393,7 +393,7 @@ def _ids(snapshot: Snapshot) -> dict[str, UUID]:
 
 
 def _begun(positions: Positions, begins: Positions | None = None) -> Positions:
-    """Return the positions, as the end of a batch that begins at `begins` (there, if None) and is a query's first."""
+    """Return the positions as the end of a query's first batch, which begins at `begins` (None: at the same place)."""
     return Positions(positions.topics, (begins or positions).topics)
 
 

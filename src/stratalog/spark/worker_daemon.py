@@ -1,4 +1,4 @@
-"""Spark's Python daemon, with the source imported already: workers fork from it and load nothing.
+"""Spark's Python daemon, which imports the source before workers fork, so that workers import nothing.
 
 In: `spark.python.daemon.module=stratalog.spark.worker_daemon`. Out: the behaviour of `pyspark.daemon`. It holds no
 threads, open files or connections, which would not survive the fork.

@@ -1,7 +1,7 @@
 """Read a topic as Arrow record batches, without Spark: for pandas, DuckDB, Polars and every other reader of Arrow.
 
-In: a topic's name, the location of its log, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader`
-that reads while it is iterated, a few MiB at a time. It never holds the whole topic, and never commits an offset.
+In: a topic's name, the location of its log, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader`,
+which reads a few MiB at a time during the iteration. It never holds the whole topic, and never commits an offset.
 """
 
 import json
@@ -24,9 +24,9 @@ from stratalog.table.query import batch_tasks, shared_of
 from stratalog.table.tasks import read_task
 
 Moment = datetime | timedelta | int | str
-"""A time zone's time, how long ago, milliseconds since 1970, or ISO 8601."""
+"""A time with a zone, a timedelta before now, milliseconds since 1970, or ISO 8601."""
 Span = tuple[int | None, int | None]
-"""Offsets [first, end) of a partition; None: as far as the log goes."""
+"""Offsets [first, end) of a partition; None means the log's start or end."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS_MAX = (1 << 63) - 1

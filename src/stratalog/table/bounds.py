@@ -4,7 +4,7 @@ In: a snapshot of the log and options. Out: offsets by topic id and partition. I
 timestamps.
 
 The rules are Spark's Kafka source's. JSON must name every partition that is read. An offset given by hand must lie in
-the log. A timestamp means the first record that is as young. A timestamp past the last record is an error for the
+the log. A timestamp means the first record that is not older. A timestamp past the last record is an error for the
 start (or `latest`, where `startingOffsetsByTimestampStrategy` says so), and the end of the log for the end.
 """
 
@@ -61,7 +61,9 @@ def _place(extent: Extent, where: int) -> int:
 def _by_key(
     given: Mapping[str, Mapping[int, int]], snapshot: Snapshot, option: str
 ) -> dict[TopicIdPartition, int]:
-    """Return values by name and partition as values by key; every partition read, and no other, must have one."""
+    """Convert values by name and partition to values by key; each partition that is read must have one, and no
+    other.
+    """
     found: dict[TopicIdPartition, int] = {}
     ids = {topic.name: topic.topic_id for topic in snapshot.topics.values()}
     for name, partitions in given.items():
@@ -83,7 +85,7 @@ def _name(snapshot: Snapshot, key: TopicIdPartition) -> str:
 def check_order(
     snapshot: Snapshot, first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int]
 ) -> None:
-    """Raise ValueError where a partition would end before it begins (an offset that the log lacks is lost data)."""
+    """Raise ValueError where a partition would end before it begins; a missing offset is data loss instead."""
     for key, extent in snapshot.extents.items():
         if end[key] < first[key] <= extent.end:
             raise ValueError(
@@ -100,7 +102,7 @@ def ranges(
 ) -> list[tuple[Range, Manifest | None]]:
     """Return the ranges to read, partition by partition, without empty ones.
 
-    Raises DataLoss where the log no longer has, or does not have, an offset of a range.
+    Raises DataLoss where the log lacks an offset of a range.
     """
     found = []
     for key, extent in snapshot.extents.items():
@@ -130,9 +132,9 @@ def lose(what: str, *, fail: bool) -> None:
 def limited(
     first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int], max_offsets: int
 ) -> dict[TopicIdPartition, int]:
-    """Ends such that about `max_offsets` offsets lie before them, divided in proportion to each partition's backlog.
+    """Return ends after about `max_offsets` offsets in total, divided in proportion to each partition's backlog.
 
-    Some partition always moves, so that a stream never stands still with work left.
+    At least one partition moves, so that a stream with a backlog always advances.
     """
     waiting = {key: end[key] - first[key] for key in end}
     total = sum(waiting.values())

@@ -1,7 +1,7 @@
 """Divide a bucket task into chunks: runs of index entries of similar size, several fetched at once.
 
 In: a task's pieces. Out: chunks of checked bytes in the order of offsets. Together they cover every offset of the
-task's range that the query may need. It never opens a batch, and never fetches an entry that offsets or times rule
+task's range that the query may need. It never decodes a batch, and never fetches an entry that offsets or times rule
 out.
 
 Memory: READ_AHEAD_BYTES of waiting chunks beside the one in use, whatever the segments' sizes are. An index entry is
@@ -36,8 +36,8 @@ INDEXES_AHEAD_BYTES = 2 << 20
 class Chunk:
     """Whole batches, and the aborted transactions in them: (producer id, first offset).
 
-    `offsets` [first, end) are those that the chunk covers; `run` are those that it and its neighbours of the same
-    run cover together. `damage`: why these offsets cannot be read; then there is no data.
+    `offsets` [first, end) are those that the chunk covers; `run` are those that it and its neighbours of the same run
+    cover together. `damage`: the reason why these offsets cannot be read; then the chunk has no data.
     """
 
     path: str
@@ -56,11 +56,11 @@ def chunks(
     committed: bool,
     salvage: bool = False,
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a task, the next ones fetched while one is used.
+    """Yield the chunks of a task; fetch the next ones while the caller uses one.
 
     With `salvage` an object that is missing or damaged becomes chunks with `damage`, as small as the index allows: an
     entry, or the whole object where its index is damaged. Raises Corrupt naming the object without it; Unavailable;
-    Rejected where `committed` is asked of a segment that does not say what was aborted.
+    Rejected where `committed` is requested of a segment without a list of aborted transactions.
     """
 
     def calls() -> Iterator[tuple[int, Callable[[], list[Chunk]]]]:
@@ -89,7 +89,7 @@ def chunks(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One piece of an object, and how its entries become chunks."""
+    """One piece of an object, which reads its entries as chunks."""
 
     store: ObjectStore
     piece: Piece
@@ -110,7 +110,7 @@ class _Source:
     def _salvaged(
         self, run: tuple[int, int], first: int, stop: int, damage: str
     ) -> Iterator[Chunk]:
-        """Yield chunks of the entries that are whole, and one for each run of others."""
+        """Yield chunks of the undamaged entries, and one for each run of damaged ones."""
         path, entries = self.piece.segment.path, self.index.entries
         start, end = entries.positions[first], _end(entries, stop)
         try:
@@ -143,14 +143,14 @@ class _Source:
 
 
 def _unknown(piece: Piece, fault: Corrupt) -> Chunk:
-    """Return the whole of an object whose index cannot be read."""
+    """Return the whole of an object with an unreadable index, as damage."""
     entry = piece.segment.entry
     offsets = (entry.base_offset, entry.last_offset + 1)
     return Chunk(piece.segment.path, offsets, offsets, b"", (), str(fault))
 
 
 def _end(entries: IndexBlock, stop: int) -> int:
-    """Return where the entry before `stop` ends in the data."""
+    """Return the end of the entry before `stop` in the data."""
     return entries.positions[stop - 1] + entries.lengths[stop - 1]
 
 
@@ -161,7 +161,7 @@ def _any(flags: Sequence[int], flag: int) -> bool:
 def _indexes(
     task: BucketTask, store: ObjectStore, metrics: ReadMetrics, *, salvage: bool
 ) -> Iterator[tuple[Piece, SegmentIndex | Corrupt]]:
-    """Return each piece with the index of its object, or with `salvage` why there is none; the next ones come
+    """Return each piece with its object's index, or with `salvage` the reason for a missing one; fetch the next ones
     meanwhile.
     """
     sizes = [piece.segment.entry.size - piece.segment.entry.data_size for piece in task.pieces]
@@ -182,7 +182,7 @@ def _indexes(
 
 
 def _runs(entries: IndexBlock, piece: Piece, wanted: Range) -> Iterator[tuple[int, int]]:
-    """Runs of entries that may hold something wanted, within one piece."""
+    """Return runs of entries that may hold requested records, within one piece."""
     first = max(bisect_left(entries.positions, piece.from_byte), entries.entry_of(wanted.first))
     stop = bisect_left(entries.positions, piece.to_byte)
     while stop > first and entries.base_offsets[stop - 1] >= wanted.end:
@@ -214,7 +214,7 @@ def _cuts(entries: IndexBlock, first: int, stop: int) -> Iterator[tuple[int, int
 
 
 def _offsets(entries: IndexBlock, piece: Piece, first: int, stop: int) -> tuple[int, int]:
-    """Return what entries [first, stop) answer for: up to the next one, compacted offsets in between included."""
+    """Return the offsets that entries [first, stop) cover: up to the next entry, including compacted offsets."""
     entry = piece.segment.entry
     begin = entries.base_offsets[first] if first else entry.base_offset
     return begin, entries.base_offsets[stop] if stop < len(entries) else entry.last_offset + 1

@@ -1,13 +1,12 @@
-"""A query's read lease: put at planning, renewed by its tasks, removed at its end where that is known.
+"""Keep a query's read lease: put it at planning, renew it in tasks, remove it at a known end.
 
-In: planned tasks and the manifests that they come from. Out: the tasks with their lease; batches, while the lease is
-kept. A query without the right to write to the bucket reads without a lease, and logs one warning.
+In: planned tasks and the manifests that they come from. Out: the tasks with their lease; batches, with renewals of the
+lease in between. A query without the right to write to the bucket reads without a lease, and logs one warning.
 
-A streaming query's lease is removed when the query stops. Spark does not report the end of a batch query, so its
-lease expires (`Leases`). Nor does any code of ours run before a query's first task, or while tasks compute for long:
-a lease lives as long as that may take. A task decides by its own machine's wall clock and the time of the plan
-whether the lease is due for renewal. So the clocks of a query's machines must agree to within two thirds of a lease's
-time.
+A streaming query's lease is removed when the query stops. Spark does not report the end of a batch query, so its lease
+expires (`Leases`). No code of this project runs before a query's first task, or while tasks compute for long, so a
+lease lives long enough for that. A task decides by its own machine's wall clock and the time of the plan whether the
+lease is due for renewal. So the clocks of a query's machines must agree to within two thirds of a lease's time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +31,10 @@ from stratalog.wire.ids import TopicIdPartition, topic_id_text
 
 
 class Leasing:
-    """The lease of one query. It expires `lease_ms` after its last renewal; a stream keeps it from batch to batch.
+    """The lease of one query. It expires `lease_ms` after its last renewal; a stream keeps its lease from batch to
+    batch.
 
-    `holder` is the query's client id; the lease names this machine too.
+    `holder` is the query's client id; the lease also names this machine.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Leasing:
             self._put = None
 
     def _holds(self, versions: Mapping[str, Mapping[str, int]]) -> bool:
-        """Return whether the lease that is there is young, and pins these or older ones."""
+        """Return whether the present lease is young, and pins these versions or older ones."""
         put = self._put
         return (
             put is not None
@@ -111,7 +111,7 @@ _warned_urls: Final[set[str]] = set()
 
 
 def _log_failure(url: str, reason: str) -> None:
-    """Once for each bucket in a process."""
+    """Log a failure once for each bucket in a process."""
     if url not in _warned_urls:
         _warned_urls.add(url)
         getLogger("stratalog.spark").warning(
@@ -128,9 +128,9 @@ def kept(
     store: ObjectStore,
     clock: Clock | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; the lease is renewed while they are read, each third of its time.
+    """Yield the batches; renew the lease meanwhile, after each third of its time.
 
-    On a thread: the consumer may compute on one batch for longer than the lease lives.
+    A thread renews it, because the consumer may compute on one batch for longer than the lease lives.
     """
     if planned is None:
         yield from batches
@@ -161,5 +161,5 @@ def released(tasks: Sequence[Task], store: ObjectStore) -> None:
 def _release(store: ObjectStore, lease: Lease) -> None:
     try:
         release_lease(store, lease)
-    except (Unavailable, OSError) as error:  # it ends by itself
+    except (Unavailable, OSError) as error:  # the lease expires by itself
         getLogger("stratalog.spark").info("read lease not removed: %s", error)

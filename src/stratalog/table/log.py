@@ -1,10 +1,10 @@
 """The log as a planner sees it: topics, the extent of each partition, and offsets by timestamp.
 
-In: options. Out: topics, `Extent`s with their pinned manifests, offsets. It asks the brokers where there are any,
+In: options. Out: topics, `Extent`s with their pinned manifests, offsets. It uses the brokers if the options name any,
 else the bucket alone. It never reads records, except one range of batches in the bucket to look up a timestamp.
 
-With both places, the brokers say where the log begins and ends, and the bucket which part of that it holds. The
-bucket must belong to these brokers. A pinned manifest serves one plan.
+With both, the brokers have the log's start and end, and the bucket's manifests list the part that it holds. The bucket
+must belong to these brokers. A pinned manifest serves one plan.
 """
 
 import re
@@ -55,7 +55,7 @@ class Snapshot:
 
 
 class Log:
-    """Brokers, bucket or both. Raises ValueError for what the options ask and the log does not have, Unavailable,
+    """Brokers, bucket or both. Raises ValueError where the log lacks a requested topic or partition, Unavailable,
     Corrupt, Rejected.
     """
 
@@ -78,7 +78,7 @@ class Log:
         return self._client is not None
 
     def snapshot(self) -> Snapshot:
-        """Return topics and extents as they are now, with the newest manifests."""
+        """Return the present topics and extents, with the newest manifests."""
         topics = (
             self._broker_topics(self._client) if self._client is not None else self._bucket_topics()
         )
@@ -91,7 +91,7 @@ class Log:
     def offsets_at(
         self, snapshot: Snapshot, wanted: Mapping[TopicIdPartition, int]
     ) -> dict[TopicIdPartition, int | None]:
-        """Return the first offset whose record is as young as a timestamp (epoch ms); None where all are older."""
+        """Return the first offset whose record is not older than a timestamp (epoch ms); None where all are older."""
         if self._client is not None:
             names = {
                 TopicPartition(snapshot.topics[key.topic_id].name, key.partition): key
@@ -109,16 +109,16 @@ class Log:
     def not_before(
         self, snapshot: Snapshot, wanted: Mapping[TopicIdPartition, int]
     ) -> dict[TopicIdPartition, int | None]:
-        """Return an offset before which no record is as young as a timestamp (epoch ms); None where all are older.
+        """Return an offset below which every record is older than a timestamp (epoch ms); None where all are older.
 
-        The manifests answer where a live segment may hold such a record; brokers are asked for the other partitions.
-        No object is opened for it.
+        The manifests answer where a live segment may hold such a record; brokers answer for the other partitions. This
+        opens no object.
         """
         found = {key: self._first_live(snapshot.extents[key], when) for key, when in wanted.items()}
         left = {key: when for key, when in wanted.items() if found[key] is None}
         if self._client is None or not left:
             return found
-        # A broker takes a negative timestamp for a place in the log.
+        # To a broker, a negative timestamp means a place in the log.
         early = {key: snapshot.extents[key].start for key, when in left.items() if when < 0}
         unanswered = {key: when for key, when in left.items() if when >= 0}
         return {**found, **early, **self.offsets_at(snapshot, unanswered)}
@@ -126,9 +126,7 @@ class Log:
     def located(
         self, ranges: Iterable[tuple[Range, Manifest | None]]
     ) -> list[tuple[Range, list[RemoteSegment]]]:
-        """Return the segments that hold each range, of what the bucket holds of it; archive manifests that none touches
-        stay closed.
-        """
+        """Return the bucket's segments of each range; archive manifests outside all ranges stay closed."""
         return [
             (wanted, self._live(manifest, wanted.first, wanted.end)) for wanted, manifest in ranges
         ]
@@ -136,7 +134,7 @@ class Log:
     def leased(
         self, tasks: Sequence[Task], ranges: Iterable[tuple[Range, Manifest | None]]
     ) -> list[Task]:
-        """Return the tasks, with a read lease on what they read of the bucket."""
+        """Return the tasks, with a read lease on their objects in the bucket."""
         if self._leasing is None:
             return list(tasks)
         manifests = {
@@ -255,7 +253,7 @@ class Log:
             for topic in topics
             for index in topic.partitions
         }
-        # The manifests first: what is archived meanwhile lies behind the seam, and the broker still serves it.
+        # Read the manifests first: segments archived later are behind the seam, and the broker still serves them.
         manifests = {key: self._manifest(*key) for key in keys.values()}
         starts = client.list_offsets(dict.fromkeys(keys, EARLIEST))
         ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation=self._options.isolation)

@@ -1,4 +1,4 @@
-"""Count what reading a topic took: requests, bytes, records.
+"""Count the requests, bytes and records of reading a topic.
 
 In: counts. Out: their sums, and one line for people. It never decides anything.
 """

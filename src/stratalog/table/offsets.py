@@ -1,6 +1,6 @@
 """Stream offsets, as stored in Spark's checkpoints.
 
-In: an offset from a checkpoint, or positions. Out: the same, both ways. It never asks a broker.
+In: an offset from a checkpoint, or positions. Out: the same, both ways. It never contacts a broker.
 
 It also reads a checkpoint of Spark's Kafka source, so that a query continues when its format changes:
 `{"t":{"0":17}}`, topics by name. Our own JSON must stay readable as long as users' checkpoints exist
@@ -8,10 +8,9 @@ It also reads a checkpoint of Spark's Kafka source, so that a query continues wh
 
     {"version":1,"topics":{"<topic id>":{"name":"t","partitions":{"0":17}}}}
 
-Topics are keyed by id, so that a topic deleted and created again under its name is another topic. The name is there
-for people and errors. An offset is that of the next record to read. The first batch's offsets also say where the
-batch begins ("begins", as "topics"): Spark stores only the end, and asks again for the beginning when it runs that
-batch again.
+Topics are keyed by id, so that a topic deleted and created again under its name is another topic. The name is for
+people and errors. An offset is that of the next record to read. The first batch's offsets also say where the batch
+begins ("begins", as "topics"): Spark stores only the end, and requests the beginning again when it repeats that batch.
 """
 
 from collections.abc import Mapping
@@ -38,16 +37,18 @@ class Positions:
 
     topics: Mapping[UUID, TopicPosition]
     begins: Mapping[UUID, TopicPosition] | None = None
-    """Where the batch that ends here begins, where it is a query's first."""
+    """The beginning of the batch that ends here, if it is a query's first."""
 
     def of(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the next offset of a partition; None where it was not known then."""
+        """Return the next offset of a partition; None for a partition that was unknown then."""
         topic = self.topics.get(topic_id)
         return topic.partitions.get(partition) if topic is not None else None
 
 
 def to_json(positions: Positions) -> dict[str, Any]:
-    """Return what Spark is to keep; topics by name, partitions by number, so that equal positions are equal texts."""
+    """Return the JSON for Spark's checkpoint, with topics sorted by name and partitions by number, so that equal
+    positions give equal texts.
+    """
     kept = {"version": VERSION, "topics": _topics_json(positions.topics)}
     if positions.begins is not None:
         kept["begins"] = _topics_json(positions.begins)
@@ -68,9 +69,9 @@ def _topics_json(topics: Mapping[UUID, TopicPosition]) -> dict[str, Any]:
 
 
 def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
-    """Return positions out of a checkpoint; `ids` are the topics that there are, for one of Kafka's source.
+    """Return the positions in a checkpoint; `ids` are the existing topics, for a checkpoint of Spark's Kafka source.
 
-    Raises ValueError where it is neither Kafka's nor ours, or of a later version.
+    Raises ValueError for an unknown format or a later version.
     """
     version = kept.get("version")
     if all(isinstance(partitions, Mapping) for partitions in kept.values()):
@@ -103,5 +104,5 @@ def _of_kafka(kept: Mapping[str, Mapping[str, Any]], ids: Mapping[str, UUID]) ->
         }
     except (TypeError, ValueError) as error:
         raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
-    # A name that is no topic's any more keeps a place of its own: that it is gone must not pass unseen.
+    # A deleted topic's name keeps a separate entry, so that its loss is noticed.
     return Positions({ids.get(name, uuid5(ZERO_ID, name)): topic for name, topic in named.items()})

@@ -26,14 +26,14 @@ from stratalog.tier.bucket.leases import LEASE_MS, LEASE_MS_MAX
 T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
-"""Offsets that mean a place, as in Spark's JSON."""
+"""Special offsets for the log's start and end, as in Spark's JSON."""
 
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class Selection(Enum):
-    """How topics are chosen."""
+    """The ways to choose topics."""
 
     SUBSCRIBE = "subscribe"
     PATTERN = "subscribePattern"
@@ -42,7 +42,7 @@ class Selection(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends.
+    """The start or the end of a read.
 
     Exactly one of: `everywhere` (EARLIEST or LATEST), `offsets` (topic -> partition -> offset, EARLIEST or LATEST),
     `timestamp` (epoch ms, everywhere), `timestamps` (topic -> partition -> epoch ms).
@@ -54,14 +54,14 @@ class Bound:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
 
     def has(self, place: int) -> bool:
-        """Return whether some partition's bound is EARLIEST or LATEST, as `place` says."""
+        """Return whether some partition's bound is `place` (EARLIEST or LATEST)."""
         given = (self.offsets or {}).values()
         return self.everywhere == place or any(place in offsets.values() for offsets in given)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a reader needs to know. `topics` are names for SUBSCRIBE and ASSIGN, one pattern for PATTERN."""
+    """The parsed options of a query. `topics` are names for SUBSCRIBE and ASSIGN, one pattern for PATTERN."""
 
     bootstrap: str | None
     tier_url: str | None
@@ -82,14 +82,14 @@ class Options:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
-    """What a row has, in order; what is not asked for is not decoded."""
+    """The columns of a row, in order; other fields are not decoded."""
     pushdown: bool
-    """Spark's filters decide what is read; a plain session refuses it."""
+    """Spark's filters narrow the read; a plain session refuses the option."""
     isolation: int
     client_id: str
     request_timeout_s: float
     lease_ms: int
-    """How long the bucket keeps what the query pinned, since the lease's last renewal."""
+    """How long the bucket keeps pinned objects after the lease's last renewal."""
 
 
 LEASE_MS_MIN = 1000
@@ -142,7 +142,7 @@ WITHOUT_EFFECT = {
         *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()),
     )
 }
-"""Taken, so that a job moves by changing one word, and not looked at: no Java consumer is there to be tuned."""
+"""Accepted and ignored, so that a job moves by changing one word: there is no Java consumer to tune."""
 _DECODED = "every key and value is bytes: cast or decode the column"
 REFUSED = {
     "kafka.auto.offset.reset": "option 'kafka.auto.offset.reset' is not for Spark: use 'startingOffsets'",
@@ -263,7 +263,7 @@ def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound |
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return those named, or Kafka's; headers and origin behind them where their own options ask."""
+    """Return the named columns, or Kafka's; then headers and origin, if their own options request them."""
     chosen = _parsed(options, "columns", _column_names) or COLUMNS
     for option, column in (("includeHeaders", HEADERS), ("includeOrigin", ORIGIN)):
         if _parsed(options, option, _flag) and column not in chosen:
@@ -405,7 +405,7 @@ def _flag(text: str) -> bool:
 
 
 def _delay(text: str) -> float:
-    """Return seconds, from Spark's words for a time: 500ms, 30s, 15m."""
+    """Parse a time as Spark writes it: 500ms, 30s, 15m; return seconds."""
     found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d|)", text.strip().lower())
     if found is None:
         raise ValueError("a time such as 500ms, 30s or 15m is needed")

@@ -1,4 +1,4 @@
-"""The location of a query's log: what driver and tasks share, and how they reach brokers and bucket.
+"""The location of a query's log, which driver and tasks share, and the connections to brokers and bucket.
 
 In: parsed options. Out: a `Shared`, which is pickled into tasks, and one client and one store for it in each process.
 A `Shared` holds no secret: credentials come from each process's own environment.
@@ -17,17 +17,17 @@ from stratalog.ports import ObjectStore
 
 
 class DataLoss(Exception):
-    """Offsets that were to be read are gone from the log; `failOnDataLoss=false` reads on without them."""
+    """Requested offsets are missing from the log; `failOnDataLoss=false` reads on without them."""
 
 
 def damage_log(*, fail: bool) -> Callable[[Corrupt], None] | None:
-    """Return what to call with damage that planning meets: None where it must raise (`fail`), else a warning's log."""
+    """Return a function that logs damage found by planning; None where planning must raise (`fail`)."""
     return None if fail else lambda fault: getLogger("stratalog.spark").warning("%s", fault)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all tasks of a query share."""
+    """Values that all tasks of a query share."""
 
     bootstrap: str | None
     tier_url: str | None
@@ -51,5 +51,5 @@ def _client(bootstrap: str, client_id: str, timeout_s: float) -> BlockingClient:
 
 @lru_cache(maxsize=4)
 def store_at(url: str) -> ObjectStore:
-    """Return the process's store at `url`. Raises UserError for a URL that is none of ours."""
+    """Return the process's store at `url`. Raises UserError for an unknown URL."""
     return open_store(url)

@@ -22,7 +22,7 @@ from stratalog.tier.formats.manifest import RemoteSegment
 TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 8 << 20
 TASKS_WANTED = 8
-"""Below TASKS_WANTED * TASK_BYTES tasks get smaller, so that several cores have something to do."""
+"""Below TASKS_WANTED * TASK_BYTES tasks get smaller, so that several cores have work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Range:
     gaps: bool = False
     since_ms: int | None = None
     until_ms: int | None = None
-    """Records older than the one (epoch ms), and not older than the other, are left out."""
+    """Time range: records older than the first (epoch ms), or not older than the second, are left out."""
 
     @property
     def bounds_times(self) -> bool:
-        """Whether some timestamps are not wanted."""
+        """Whether the range excludes some timestamps."""
         return self.since_ms is not None or self.until_ms is not None
 
     def may_hold(self, min_timestamp: int, max_timestamp: int, *, exact: bool) -> bool:
-        """Return whether something of these timestamps may be wanted; `exact`: none is older than the least.
+        """Return whether records with these timestamps may be in the range; `exact`: no record is older than the least.
 
-        Timestamps need not rise with offsets, so only what is known of all records of a span rules it out.
+        Timestamps need not rise with offsets, so only bounds on all records of a span can rule it out.
         """
         if self.since_ms is not None and max_timestamp < self.since_ms:
             return False
@@ -65,7 +65,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLease:
-    """The read lease of a query, as it was put at `put_ms` (epoch ms)."""
+    """The read lease of a query, put at `put_ms` (epoch ms)."""
 
     lease: Lease
     put_ms: int
@@ -73,7 +73,7 @@ class PlannedLease:
 
 @dataclass(frozen=True, slots=True)
 class BucketTask:
-    """Read pieces that follow each other; only offsets of `wanted` count. `lease`: what keeps them there meanwhile."""
+    """Read consecutive pieces; only offsets of `wanted` count. `lease` keeps the objects meanwhile."""
 
     wanted: Range
     pieces: tuple[Piece, ...]
@@ -120,7 +120,7 @@ def plan(
                 order.append((part, segments))
     hot = [part for part, segments in order if segments is None]
     cold_bytes = sum(segment.entry.data_size for _, segments in cold for segment in segments)
-    # Ranges cut by offsets are small enough: to cut their segments by bytes too would make tasks of nothing.
+    # Ranges cut by offsets are small enough: cutting their segments by bytes, too, would create empty tasks.
     limit = max(1, cold_bytes) if max_records else _task_bytes(cold_bytes, min_tasks, len(hot))
     offsets = sum(part.end - part.first for part in hot)
     tasks: list[Task] = []
@@ -150,7 +150,7 @@ def _in_parts(wanted: Range, max_records: int | None) -> Iterator[Range]:
 def _seam(
     wanted: Range, live: Sequence[RemoteSegment]
 ) -> Iterator[tuple[Range, list[RemoteSegment] | None]]:
-    """Cut a range where the place changes: runs of segments that follow each other, and what no segment covers."""
+    """Cut a range into runs of consecutive segments, and parts that no segment covers."""
     cursor = wanted.first
     run: list[RemoteSegment] = []
     begin = cursor
@@ -195,7 +195,7 @@ def _cold_tasks(part: Range, segments: Sequence[RemoteSegment], limit: int) -> I
     waiting_bytes = 0
     for segment in segments:
         data_size = segment.entry.data_size
-        cuts = max(1, round(data_size / limit))  # rather one a little too large than two halves
+        cuts = max(1, round(data_size / limit))  # better one larger task than two halves
         edges = [data_size * number // cuts for number in range(cuts + 1)]
         if waiting and (cuts > 1 or waiting_bytes + data_size > limit):
             yield BucketTask(part, tuple(waiting))

@@ -14,17 +14,17 @@ from stratalog.wire.ids import TopicIdPartition
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """All of these hold for every row that is wanted; None: no bound."""
+    """Bounds for every requested row; None: no bound."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     first_offset: int | None = None
     end_offset: int | None = None
-    """The first that is not wanted."""
+    """The first offset that is not requested."""
     since_ms: int | None = None
-    """No wanted row's timestamp (epoch ms) is older."""
+    """No requested row's timestamp (epoch ms) is older."""
     until_ms: int | None = None
-    """Each wanted row's timestamp is older than this."""
+    """Each requested row's timestamp is older than this."""
 
     def cut(
         self,
@@ -35,7 +35,7 @@ class Pruning:
     ) -> tuple[dict[TopicIdPartition, int], dict[TopicIdPartition, int]]:
         """Return bounds of each partition, narrowed.
 
-        `ask` finds an offset before which no record is as young as a timestamp (epoch ms).
+        `ask` finds an offset below which every record is older than a timestamp (epoch ms).
         """
         first, end = dict(first), dict(end)
         for key in first:
@@ -54,7 +54,7 @@ class Pruning:
         return first, end
 
     def timed(self, wanted: Range) -> Range:
-        """Return the range, with the times that are wanted of it."""
+        """Return the range with the requested bounds on timestamps."""
         return replace(wanted, since_ms=self.since_ms, until_ms=self.until_ms)
 
     def _touches(self, topic: str, partition: int) -> bool:

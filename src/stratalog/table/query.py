@@ -17,7 +17,7 @@ from stratalog.wire.ids import TopicIdPartition
 
 
 def shared_of(options: Options) -> Shared:
-    """Return what every task of a query with these options shares."""
+    """Return the values that every task of a query with these options shares."""
     return Shared(
         options.bootstrap,
         options.tier_url,
@@ -32,14 +32,14 @@ def shared_of(options: Options) -> Shared:
 def starting_offsets(
     log: Log, snapshot: Snapshot, options: Options, default: int
 ) -> dict[TopicIdPartition, int]:
-    """Return where reading begins. Raises ValueError naming the option."""
+    """Return the first offset of each partition. Raises ValueError naming the option."""
     bound = options.starting or Bound(everywhere=default)
     late_is_error = options.late_timestamp_is_error
     return _resolve(log, snapshot, bound, "starting", late_is_error=late_is_error)
 
 
 def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
-    """Return tasks for everything between the two bounds, as they are now, that `pruning` does not rule out.
+    """Return tasks for everything between the two present bounds that `pruning` does not rule out.
 
     Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
     """
@@ -66,7 +66,7 @@ def planned(
 ) -> list[Task]:
     """Return the tasks that read these ranges, under a read lease.
 
-    Raises Missing and Corrupt for what the bucket lacks, unless the options let it be passed over.
+    Raises Missing and Corrupt for missing or damaged objects, unless the options permit skipping them.
     """
     tasks = plan(
         log.located(wanted),

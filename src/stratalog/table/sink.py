@@ -3,11 +3,11 @@
 In: options, the present columns, Arrow record batches. Out: acknowledged records, and their number. It never creates
 a topic.
 
-At least once, as Spark's Kafka sink: a task that fails runs again, and the records that it had sent stay. So every
-record has a header that names its write: the job or query, its batch, the attempt, the task, and the row within the
-task. Two records of a topic with the same header are the same row. Another attempt at a batch may divide it into
-other tasks, because a stream's source may read from another place by then. A reader that needs each row once keeps a
-batch's newest attempt, and of that each header once.
+At least once, as Spark's Kafka sink: a failed task runs again, and its sent records stay. So every record has a header
+that names its write: the job or query, its batch, the attempt, the task, and the row within the task. Two records of a
+topic with the same header are the same row. Another attempt at a batch may have other tasks, because a stream's source
+may read from another place by then. A reader that needs each row once keeps the newest attempt of each batch, and one
+record for each header.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ class Write:
     task: int
 
     def header(self, row: int) -> Header:
-        """Return what the record of the task's row `row` says."""
+        """Return the header of the record for the task's row `row`."""
         return WRITE_HEADER, f"{self.run}/{self.batch}/{self.attempt}/{self.task}/{row}".encode()
 
 
 def write_rows(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
-    """Write every row and wait for the acknowledgements; returns how many.
+    """Write every row and wait for the acknowledgements; return the number of rows.
 
-    Raises UserError for a row that cannot be written or a topic that is not there, Rejected, Unavailable.
+    Raises UserError for an invalid row or a missing topic, Rejected, Unavailable.
     """
     return asyncio.run(_write(found, options, write))
 
@@ -85,9 +85,7 @@ async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: W
 
 
 def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """Yield (topic, partition, key, value, headers, timestamp in epoch ms) of each row; None where no such column
-    is.
-    """
+    """Yield (topic, partition, key, value, headers, timestamp in epoch ms) of each row; None without the column."""
     for batch in found:
         columns = []
         for name in ("topic", "partition", "key", "value", "headers", "timestamp"):

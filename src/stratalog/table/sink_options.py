@@ -41,7 +41,7 @@ REFUSED = {
     "kafka.transactional.id": "option 'kafka.transactional.id': the sink has no transactions yet, it is at least once",
 }
 WITHOUT_EFFECT = {f"kafka.{name}" for name in _PRODUCER_SETTINGS.split()}
-"""Taken, so that a job moves by changing one word, and not looked at."""
+"""Accepted and ignored, so that a job moves by changing one word."""
 SINK_OPTIONS = tuple(_DEFAULTS)
 
 _ACKS = {"all": -1, "-1": -1, "1": 1}
@@ -57,7 +57,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """`topic`: where all rows go; None: each row's column says."""
+    """`topic`: the topic of all rows; None: each row's column names its topic."""
 
     bootstrap: str
     topic: str | None
@@ -100,7 +100,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Hold names and Spark's simple types against what can be written. Raises ValueError."""
+    """Check that columns of these names and Spark's simple types can be written. Raises ValueError."""
     for name, kind in columns.items():
         kinds = _COLUMNS.get(name)
         if kinds is None:

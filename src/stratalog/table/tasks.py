@@ -6,9 +6,9 @@ times rule out. Memory is bounded whatever the segments' sizes are: the chunks (
 largest decompressed batch. Tasks run in Spark's Python workers, which keep connections and stores open for the next
 task.
 
-No offset goes missing silently. Offsets follow each other without a gap up to the range's end (a compacted topic may
-have gaps), or `Missing`, `Corrupt` or `DataLoss` names the missing ones. With `failOnDataLoss=false` a warning in the
-log does, and the offsets are counted.
+No offset goes missing silently. Offsets are consecutive up to the range's end (a compacted topic may have gaps), or
+`Missing`, `Corrupt` or `DataLoss` names the missing ones. With `failOnDataLoss=false` the task logs a warning and
+counts the offsets.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
 from stratalog.wire.ids import TopicPartition
 
 FETCH_BYTES = 4 << 20
-"""Of one Fetch answer (more only where one batch is larger)."""
+"""Bytes of one Fetch answer (more only for one larger batch)."""
 EMPTY_ANSWERS_MAX = 40
 """Fetch answers without progress, half a second each, before a task gives up."""
 
@@ -68,13 +68,13 @@ class Losses:
     fail: bool
 
     def skip(self, what: str, offsets: int) -> None:
-        """Log and count what is passed over. Only where the task may go on."""
+        """Log and count skipped offsets; only where the task may continue."""
         assert not self.fail, "a task that fails passes over nothing"
         self.metrics.skipped += offsets
         getLogger("stratalog.spark").warning("%s", what)
 
     def lose(self, what: str, offsets: int, cause: Exception) -> None:
-        """Pass over offsets that the log no longer has. Raises DataLoss where the task must fail."""
+        """Skip offsets that the log no longer has. Raises DataLoss where the task must fail."""
         if self.fail:
             raise DataLoss(f"{what}; failOnDataLoss=false reads on without them") from cause
         self.skip(what, offsets)
@@ -119,7 +119,7 @@ def _read_bucket(
 def _decoded(
     decoder: Decoder, chunk: Chunk, wanted: Range, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
-    """Decode a chunk whose bytes are those that were archived, around what is no batch or missing among them."""
+    """Decode a chunk with correct checksums; skip unreadable batches and missing offsets in it."""
     while decoder.next_offset < decoder.end:
         try:
             yield from decoder.decode(
@@ -138,7 +138,7 @@ def _decoded(
 
 
 def _pass_over(decoder: Decoder, why: str, end: int, wanted: Range, losses: Losses) -> None:
-    """Go on at offset `end` of the run, or at its end."""
+    """Continue at offset `end` of the run, or at its end."""
     first, end = decoder.next_offset, min(end, decoder.end)
     if first < end:
         name = f"{wanted.topic}-{wanted.partition}"
@@ -176,7 +176,7 @@ def _read_broker(
             yield from decoder.decode(records, name, gaps=wanted.gaps, aborted=aborted)
         except Missing as missing:
             losses.lose(str(missing), missing.found - missing.first, missing)
-            # What was decoded stays; the rest of this answer is asked for again behind the gap.
+            # Decoded records stay; the task fetches the rest of this answer again, behind the gap.
             decoder.aim(missing.found, wanted.end)
             continue
         if decoder.next_offset == before:
@@ -193,7 +193,7 @@ def _read_broker(
 def _fetch(
     wanted: Range, shared: Shared, client: BlockingClient, decoder: Decoder, losses: Losses
 ) -> tuple[memoryview, list[tuple[int, int]]] | None:
-    """Return one Fetch; None where the log now begins later and `failOnDataLoss` lets the task go on there."""
+    """Return one Fetch answer; None where the log now begins later and `failOnDataLoss=false` permits skipping."""
     span = FetchSpan(
         wanted.topic,
         wanted.topic_id,
@@ -209,7 +209,7 @@ def _fetch(
             raise
         key = TopicPartition(wanted.topic, wanted.partition)
         start = client.list_offsets({key: EARLIEST})[key].offset
-        if start <= decoder.next_offset:  # behind the end: the log was cut back
+        if start <= decoder.next_offset:  # behind the end: the log was truncated
             raise DataLoss(f"{span.topic}-{span.partition}: {error}") from error
         gone = min(start, wanted.end)
         what = f"{span.topic}-{span.partition}: offsets {span.offset} to {gone - 1} are gone"

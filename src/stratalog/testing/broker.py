@@ -1,11 +1,10 @@
-"""A real broker in this process, on a thread and an event loop of its own.
+"""A real broker in this process, on its own thread and event loop.
 
-In: settings by Kafka's names. Out: an address of 127.0.0.1 that any client can use, from a first start in some tens
-of milliseconds on, and ways to make it fail. It is the product's own node; only clock, syncs and the way to die are
-the test's.
+In: settings by Kafka's names. Out: an address of 127.0.0.1 for any client, after some tens of milliseconds, and ways to
+make the broker fail. It is the product's own node; only clock, syncs and the way to die belong to the test.
 
-Why a thread and not a process: what is slow about starting a broker is importing it, and a test run pays that once.
-The price is that it shares the interpreter with the test: for measurements start `strata server`.
+A thread instead of a process: the slow part of a broker's start is the import, and a test run pays for it once. But the
+broker shares the interpreter with the test: for measurements start `strata server`.
 """
 
 import shutil
@@ -40,15 +39,15 @@ QUICK: Final = {
     "node.id": "1",
     "offsets.topic.num.partitions": "1",
 }
-"""What a test wants where it says nothing: no waiting, and no more partitions than needed."""
+"""Defaults for tests: no delays, and as few partitions as possible."""
 _TIMEOUT_S: Final = 30.0
 
 
 class TemporaryBroker:
-    """`with TemporaryBroker() as broker: … broker.address`. Thread-safe as long as one thread steers it.
+    """`with TemporaryBroker() as broker: … broker.address`. Only one thread may control it.
 
-    `settings` are Kafka's, over `QUICK`, as text, numbers or flags; `start` refuses an unknown name. `directory` keeps
-    the log directory where it is (by default a temporary one that is removed). `cluster_id` is given to an empty one.
+    `settings` are Kafka's, over `QUICK`, as text, numbers or flags; `start` refuses an unknown name. `directory` is a
+    log directory to keep (by default a temporary one, which is removed). `cluster_id` is given to an empty one.
     """
 
     def __init__(
@@ -79,17 +78,17 @@ class TemporaryBroker:
 
     @property
     def directory(self) -> Path:
-        """Its log directory."""
+        """The broker's log directory."""
         assert self._directory is not None, "the broker was never started"
         return self._directory
 
     @property
     def is_running(self) -> bool:
-        """Whether it serves."""
+        """Whether the broker serves."""
         return self._node is not None
 
     def start(self) -> Self:
-        """Start it, with whatever its directory has. Raises UserError for settings that are wrong."""
+        """Start the broker with the data in its directory. Raises UserError for wrong settings."""
         self.begin()
         self.finish()
         return self
@@ -160,19 +159,23 @@ class TemporaryBroker:
             self._end()
 
     def kill(self) -> None:
-        """End it as `kill -9` does: connections break, what is under way stays undone, the next start recovers."""
+        """End the broker as `kill -9` does: connections break, pending writes are lost, the next start recovers."""
         if self._node is not None:
             assert self._outside is not None
             self._run(self._outside.cut())
             self._end()
 
     def restart(self) -> None:
-        """Stop it unless it was killed or stopped already, and start it again with all its data, at its address."""
+        """Stop the broker, unless it was killed or stopped already, and start it again at the same address with all its
+        data.
+        """
         self.stop()
         self.start()
 
     def reset(self) -> None:
-        """As it was at first, at the same address: no topics, no groups, no failures, the clock right."""
+        """Reset the broker to its first state, at the same address: no topics, no groups, no failures, the system's
+        clock.
+        """
         self.kill()
         self._clock.ahead_ms = 0
         self._failures.clear()
@@ -180,17 +183,18 @@ class TemporaryBroker:
         self.start()
 
     def fail(self, api: str, code: ErrorCode | int | str, times: int = 1) -> None:
-        """Answer the next `times` requests of an API with an error, and do nothing of what they ask.
+        """Answer the next `times` requests of an API with an error, without executing them.
 
         `api` is Kafka's name ("Produce"), `code` a number, a Kafka name ("NOT_LEADER_OR_FOLLOWER") or an `ErrorCode`.
-        Goes on through restarts until used up; a later call for the same API replaces it, `times=0` lifts it.
+        The failure survives restarts until it is used up; a later call for the same API replaces it, and `times=0`
+        removes it.
         """
         found = self._api(api)
         self._failures[found.key] = Failure(_error_code(code), times)
         self._arm()
 
     def advance(self, ms: int) -> None:
-        """Let the broker's clock be `ms` later, and do what retention then demands before this returns."""
+        """Advance the broker's clock by `ms`, and apply retention before this returns."""
         self._clock.ahead_ms += ms
         if self._node is not None:
             self._run(self._retain(self._node))
@@ -227,7 +231,7 @@ class TemporaryBroker:
         raise UserError(f"no API {name!r}; there are: {', '.join(a.name for a in APIS.values())}")
 
     def _arm(self) -> None:
-        """Put the failures in front of the running broker's handlers."""
+        """Install the failures in front of the running broker's handlers."""
         if self._node is None:
             return
         assert self._node.broker is not None
@@ -247,7 +251,7 @@ class TemporaryBroker:
 
 
 def _text(name: str, value: object) -> str:
-    """Return a setting's value as a properties file has it."""
+    """Return a setting's value as text for a properties file."""
     match value:
         case bool():
             return str(value).lower()

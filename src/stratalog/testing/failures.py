@@ -1,7 +1,7 @@
-"""Answers that say no: what a broker sends when it refuses a request of any API.
+"""Error answers to requests of any API.
 
-In: a decoded request and an error code. Out: an answer of that version in which everything that can carry an error
-carries this one. It never does what was asked.
+In: a decoded request and an error code. Out: an answer of that version with this code in every error field. It never
+executes the request.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ _INDEXES: Final = ("partition_index", "index", "partition")
 
 @dataclass(slots=True)
 class Failure:
-    """What one API is to answer the next `times` requests."""
+    """The error for the next `times` requests of one API."""
 
     code: ErrorCode
     times: int
 
 
 def failing(api: Api, failure: Failure) -> Handler:
-    """Return the handler of `api` behind a failure: it refuses as often as the failure says, then works again."""
+    """Return a handler of `api` that refuses as many requests as the failure has left, then works normally."""
     handler = api.handler
 
     def handle(call: Call[Any, Any]) -> Any:
@@ -74,7 +74,7 @@ def _refused(cls: type[Struct], requested: Any, code: ErrorCode) -> Any:
 
 
 def _item(field: FieldInfo) -> type[Struct] | None:
-    """Return the class that an array holds, or None."""
+    """Return the class of an array's items, or None."""
     for one in (field.type, *get_args(field.type)):
         for inner in get_args(one):
             if isinstance(inner, type) and issubclass(inner, Struct):
@@ -91,7 +91,7 @@ def _has_error_codes(cls: type[Struct]) -> bool:
 
 
 def _items(requested: Any) -> list[Any]:
-    """Return what a request, or a part of it, asks of: topics, partitions, groups. The first list that has any."""
+    """Return the topics, partitions or groups of a request, or of a part of one: the first list with items."""
     for name in _attributes(requested):
         value = getattr(requested, name)
         if isinstance(value, list | tuple) and value:
@@ -104,7 +104,7 @@ def _attributes(requested: Any) -> tuple[str, ...]:
 
 
 def _named(name: str, requested: Any) -> Any:
-    """Return a field that says of what the answer speaks, as the request has it; None where it has none."""
+    """Return the request's value for a naming field of the answer; None where the request has none."""
     family = _INDEXES if name in _INDEXES else (name,) if name in _NAMES else ()
     if not _attributes(requested):  # a request that lists bare names or indexes
         plain = _INDEXES if isinstance(requested, int) else _NAMES[:4]

@@ -1,7 +1,8 @@
-"""The outside of a broker under test: the real one, with a clock to move and a switch to cut.
+"""The ports of a broker under test: the system's, with a clock that can be advanced and a switch that cuts the broker
+off.
 
-In: the system's disks, network and clock. Out: `ports.Outside` whose clock can be advanced and which can be cut off
-at once, as by `kill -9`. It simulates nothing else.
+In: the system's disks, network and clock. Out: `ports.Outside` whose clock can be advanced, and which can be cut off at
+once, as by `kill -9`. It simulates nothing else.
 
 It leaves out syncs: written data survives the death of the process, and no test cuts the power. So a broker starts in
 a few milliseconds where a drive would take tens.
@@ -19,7 +20,7 @@ from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, Security, SocketBuf
 
 
 class Switch:
-    """Whether the broker is cut off: nothing that it still does reaches anything."""
+    """Whether the broker is cut off: none of its later calls has an effect."""
 
     def __init__(self) -> None:
         self.cut = False
@@ -31,7 +32,7 @@ class Switch:
 
 
 class AdvancedClock:
-    """The system's time plus as much as a test has asked for."""
+    """The system's time plus the time that a test has added."""
 
     elapsed_ns = SystemClock.elapsed_ns
 
@@ -47,7 +48,7 @@ class AdvancedClock:
 
 
 class CutDisk(LocalDisk):
-    """A local disk that takes nothing more once its broker is cut off, and never waits for the drive."""
+    """A local disk that refuses all calls once its broker is cut off, and never waits for the drive."""
 
     def __init__(self, root: str, switch: Switch) -> None:
         super().__init__(root)
@@ -93,10 +94,10 @@ class CutDisk(LocalDisk):
             self.write_file(path, data)
 
     def sync(self, path: str) -> None:
-        """Nothing: see the module."""
+        """Do nothing: see the module."""
 
     def sync_directory(self, path: str) -> None:
-        """Nothing: see the module."""
+        """Do nothing: see the module."""
 
 
 class CutNetwork(TcpNetwork):
@@ -131,7 +132,7 @@ class CutNetwork(TcpNetwork):
         return listener
 
     async def cut(self) -> None:
-        """Close every listener, and every connection without a word."""
+        """Close every listener, and abort every connection."""
         for listener in self._listeners:
             await listener.close()
         for transport in self._transports:
@@ -157,7 +158,7 @@ class CutWorkers(SystemWorkers):
 
 
 class CutOutside:
-    """One broker's outside, from start to end."""
+    """The ports of one broker, from start to end."""
 
     def __init__(self, clock: AdvancedClock) -> None:
         self._switch = Switch()

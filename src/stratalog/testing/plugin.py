@@ -17,7 +17,7 @@ Settings = Mapping[str, str | float]
 
 @pytest.fixture
 def broker_settings() -> Settings:
-    """A broker's settings by Kafka's names; define a fixture of this name to have others."""
+    """Return a broker's settings by Kafka's names; define a fixture of this name to change them."""
     return {}
 
 
@@ -25,13 +25,13 @@ def broker_settings() -> Settings:
 def broker(
     broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[TemporaryBroker]":
-    """A broker of this test's own, empty, at `broker.address`."""
+    """Start an empty broker for this test alone, at `broker.address`."""
     yield from _started(broker_settings, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def session_broker_settings() -> Settings:
-    """The settings of `session_broker`, by Kafka's names; define a fixture of this name to have others."""
+    """Return the settings of `session_broker`, by Kafka's names; define a fixture of this name to change them."""
     return {}
 
 
@@ -39,7 +39,7 @@ def session_broker_settings() -> Settings:
 def session_broker(
     session_broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[TemporaryBroker]":
-    """One broker for all tests of a run that ask for it; with pytest-xdist, one per worker."""
+    """Start one broker for all tests of a run that use it; with pytest-xdist, one per worker."""
     yield from _started(session_broker_settings, tmp_path_factory)
 
 

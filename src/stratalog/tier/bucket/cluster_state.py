@@ -4,8 +4,9 @@ In: values; a store. Out: numbered versions of one sealed JSON object, and the n
 version is due, and never touches a manifest.
 
 Each incarnation's versions have a folder of their own, so that a fenced cluster's last versions do not mix with its
-successor's. A version is put if absent under the next number. A number that is taken (a put whose answer was lost) is
-skipped. The highest number counts. The newest few are kept, so that a damaged one has its predecessor.
+successor's. A version is put if absent under the next number. The writer skips a number that exists already (after a
+put whose answer was lost). The highest number counts. The newest few are kept, so that a damaged one has its
+predecessor.
 """
 
 from typing import Final
@@ -33,7 +34,7 @@ _ATTEMPTS_MAX: Final = 8
 
 
 class StatePartition(Struct, frozen=True, array_like=True):
-    """A partition as its leader had it; -1 where that was not known."""
+    """A partition's log start and end on its leader; -1 where unknown."""
 
     leader_epoch: int
     log_start_offset: int
@@ -65,8 +66,8 @@ class StateOffset(Struct, frozen=True, array_like=True):
 class ClusterState(Struct, frozen=True, kw_only=True):
     """One version of it, as of `written_ms`.
 
-    `brokers` are settings altered at work, by node id, "" for every broker's. `groups` are committed offsets by group;
-    a group without any is not there, nor are members: they join again.
+    `brokers` are dynamic settings by node id, "" for every broker's. `groups` are committed offsets by group, without
+    members, who join again after a restore.
     """
 
     format: int = 1
@@ -88,9 +89,9 @@ def state_version(store: ObjectStore, cluster_id: str, incarnation: int) -> int:
 
 
 def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterState:
-    """Put a version above `after`, the newest that is known; what was put. Versions long behind it go.
+    """Put a version above `after`, the newest known one; return it. Old versions are removed.
 
-    Raises Unavailable: whether it was put is not known then, and does not matter for the next.
+    After Unavailable the put may have succeeded, which does not matter for the next version.
     """
     for version in range(after + 1, after + 1 + _ATTEMPTS_MAX):
         numbered = replace(state, version=version)
@@ -100,7 +101,7 @@ def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterSta
             )
         except AlreadyExists:
             continue
-        # A few more than one, should an earlier removal have failed.
+        # A few more than one, because an earlier removal may have failed.
         gone = range(max(1, version - 2 * KEPT_STATES), max(1, version - KEPT_STATES + 1))
         if gone:
             store.delete([state_path(state.cluster_id, state.incarnation, one) for one in gone])
@@ -111,7 +112,7 @@ def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterSta
 def newest_state(
     store: ObjectStore, cluster_id: str, incarnation: int
 ) -> tuple[ClusterState | None, list[str]]:
-    """Return the newest version that is sound, of this incarnation or the last before it that has one; what is damaged.
+    """Return the newest sound version, of this incarnation or the last earlier one that has any, and the damaged ones.
 
     Raises Unavailable.
     """

@@ -12,9 +12,9 @@ The rules, which `tests/properties/test_tier_commit.py` checks under every inter
   a version of its epoch.
 - Old versions are pruned in groups of `fan_out`. Before any version of a group is removed, its *boundary object* is
   put, and stays (it is put if absent and never changes). After its put, a writer looks for the boundary object of its
-  version's group. A leader that slept through the pruning would re-create a removed version, and learns of it here.
-  Only a write that passes this check is confirmed, and only after a confirmed write may anything be deleted, here or
-  on a disk.
+  version's group. A leader that was paused during the pruning would re-create a removed version, and learns of that
+  here. Only a write that passes this check is confirmed, and only after a confirmed write may anything be deleted, here
+  or on a disk.
 - Boundary objects of `fan_out` groups are replaced by one of the next level (put first, removed afterwards; looked
   for in the other order), so that only a few remain, however many versions there were.
 
@@ -59,13 +59,15 @@ T = TypeVar("T")
 
 FAN_OUT: Final = 64
 KEPT_VERSIONS: Final = 16
-"""Versions behind the newest that pruning leaves for readers on their way."""
+"""Versions behind the newest that pruning keeps for current readers."""
 ATTEMPTS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PutAbsent:
-    """Result: True where the object is ours, False where one was there. Unavailable: either may be true."""
+    """Put an object if absent. Result: True where this writer created it, False where it existed. After Unavailable,
+    either may be true.
+    """
 
     path: str
     data: bytes
@@ -73,28 +75,28 @@ class PutAbsent:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Result: the object's bytes, None where there is none."""
+    """Read an object. Result: its bytes, None for a missing object."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Result: whether the object is there."""
+    """Look for an object. Result: whether it exists."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Result: the paths below a prefix, perhaps not the newest."""
+    """List a prefix. Result: its paths; the newest may be missing."""
 
     prefix: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove objects, where they are there. Result: None."""
+    """Remove objects that exist. Result: None."""
 
     paths: Sequence[str]
 
@@ -158,8 +160,8 @@ def load_latest(
 ) -> Program[Manifest | None]:
     """Return the newest version of a partition's manifest; None where there is none.
 
-    With a `hint` (a version known before) nothing is listed unless it is long out of date. Without, a stale list can
-    give an older version, or None, but never one that does not count. Raises Unavailable, Corrupt.
+    With a `hint` (an earlier known version) no list is needed, unless the hint is very old. Without one, a stale list
+    can give an older version, or None, but never an invalid one. Raises Unavailable, Corrupt.
     """
     newest = hint
     for _ in range(ATTEMPTS_MAX):
@@ -169,7 +171,7 @@ def load_latest(
                 return None
         while (data := (yield Get(manifest_path(prefix, newest.version + 1)))) is not None:
             newest = decode_version(data, manifest_path(prefix, newest.version + 1))
-        # Its successor may be missing because both are behind the boundary.
+        # Its successor may be missing because pruning removed both.
         if not (yield from is_pruned(prefix, newest.version, fan_out=fan_out)):
             return newest
         newest = None
@@ -179,7 +181,7 @@ def load_latest(
 def decode_version(data: bytes, path: str) -> Manifest:
     """Return the manifest stored at `path`.
 
-    Raises Corrupt naming it for altered bytes, and where it belongs elsewhere.
+    Raises Corrupt naming the path for altered bytes, and for a manifest of another path.
     """
     manifest = decode(data, path)
     if manifest_path(manifest.prefix, manifest.version) != path:
@@ -209,10 +211,10 @@ def commit(
     *,
     fan_out: int = FAN_OUT,
 ) -> Program[Manifest | None]:
-    """Make `change` on top of the newest version, which may be `base` or a later one; the version that has it.
+    """Commit `change` on top of the newest version, which may be `base` or a later one; return the resulting version.
 
-    `change` is given the newest version and returns what shall follow, or None for nothing to do (then the newest is
-    the result); it is called again on a lost race, so it must do nothing where it finds its work done. Number, writer
+    `change` receives the newest version and returns the next one, or None where nothing is to change (then the newest
+    is the result). After a lost race it is called again, so it must return None where its work is done. Number, writer
     and write id are filled in here. Raises Fenced; Unavailable where the outcome is unknown or the store does not
     answer (then the same change may simply be committed again); Corrupt.
     """
@@ -234,7 +236,7 @@ def commit(
         if winner is new:
             if not (yield from is_pruned(prefix, new.version, fan_out=fan_out)):
                 return new
-            winner = None  # the version was used and pruned long ago: our base is out of date
+            winner = None  # the version was used and pruned long ago: the base is out of date
         tip = yield from load_latest(prefix, winner, fan_out=fan_out)
     raise Unavailable(f"{prefix}: no version could be committed in {ATTEMPTS_MAX} attempts")
 
@@ -248,7 +250,7 @@ def _refuse_if_fenced(tip: Manifest, writer: Writer) -> None:
 
 
 def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
-    """Put a version; the one that has its number: `new` itself, or another writer's."""
+    """Put a version; return the one under its number: `new` itself, or another writer's."""
     path = manifest_path(prefix, new.version)
     data = encode(new)
     for _ in range(ATTEMPTS_MAX):
@@ -256,7 +258,7 @@ def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
             if (yield PutAbsent(path, data)):
                 return new
         except Unavailable:
-            pass  # it may have happened: reading back tells
+            pass  # the put may have succeeded: read it back
         found = yield Get(path)
         if found == data:
             return new
@@ -266,7 +268,7 @@ def _put_version(prefix: str, new: Manifest) -> Program[Manifest]:
 
 
 def is_pruned(prefix: str, version: int, *, fan_out: int = FAN_OUT) -> Program[bool]:
-    """Return whether a version lies behind the boundary."""
+    """Return whether a version is below the pruning boundary."""
     for level in (0, 1):
         if (yield Exists(boundary_path(prefix, level, version // fan_out ** (level + 1)))):
             return True
@@ -276,10 +278,10 @@ def is_pruned(prefix: str, version: int, *, fan_out: int = FAN_OUT) -> Program[b
 def prune(
     prefix: str, tip: Manifest, *, kept: int = KEPT_VERSIONS, fan_out: int = FAN_OUT
 ) -> Program[int]:
-    """Remove versions long behind a confirmed `tip`; the `boundary` for the next version to record.
+    """Remove versions long behind a confirmed `tip`; return the `boundary` for the next version.
 
-    Groups go in order, and a group's boundary object is there before the next group's: `load_latest` relies on it.
-    A crash on the way is made good by the next call, which repeats what was not recorded. Raises Unavailable.
+    Groups are pruned in order, and a group's boundary object exists before the next group's: `load_latest` relies on
+    that. After a crash the next call repeats every step that was not recorded. Raises Unavailable.
     """
     target = max(tip.boundary, (tip.version - kept) // fan_out)
     for group in range(tip.boundary, target):

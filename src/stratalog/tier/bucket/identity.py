@@ -70,9 +70,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class TierTopic(Struct, frozen=True, kw_only=True):
-    """A topic as the registry has it. `topic_id` is in 22 characters; `configs` are the topic's own, by Kafka's
-    names.
-    """
+    """A topic in the registry. `topic_id` is in 22 characters; `configs` are the topic's own, by Kafka's names."""
 
     format: int = FORMAT
     cluster_id: str
@@ -125,9 +123,9 @@ def read_claim(store: ObjectStore) -> Claim | None:
 
 
 def claim_bucket(store: ObjectStore, cluster_id: str, now_ms: int) -> None:
-    """Make the bucket this cluster's, or find that it is. To be called before anything else is put.
+    """Claim the bucket for this cluster, or confirm the claim. Call this before any other put.
 
-    Raises UserError where it is another cluster's (nothing is changed then), Unavailable, Corrupt.
+    Raises UserError where another cluster owns the bucket (without a change), Unavailable, Corrupt.
     """
     mine = Claim(cluster_id=cluster_id, created_ms=now_ms)
     owner = _put_or_read(store, CLAIM, mine)
@@ -140,7 +138,7 @@ def claim_bucket(store: ObjectStore, cluster_id: str, now_ms: int) -> None:
 
 
 def _put_or_read(store: ObjectStore, path: str, document: T) -> T:
-    """Put a document if absent; the one that is there."""
+    """Put a document if absent; return the existing one."""
     assert isinstance(document, Struct), "only documents are put"
     try:
         store.put_if_absent(path, encode(document))
@@ -206,7 +204,7 @@ def list_topics(
 ) -> list[TierTopic]:
     """Return the topics in the bucket that are not deleted, by name. Empty for a bucket without an owner.
 
-    Raises Corrupt naming the object, or has it in `damaged` (path: why) where that is given; Unavailable.
+    Raises Corrupt naming the object, or adds it to `damaged` (path: reason) if given; Unavailable.
     """
     if cluster_id is None:
         claim = read_claim(store)
@@ -221,7 +219,7 @@ def list_topics(
         try:
             topics.append(decode(store.get(info.path), TierTopic, info.path))
         except FileNotFoundError:
-            continue  # deleted and removed since the list
+            continue  # the topic was removed since the list
         except Corrupt as corrupt:
             if damaged is None:
                 raise
@@ -232,13 +230,13 @@ def list_topics(
 def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: int) -> None:
     """Mark a topic deleted: readers that open the bucket no longer see it. May be repeated.
 
-    Its objects stay, for readers under way, until `remove_deleted_topics`. Raises Unavailable, Corrupt.
+    Its objects stay for current readers, until `remove_deleted_topics`. Raises Unavailable, Corrupt.
     """
     path = topic_path(cluster_id, topic_id)
     try:
         topic = decode(store.get(path), TierTopic, path)
     except FileNotFoundError:
-        return  # never registered, so nothing of it was archived; or gone already
+        return  # the topic was never registered, so the bucket has none of its objects; or it was removed already
     mark = DeletedTopic(
         cluster_id=cluster_id,
         name=topic.name,
@@ -251,7 +249,7 @@ def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: in
 
 
 def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
-    """Return the topics that are marked deleted and whose objects are not all gone. Raises Unavailable, Corrupt."""
+    """Return the topics that are marked deleted and still have objects. Raises Unavailable, Corrupt."""
     marks = []
     for info in store.list(deleted_prefix(cluster_id)):
         with suppress(FileNotFoundError):
@@ -266,7 +264,9 @@ def list_deleted(store: ObjectStore, cluster_id: str) -> list[DeletedTopic]:
 
 
 def _mark_by_name(store: ObjectStore, cluster_id: str, topic_id: str) -> DeletedTopic:
-    """What a damaged mark said, as the registry has it; the topic leaves that last, so else nothing of it is left."""
+    """Return the content of a damaged mark, from the registry. The registry entry is removed last, so without one the
+    topic has no objects left.
+    """
     registered = _registered(store, topic_path(cluster_id, topic_id_parse(topic_id)))
     return DeletedTopic(
         cluster_id=cluster_id,
@@ -283,12 +283,12 @@ def remove_deleted_topics(
     due: Container[str],
     living: Container[UUID] = frozenset(),
 ) -> list[DeletedTopic]:
-    """Remove all objects of those topics (ids) of `due` that are marked deleted; the topics that are gone now.
+    """Remove all objects of the topics (ids) of `due` that are marked deleted; return the removed topics.
 
-    The controller calls it regularly; it costs one list where nothing is marked. Of a `living` topic only the mark
-    goes: the node before a takeover put that mark too late.
+    The controller calls this regularly; without marks it costs one list. Of a `living` topic only the mark is removed:
+    the node before a takeover put that mark too late.
 
-    The mark goes last, so that whatever interrupts this, the next call goes on. Raises Unavailable, Corrupt.
+    The mark is removed last, so that the next call continues after any interruption. Raises Unavailable, Corrupt.
     """
     removed = []
     for mark in list_deleted(store, cluster_id):

@@ -53,7 +53,7 @@ def newest_incarnation(store: ObjectStore, cluster_id: str, newest: int = 0) -> 
 
 
 def check_incarnation(store: ObjectStore, cluster_id: str, mine: int) -> None:
-    """Raise Fenced where a later life than `mine` has begun, Unavailable, Corrupt."""
+    """Raise Fenced where a later life than `mine` has begun. Raises Unavailable, Corrupt."""
     path = incarnation_path(cluster_id, mine + 1)
     try:
         later = decode(store.get(path), Incarnation, path)
@@ -71,7 +71,7 @@ def claim_incarnation(
 ) -> Incarnation:
     """Begin the cluster's next life. Raises UserError where another takeover just did; Unavailable, Corrupt.
 
-    After Unavailable the number may be claimed all the same: claim again, which takes the next one.
+    After Unavailable the claim may have succeeded: claim again, which takes the next number.
     """
     number = newest_incarnation(store, cluster_id) + 1
     path = incarnation_path(cluster_id, number)
@@ -86,7 +86,7 @@ def claim_incarnation(
         try:
             store.put_if_absent(path, encode(mine))
         except AlreadyExists:
-            # Perhaps our own, of which the answer was lost.
+            # Perhaps this takeover's own object, whose answer was lost.
             found = decode(store.get(path), Incarnation, path)
             if found.write_id == write_id:
                 return mine
@@ -103,11 +103,11 @@ def claim_incarnation(
 def mark_strays(
     store: ObjectStore, cluster_id: str, existing_topics: Callable[[], Container[UUID]], now_ms: int
 ) -> list[TierTopic]:
-    """Mark those topics deleted that a fenced node registered too late to be taken over. Return them.
+    """Mark topics deleted that a fenced node registered too late for the takeover. Return them.
 
-    Only a node that took the cluster over may call it: it knew all that were registered by then. `existing_topics`
-    returns its topics, and is called after the registry was read. A topic that holds anything is left alone. Raises
-    Unavailable, Corrupt.
+    Only the node that took the cluster over may call this, because it knew all topics at that time. `existing_topics`
+    returns its topics, and is called after reading the registry. A topic with objects stays. Raises Unavailable,
+    Corrupt.
     """
     registered = list_topics(store, cluster_id)
     living = existing_topics()

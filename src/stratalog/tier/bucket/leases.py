@@ -9,7 +9,7 @@ duration (LEASE_MS, or the lease's own value) by the remover's steady clock. So 
 after it was first seen unchanged, and is removed. A list that is out of date by less than `remote.delete.grace.ms`
 does no harm, because objects are given up only after the lease that protects them was put.
 
-A reader without the right to write keeps no lease, and has the grace period alone.
+A reader without the right to write has no lease, and relies on the grace period alone.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 LEASE_MS: Final = 60 * 60 * 1000
-"""A lease that is not renewed for so long has ended, unless it says another time. Renewed after a third of it."""
+"""Duration of a lease without renewal, unless the lease has its own. Readers renew it after a third of that time."""
 LEASE_MS_MAX: Final = 24 * 60 * 60 * 1000
 """The longest duration of a lease that is not renewed, whatever its object says."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """What one query reads: by topic id and partition (as text) the version of the manifest that it pinned."""
+    """The lease of one query: the pinned manifest version by topic id and partition (as text)."""
 
     format: int = 1
     cluster_id: str
@@ -51,17 +51,17 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def lives_ms(self) -> int:
-        """How long it is live after it was put."""
+        """How long the lease is live after its put."""
         return LEASE_MS if self.lasts_ms is UNSET else min(self.lasts_ms, LEASE_MS_MAX)
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The lease's path."""
         return lease_path(self.cluster_id, self.id)
 
 
 def put_lease(store: ObjectStore, lease: Lease) -> None:
-    """Put it, or renew it. Raises what the store does where it may not be written."""
+    """Put or renew the lease. Raises the store's error where this process may not write."""
     store.put(lease.path, [encode(lease)])
 
 
@@ -104,11 +104,11 @@ class Leases:
         return min(versions, default=None)
 
     def holds_topic(self, topic_id: str, steady_ms: int) -> bool:
-        """Return whether a live lease pins anything of a topic."""
+        """Return whether a live lease pins an object of a topic."""
         return any(lease is None or topic_id in lease.versions for lease in self._live(steady_ms))
 
     def _live(self, steady_ms: int) -> list[Lease | None]:
-        """The live ones; None for one that cannot be read, which may pin anything. The others are removed."""
+        """Return the live leases, with None for an unreadable one, which may pin any object; remove the others."""
         seen = {}
         ended = []
         for info in self._store.list(leases_prefix(self._cluster_id)):

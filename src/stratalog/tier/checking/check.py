@@ -5,8 +5,8 @@ a prefix of its own, and removes its objects in any case. Passing proves nothing
 that fails loses or duplicates history sooner or later, and must not be used.
 
 The requirements (`tier/bucket/commit.py`, `docs/stores.md`): of writers that put one absent object exactly one
-succeeds, and all others get an error that says so; a put object is read, sized, ranged and listed at once; ranges are
-exact; a deleted object is gone.
+succeeds, and all others get the error for an existing object; a put object is read, sized, ranged and listed at once;
+ranges are exact; a deleted object is gone.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _DELETE_BATCH: Final = 1000
 
 
 class Finding(NamedTuple):
-    """One property: whether the store has it, and what was seen."""
+    """One property: whether the store has it, and the observation."""
 
     check: str
     passed: bool
@@ -42,12 +42,12 @@ class Finding(NamedTuple):
 
 
 class _WrongError(Exception):
-    """The store does not do what it must; the text says what it did."""
+    """The store violates a requirement; the text describes its behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What every check is given. `prefix` ends in a slash."""
+    """The inputs of every check. `prefix` ends in a slash."""
 
     store: ObjectStore
     clock: Clock
@@ -67,10 +67,10 @@ async def check_store(
     large_bytes: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Finding]:
-    """Every property in turn; `progress` receives how many of how many are done.
+    """Check every property in turn, and return the findings; `progress` receives the number done and the total.
 
     `stores` are openings of one place, one for each racer, at least two; `worker` has as many threads. Raises
-    Unavailable where nothing can be put at all: a wrong key or address is no property of a store.
+    Unavailable where no put succeeds at all: a wrong key or address is no property of a store.
     """
     assert len(stores) > 1, "a race of one"
     trial = _Trial(stores[0], clock, f"{_PREFIX}/{entropy.uuid().hex}/", large_bytes)
@@ -133,7 +133,7 @@ def _judge(trial: _Trial, path: str, reports: Sequence[bool | None]) -> None:
     if not winners and None not in reports:
         raise _WrongError(f"none of {len(reports)} writers created an object that was not there")
     found = trial.store.get(path)
-    # A writer without an answer may have won: the object says so.
+    # A writer without an answer may have won, which the object shows.
     possible = winners or [racer for racer, won in enumerate(reports) if won is None]
     if found not in {b"writer %d" % racer for racer in possible}:
         raise _WrongError(f"the object of writer {possible[0]} holds {found[:20]!r}")

@@ -3,10 +3,9 @@
 In: a store. Out: problems, each naming an object. It reads every byte and changes nothing; `sweep` removes orphans,
 and nothing else.
 
-Orphans come from crashes: an object that was uploaded and never committed, a manifest version put again after its
-pruning, a topic whose deletion stopped before its mark. A broker may be about to commit a young object, so an orphan
-must be older than `grace_ms`. While a broker runs, a grace below ORPHAN_GRACE_MS may remove an object that it is
-about to name.
+Orphans come from crashes: an uploaded object that was never committed, a manifest version put again after its pruning,
+a topic whose deletion stopped before its mark. A broker may be about to commit a young object, so an orphan must be
+older than `grace_ms`. While a broker runs, a grace below ORPHAN_GRACE_MS may remove an object that it is about to name.
 """
 
 from collections.abc import Callable
@@ -59,7 +58,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """How much was checked: all objects of the cluster, and what the newest manifests name of them."""
+    """Counts of checked objects: all objects of the cluster, and those that the newest manifests name."""
 
     objects: int = 0
     bytes: int = 0
@@ -70,7 +69,7 @@ class Checked:
 
 @dataclass(slots=True)
 class _Survey:
-    """One pass over the bucket: what was found so far."""
+    """One pass over the bucket, with its findings so far."""
 
     store: ObjectStore
     now_ms: int
@@ -101,11 +100,10 @@ def verify(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     checked: Checked | None = None,
 ) -> list[Problem]:
-    """Read the whole bucket; return what is wrong with it, damage first, and add what was read to `checked`.
+    """Read the whole bucket; return its problems, damage first, and add the objects read to `checked`.
 
-    Every object that the newest manifests name must be there with exactly the bytes that were archived, all other
-    objects must be sound, and all must belong to something. `progress` receives the bytes done and in total. Raises
-    Unavailable.
+    Every object that the newest manifests name must exist with exactly the archived bytes. All other objects must be
+    sound, and none may be an orphan. `progress` receives the bytes done and in total. Raises Unavailable.
     """
     survey = _Survey(store, now_ms, grace_ms, progress, data=True, checked=checked or Checked())
     _walk(survey)
@@ -121,8 +119,8 @@ def find_orphans(
 ) -> list[Problem]:
     """Return the orphans, without reading segments.
 
-    None are reported for a bucket in which anything else is wrong with the manifests or the registry: an object may
-    seem to be an orphan because what names it is damaged.
+    It reports none if a manifest or the registry is damaged: an object may seem to be an orphan because the object that
+    names it is damaged.
 
     Raises Corrupt (naming the damaged object), Unavailable.
     """
@@ -141,7 +139,7 @@ def sweep(
     grace_ms: int = ORPHAN_GRACE_MS,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[Problem]:
-    """Remove orphans, and say which. Raises as `find_orphans`, and has then removed nothing."""
+    """Remove orphans, and return them. Raises as `find_orphans`, before any removal."""
     orphans = find_orphans(store, now_ms=now_ms, grace_ms=grace_ms, progress=progress)
     paths = [orphan.path for orphan in orphans]
     for start in range(0, len(paths), _DELETE_BATCH):
@@ -160,8 +158,8 @@ def _walk(survey: _Survey) -> None:
         survey.report(CLAIM, "missing: the bucket has no owner")
         return
     cluster = claim.cluster_id
-    # The list comes before the manifests: what they name and it lacks is asked for again, and what it has and they do
-    # not name is younger than any grace, or an orphan.
+    # The list comes before the manifests. An object that they name and the list lacks is looked up again. An object in
+    # the list that they do not name is either younger than any grace time, or an orphan.
     objects = {info.path: info for info in store.list(f"{cluster}/")}
     survey.checked.objects += len(objects)
     survey.checked.bytes += sum(info.size for info in objects.values())
@@ -178,7 +176,7 @@ def _walk(survey: _Survey) -> None:
             survey.orphan(info, "no place of an object")
             survey.advance(info.size)
         elif parts[2] in deleted:
-            survey.advance(info.size)  # on its way out
+            survey.advance(info.size)  # being removed
         else:
             folders.setdefault(folder, []).append(info)
     for folder, infos in sorted(folders.items()):
@@ -188,7 +186,9 @@ def _walk(survey: _Survey) -> None:
 
 
 def _unregistered(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
-    """A topic is registered before anything is archived, and its registration goes last: this one was lost."""
+    """Report a lost registration: a topic is registered before its first object, and its registration is removed
+    last.
+    """
     if any(info.path.startswith(manifest_prefix(folder)) for info in infos):
         topic = folder.split("/")[2]
         survey.report(folder, f"the registry does not know topic {topic}")
@@ -233,7 +233,7 @@ def _registry(
         try:
             document = decode_document(survey.store.get(path), kind, path)
         except FileNotFoundError:
-            continue  # removed since the list
+            continue  # the topic was removed since the list
         except Corrupt as corrupt:
             survey.report(path, str(corrupt))
         else:
@@ -250,7 +250,7 @@ def _registry(
 def _report_abandoned(
     survey: _Survey, kind: type[object], info: ObjectInfo, document: object
 ) -> None:
-    """A broker removes such leases only when it has something to remove that they might hold."""
+    """Report abandoned leases: a broker removes them only when they might hold objects that it wants to remove."""
     lives_ms = document.lives_ms if isinstance(document, Lease) else LEASE_MS
     if kind is Lease and info.modified_ms + lives_ms + survey.grace_ms <= survey.now_ms:
         survey.orphan(info, "a read lease that was abandoned")
@@ -280,14 +280,14 @@ def _partition(survey: _Survey, folder: str, infos: list[ObjectInfo]) -> None:
     if opened is None:
         for info in (*segments.values(), *archives.values()):
             survey.advance(info.size)
-        return  # without all of its manifest nothing can be called an orphan
+        return  # without the complete manifest no object counts as an orphan
     tip, entries = opened
     _check_archives(survey, tip, archives)
     _check_segments(survey, tip, entries, segments)
 
 
 def _opened(survey: _Survey, tip: Manifest) -> tuple[Manifest, list[Entry]] | None:
-    """Return the manifest, or a newer one, and all that it and its archive manifests name; None where one is
+    """Return the manifest, or a newer one, and all objects that it and its archive manifests name; None where one is
     damaged.
     """
     while True:
@@ -321,7 +321,7 @@ def _check_boundary(survey: _Survey, info: ObjectInfo) -> None:
 
 
 def _check_version(survey: _Survey, folder: str, info: ObjectInfo) -> bool:
-    """Return whether a manifest version is sound; one behind the boundary is an orphan."""
+    """Return whether a manifest version is sound; a version below the boundary is an orphan."""
     survey.advance(info.size)
     try:
         manifest = decode_version(survey.store.get(info.path), info.path)
@@ -361,7 +361,7 @@ def _check_segments(
 
 
 def _check_segment(survey: _Survey, segment: RemoteSegment) -> None:
-    """Raise Corrupt where an object is not exactly what was archived."""
+    """Raise Corrupt where an object differs from the archived bytes."""
     entry = segment.entry
     try:
         size = survey.store.size(segment.path)

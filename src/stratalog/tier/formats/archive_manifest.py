@@ -1,4 +1,4 @@
-"""Archive manifests: the oldest entries of a long manifest, as columns, in an immutable object of their own.
+"""Archive manifests: the oldest entries of a long manifest, as columns, in a separate immutable object.
 
 In: live entries in the order of offsets. Out: the same as columns, their bytes, and back. It never reads or writes
 the bucket. Only a manifest says which archives count, and which of their entries (`tier/formats/manifest.py`).
@@ -88,7 +88,7 @@ class Archive:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes to hold."""
+        """About the memory of this object."""
         return len(self) * (8 * (len(_COLUMNS) + 1) + 16) + 16 * len(self.epochs[0])
 
     def entry(self, at: int) -> Entry:
@@ -128,7 +128,7 @@ class Archive:
         return self.span(named.base_offset, named.last_offset)
 
     def younger(self, first: int, stop: int, since_ms: int) -> Iterator[int]:
-        """Of these positions those whose segments have a record of `since_ms` or later."""
+        """Return those of these positions whose segments have a record of `since_ms` or later."""
         newest = self.columns[_COLUMNS.index("max_timestamp")]
         return (at for at in range(first, stop) if newest[at] >= since_ms)
 
@@ -142,7 +142,7 @@ class Archive:
         return Archive(ids, columns, starts, (epochs[begin:end], offsets[begin:end]))
 
     def extended(self, other: "Archive") -> "Archive":
-        """These entries, then those of `other`, which follow them."""
+        """Return these entries, followed by those of `other`."""
         pairs = len(self.epochs[0])
         starts = array("q", [pairs + at for at in other.epoch_starts[1:]])
         return Archive(
@@ -153,9 +153,7 @@ class Archive:
         )
 
     def named(self, first: int, stop: int, like: ArchivedManifest) -> ArchivedManifest:
-        """Return what a manifest says of the entries of these positions (at least one), in the object that `like`
-        names.
-        """
+        """Return a manifest's entry for the entries at these positions (at least one), in the object of `like`."""
         bases, lasts, _, sizes, data_sizes, records, oldest, newest, exact, *_ = [
             column[first:stop] for column in self.columns
         ]
@@ -238,7 +236,7 @@ def _column(planes: bytes) -> "array[int]":
 
 
 def _words(values: Iterable[int]) -> "array[int]":
-    """Return the values in 64 bits; those that do not fit go round."""
+    """Return the values in 64 bits; larger ones wrap around."""
     listed = list(values)
     try:
         return array("q", listed)

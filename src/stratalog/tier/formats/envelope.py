@@ -1,6 +1,6 @@
-r"""JSON documents that notice a changed byte.
+r"""JSON documents with a checksum.
 
-In: JSON bytes. Out: the same with a checksum line, and back. It knows nothing of what the documents say.
+In: JSON bytes. Out: the same with a checksum line, and back. It does not read the documents' contents.
 
 Layout: the JSON on one line, `\n`, the CRC32C of the JSON as eight lower-case hex digits, `\n`.
 """
@@ -22,12 +22,12 @@ def seal(document: bytes) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Return whether every byte is as sealed."""
+    """Return whether the checksum matches."""
     return seal(data[:-TRAILER_SIZE]) == data
 
 
 def unseal(data: bytes, path: str) -> bytes:
-    """Return the JSON document in stored bytes. Raises Corrupt naming `path` where any byte is not as sealed."""
+    """Return the JSON document in stored bytes. Raises Corrupt naming `path` where the checksum does not match."""
     if not is_sealed(data):
         raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
     return data[:-TRAILER_SIZE]

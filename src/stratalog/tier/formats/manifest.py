@@ -40,8 +40,8 @@ FORMAT_WITH_ARCHIVES: Final = 2
 
 
 class SegmentState(StrEnum):
-    """KIP-405's `RemoteLogSegmentState`. A segment that is not listed is one of the two others: not finished, or
-    gone.
+    """KIP-405's `RemoteLogSegmentState`. A segment that is not listed has one of the two other states: unfinished, or
+    removed.
     """
 
     COPY_STARTED = "COPY_SEGMENT_STARTED"
@@ -55,7 +55,8 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     `id` is the object's id in 22 characters; `leader_epoch` that of the leader that uploaded it. Objects may cover
     offsets without a batch (compaction), never overlap, and follow each other without a gap. `min_timestamp` is a true
-    minimum only where `min_timestamp_exact`. `leader_epochs` are (epoch, first offset) pairs. `state_ms`: since when.
+    minimum only where `min_timestamp_exact`. `leader_epochs` are (epoch, first offset) pairs. `state_ms`: the time of
+    the last change of state.
     """
 
     id: str
@@ -78,10 +79,10 @@ class Entry(Struct, frozen=True, kw_only=True):
 class ArchivedManifest(Struct, frozen=True, kw_only=True):
     """Neighbouring entries that lie in an archive manifest (`tier/formats/archive_manifest.py`).
 
-    `id`, `size` and `crc` are the object's. `base_offset` to `last_offset` say which of its entries are meant (the
-    others there do not count): so many `segments`, whose objects have `segments_size` bytes, `data_size` of them log.
-    Timestamps, `state` and `state_ms` are as an entry's, for all of them. Where it names no segments (`base_offset`
-    lies behind `last_offset`) another archive has them now, and only the object itself is left to remove.
+    `id`, `size` and `crc` are the object's. Only its entries from `base_offset` to `last_offset` count: `segments` in
+    number, whose objects have `segments_size` bytes, of which `data_size` are log. Timestamps, `state` and `state_ms`
+    are as in `Entry`, for all of them. Where it names no segments (`base_offset` is above `last_offset`), another
+    archive has them now, and only the object itself must still be removed.
     """
 
     id: str
@@ -101,7 +102,7 @@ class ArchivedManifest(Struct, frozen=True, kw_only=True):
 
 
 class Totals(NamedTuple):
-    """How many segments, their records, and the bytes of their objects."""
+    """The numbers of segments and records, and the bytes of the objects."""
 
     segments: int
     records: int
@@ -112,24 +113,24 @@ Named = TypeVar("Named", Entry, ArchivedManifest)
 
 
 class RemoteSegment(Struct, frozen=True):
-    """A segment object and where it is: what a reader needs."""
+    """A segment object and its path, for readers."""
 
     path: str
     entry: Entry
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """One version of what a partition has in the bucket.
+    """One version of a partition's list of objects in the bucket.
 
     `topic_id` is in 22 characters. Written by `node_id` as leader of `leader_epoch`; `write_id` is drawn for each
     write.
     `tiered_end` is the first offset that was never archived; `log_start_offset` and `last_stable_offset` are the
     leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/bucket/commit.py`).
 
-    Invariants: versions of a partition rise by one, and with them never fall `leader_epoch`, `log_start_offset` and
-    `boundary`, nor `tiered_end` but where a tier that was taken away comes back (`archived_end`); what is live of
-    `archives` and then `segments` is sorted and tiles the offsets up to `tiered_end`; in `segments`, those being
-    deleted come first, and one at least is live where any of `archives` is.
+    Invariants: versions of a partition rise by one. `leader_epoch`, `log_start_offset` and `boundary` never fall, and
+    `tiered_end` falls only where a removed tier comes back (`archived_end`). The live entries of `archives` and then
+    `segments` are sorted and tile the offsets up to `tiered_end`. In `segments`, deleted entries come first, and at
+    least one is live if any of `archives` is.
     """
 
     format: int = FORMAT
@@ -160,13 +161,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return partition_prefix(self.cluster_id, self.topic_uuid, self.partition)
 
     def path_of(self, entry: Entry) -> str:
-        """Return where an entry's object is."""
+        """Return the path of an entry's object."""
         object_id = topic_id_parse(entry.id)
         name = SegmentName(entry.base_offset, entry.last_offset, entry.leader_epoch, object_id)
         return segment_path(self.prefix, name)
 
     def archive_path(self, archived: ArchivedManifest) -> str:
-        """Return where an archive manifest is."""
+        """Return the path of an archive manifest."""
         return archive_path(self.prefix, topic_id_parse(archived.id))
 
     def live_archives(self) -> Iterator[ArchivedManifest]:
@@ -176,7 +177,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return (one for one in self.archives if one.state is SegmentState.COPY_FINISHED)
 
     def everything(self) -> Iterator[Entry | ArchivedManifest]:
-        """Yield what is named here, given up or not."""
+        """Yield everything that the manifest names, live or not."""
         yield from self.archives
         yield from self.segments
 
@@ -202,7 +203,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return archived + sum(recent)
 
     def live_totals(self) -> Iterator[Totals]:
-        """Of what readers may read: so much in each archive manifest, and in each segment that none has."""
+        """Totals of the live segments: of each archive manifest, and of each further segment."""
         for named in self.live_archives():
             yield Totals(named.segments, named.records, named.segments_size)
         for entry in self.segments:
@@ -211,7 +212,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read from the bucket; `tiered_end` where there is none."""
+        """The first offset that can be read from the bucket; `tiered_end` without one."""
         for one in self.everything():
             if one.state is SegmentState.COPY_FINISHED:
                 return max(self.log_start_offset, one.base_offset)
@@ -219,7 +220,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def archived_end(self) -> int:
-        """Where copying goes on: `tiered_end`, or below it where a tier that was taken away (KIP-950) comes back."""
+        """The next offset to upload: `tiered_end`, or a lower one where a removed tier (KIP-950) comes back."""
         if any(entry.state is SegmentState.COPY_FINISHED for entry in self.segments):
             return self.tiered_end
         return min(self.tiered_end, self.log_start_offset)
@@ -228,7 +229,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """Return the segment of `recent` that covers `offset`; None where none does."""
         if not self.start_offset <= offset < self.tiered_end:
             return None
-        first = next(  # what is given up comes first
+        first = next(  # deleted entries come first
             at for at, e in enumerate(self.segments) if e.state is SegmentState.COPY_FINISHED
         )
         at = bisect_left(self.segments, offset, first, key=lambda entry: entry.last_offset)
@@ -239,7 +240,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def given_up(named: Named, now_ms: int) -> Named:
-    """Return what a manifest names, no longer live from `now_ms` on where it was."""
+    """Return an entry as no longer live, from `now_ms` on."""
     if named.state is not SegmentState.COPY_FINISHED:
         return named
     return replace(named, state=SegmentState.DELETE_STARTED, state_ms=now_ms)
@@ -250,7 +251,7 @@ _decoder: Final = Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the bytes to store: of format 1, as long as that says everything."""
+    """Return the bytes to store, in format 1 where that suffices."""
     number = FORMAT_WITH_ARCHIVES if manifest.archives else FORMAT
     return seal(_encoder.encode(replace(manifest, format=number)))
 

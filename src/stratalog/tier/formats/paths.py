@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 CLAIM: Final = "stratalog"
-"""The one object at the root: says which cluster owns the prefix."""
+"""The only object at the root: it names the cluster that owns the prefix."""
 
 SEGMENT_SUFFIX: Final = ".seg"
 
 
 class SegmentName(NamedTuple):
-    """What a segment object's name says."""
+    """The parts of a segment object's name."""
 
     base_offset: int
     last_offset: int
@@ -69,7 +69,7 @@ def segment_path(prefix: str, name: SegmentName) -> str:
 
 
 def segment_name(path: str) -> SegmentName | None:
-    """Return what the path of a segment object says; None where it is no such path."""
+    """Return the parts of a segment object's path; None for any other path."""
     name = path.rsplit("/", 1)[-1]
     if not name.endswith(SEGMENT_SUFFIX):
         return None
@@ -115,12 +115,12 @@ def boundary_prefix(prefix: str) -> str:
 
 
 def boundary_path(prefix: str, level: int, number: int) -> str:
-    """Return the boundary object that says: all versions of this group may be gone (see `tier/bucket/commit.py`)."""
+    """Return the path of a boundary object: all versions of this group may be removed (see `tier/bucket/commit.py`)."""
     return f"{prefix}boundary/{level}/{number:020d}"
 
 
 def identity_path(cluster_id: str) -> str:
-    """Return the object that says whose this cluster's folder is."""
+    """Return the path of the object that identifies this cluster's folder."""
     return f"{cluster_id}/cluster/identity"
 
 
@@ -130,7 +130,7 @@ def leases_prefix(cluster_id: str) -> str:
 
 
 def lease_path(cluster_id: str, lease_id: str) -> str:
-    """Return one query's read lease."""
+    """Return the path of one query's read lease."""
     return leases_prefix(cluster_id) + lease_id
 
 
@@ -140,7 +140,7 @@ def topics_prefix(cluster_id: str) -> str:
 
 
 def topic_path(cluster_id: str, topic_id: UUID) -> str:
-    """Return one topic's registry object."""
+    """Return the path of one topic's registry object."""
     return topics_prefix(cluster_id) + topic_id_text(topic_id)
 
 
@@ -150,7 +150,7 @@ def deleted_prefix(cluster_id: str) -> str:
 
 
 def deleted_path(cluster_id: str, topic_id: UUID) -> str:
-    """Return the mark that a topic is deleted: once there it stays."""
+    """Return the path of a topic's deletion mark."""
     return deleted_prefix(cluster_id) + topic_id_text(topic_id)
 
 
@@ -160,7 +160,7 @@ def incarnations_prefix(cluster_id: str) -> str:
 
 
 def incarnation_path(cluster_id: str, incarnation: int) -> str:
-    """Return the object that says that this incarnation has begun."""
+    """Return the path of the object with which this incarnation begins."""
     return f"{incarnations_prefix(cluster_id)}{incarnation:020d}"
 
 
@@ -171,5 +171,5 @@ def states_prefix(cluster_id: str, incarnation: int | None = None) -> str:
 
 
 def state_path(cluster_id: str, incarnation: int, version: int) -> str:
-    """Return one version of the cluster's state."""
+    """Return the path of one version of the cluster's state."""
     return f"{states_prefix(cluster_id, incarnation)}{version:020d}"

@@ -45,7 +45,7 @@ FLAG_COMPRESSED: Final = 4
 FLAG_LOG_APPEND_TIME: Final = 8
 """Some batch has the broker's timestamps."""
 FLAG_MINIMUM_EXACT: Final = 16
-"""The minimum timestamp is one; else it is only the least *first* timestamp of the batches (see `OpenEntry`)."""
+"""The minimum timestamp is exact; otherwise it is only the least *first* timestamp of the batches (see `OpenEntry`)."""
 
 NO_TIMESTAMP: Final = -1
 _HEAD: Final = Struct(">II")
@@ -68,11 +68,11 @@ class IndexEntry(NamedTuple):
 
 @dataclass(slots=True)
 class OpenEntry:
-    """The entry to which batches are being added: what `IndexEntry` has, gathered.
+    """The entry to which batches are added: the fields of `IndexEntry` so far.
 
-    The maximum timestamp is exact: Kafka's header has it. The minimum is exact where the header gives it away (one
-    record, or log append time); else records may be older than the batch's first, which is what is kept, and the
-    entry's FLAG_MINIMUM_EXACT is off: such an entry must not be passed over for being too young.
+    The maximum timestamp is exact: Kafka's header has it. The minimum is exact where the header determines it (one
+    record, or log append time). Otherwise the entry has the batch's first timestamp, records may be older, and
+    FLAG_MINIMUM_EXACT is off: a reader must not skip such an entry for being too young.
     """
 
     position: int
@@ -186,7 +186,7 @@ class IndexBlock:
         return bisect_left(self.last_offsets, offset)
 
     def check(self, first: int, stop: int, data: Buffer, path: str) -> None:
-        """Hold the bytes of entries `first` to `stop` (excluded) against their CRCs.
+        """Check the bytes of entries `first` to `stop` (excluded) against their CRCs.
 
         Raises Corrupt naming `path` for bytes missing or altered.
         """
@@ -207,7 +207,7 @@ class IndexBlock:
 
 
 def decode(data: Buffer, path: str) -> IndexBlock:
-    """Return a block from its bytes. Raises Corrupt naming `path` where they are none."""
+    """Return a block from its bytes. Raises Corrupt naming `path` for a malformed block."""
     if len(data) < _HEAD.size:
         raise Corrupt(f"{path}: its index block has {len(data)} bytes")
     count, interval = _HEAD.unpack_from(data)

@@ -1,7 +1,7 @@
 """The object that holds one closed segment in the bucket: raw batches, then sections, then a table and a footer.
 
-In: the bytes of a `.log` file piece by piece, and what belongs to them; an object in a store. Out: the pieces to put;
-the decoded tail, and checked ranges of data. It never holds a segment in memory and never opens records.
+In: the bytes of a `.log` file piece by piece, and the segment's companions; an object in a store. Out: the pieces to
+put; the decoded tail, and checked ranges of data. It never holds a segment in memory and never decodes records.
 
 Layout (big-endian), every byte under a CRC32C:
 
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 INDEX_INTERVAL_BYTES: Final = 64 * 1024
-"""A new index entry about every so many bytes: 1 GiB has 16,000 entries, 0.9 MB."""
+"""Bytes of data per index entry: 1 GiB has 16,000 entries, 0.9 MB."""
 
 MAGIC_V2: Final = 2
 MAGIC: Final = b"STRATSEG"
@@ -64,7 +64,7 @@ _TAIL_GUESS: Final = 64 * 1024
 
 
 class SectionType(IntEnum):
-    """What a section holds. Numbers are never used twice."""
+    """The kinds of sections. Numbers are never reused."""
 
     BATCHES = 1
     INDEX = 2
@@ -89,10 +89,10 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What an object holds. Sizes are bytes, timestamps epoch ms (-1: no record), offsets inclusive.
+    """The contents of an object. Sizes are bytes, timestamps epoch ms (-1: no record), offsets inclusive.
 
-    `min_timestamp` is a true minimum only where `min_timestamp_exact` (see `OpenEntry`). `footer_crc` is the
-    footer's own checksum, and so, through the table, that of all bytes of the object.
+    `min_timestamp` is a true minimum only where `min_timestamp_exact` (see `OpenEntry`). `footer_crc` is the footer's
+    checksum; through the table, it covers all bytes of the object.
     """
 
     topic_id: UUID
@@ -133,10 +133,9 @@ class SegmentIndex:
 class SegmentWriter:
     """Turns the bytes of a closed segment into those of its object.
 
-    Feed it the `.log` file in pieces of any size and put what it returns, in order; then put what `finish` returns.
-    Every batch's CRC and the rise of offsets are checked on the way: Corrupt means that nothing of it may be put under
-    a name that counts. Batches that end before `start_offset` are left out (another leader's segment edges). Memory: a
-    piece and the largest batch.
+    Feed it the `.log` file in pieces of any size and put what it returns, in order; then put what `finish` returns. It
+    checks every batch's CRC and that offsets rise: after Corrupt, no part may be put under a final name. Batches that
+    end before `start_offset` are left out (another leader's segment edges). Memory: a piece and the largest batch.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class SegmentWriter:
         self._rest = b""
 
     def feed(self, chunk: Buffer) -> memoryview:
-        """Return the part of the data that can be put now: whole batches of what was fed so far. Raises Corrupt."""
+        """Return the data that can be put now: the whole batches fed so far. Raises Corrupt."""
         view = memoryview(self._rest + chunk if self._rest else chunk)
         interval_bytes = self.index.interval_bytes
         position = first = counted = 0
@@ -207,10 +206,10 @@ class SegmentWriter:
         aborted_transactions: bytes = b"",
         aborted: Sequence[AbortedTransaction] | None = None,
     ) -> bytes:
-        """Return what follows the data: sections, table and footer; `summary` is there from now on.
+        """Return the bytes after the data: sections, table and footer; `summary` is available from now on.
 
-        `next_offset` is where the segment's successor begins; `aborted` as in `SegmentIndex`. Raises Corrupt where the
-        data ended within a batch or holds offsets past it.
+        `next_offset` is the start of the next segment; `aborted` as in `SegmentIndex`. Raises Corrupt where the data
+        ended within a batch, or has offsets past `next_offset`.
         """
         if self._rest:
             raise Corrupt(f"the segment ends within the batch at byte {self._position}")
@@ -272,7 +271,7 @@ def _encode_tail(data: Section, sections: dict[SectionType, bytes]) -> tuple[byt
 def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes | memoryview:
     """Return `size` bytes of an object.
 
-    Raises Corrupt naming it where it, or some of them, are missing; Unavailable.
+    Raises Corrupt naming the object where it, or some of the bytes, are missing; Unavailable.
     """
     try:
         data = store.get_range(path, start, size) if size else b""
@@ -284,7 +283,7 @@ def read_range(store: ObjectStore, path: str, start: int, size: int) -> bytes | 
 
 
 def read_ranges(store: ObjectStore, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
-    """As `read_range`, of neighbouring ranges in one request, each given when it is there."""
+    """Yield neighbouring ranges, read in one request, each as it arrives; otherwise as `read_range`."""
     try:
         for size, data in zip(sizes, store.get_ranges(path, start, sizes), strict=True):
             if len(data) != size:
@@ -301,7 +300,7 @@ def read_footer(
     """Return the decoded tail of an object of `size` bytes: one GET where the size of its data is known (the manifest
     says).
 
-    Raises Corrupt naming the object where it is missing or anything in the tail is not as it was written; Unavailable.
+    Raises Corrupt naming a missing object, or one with a damaged tail; Unavailable.
     """
     start = max(0, size - _TAIL_GUESS) if data_size is None else data_size
     if size < FOOTER_SIZE or start > size - FOOTER_SIZE:

@@ -1,1 +1,1 @@
-"""History read back: manifests of old segments, ranges of objects with their cache, records of a span."""
+"""Read history: manifests of old segments, cached ranges of objects, records of a span."""

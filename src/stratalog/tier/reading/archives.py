@@ -1,4 +1,4 @@
-"""Read all entries of a manifest, in itself and in its archive manifests, which are opened on demand.
+"""Read all entries of a manifest, in itself and in its archive manifests, opened on demand.
 
 In: a store, manifests. Out: live segments in the order of offsets, with every byte of their entries checked. It never
 lists the bucket, never writes, and opens no archive manifest that offsets or times rule out.
@@ -53,7 +53,7 @@ class ArchiveManifests:
         try:
             try:
                 archive = self._read(manifest, named, path)
-            except Corrupt:  # perhaps only on its way
+            except Corrupt:  # the object may appear later
                 archive = self._read(manifest, named, path)
         except Corrupt as corrupt:
             self.damage[path] = str(corrupt)
@@ -72,12 +72,14 @@ class ArchiveManifests:
         return decode_archive(data, manifest.topic_uuid, manifest.partition, path)
 
     def damage_of(self, manifest: Manifest) -> dict[str, str]:
-        """Of what `manifest` names that which could not be opened when it was last asked for: why, by path."""
+        """Return the archive manifests of `manifest` that could not be opened at the last attempt: the reason by
+        path.
+        """
         paths = map(manifest.archive_path, manifest.archives)
         return {path: self.damage[path] for path in paths if path in self.damage}
 
     def oldest(self, manifest: Manifest, named: ArchivedManifest) -> Entry:
-        """Return the first entry that is named; remembered, because retention looks at it again and again."""
+        """Return the oldest entry; cached, because retention reads it repeatedly."""
         entry = self._oldest.get((named.id, named.base_offset))
         if entry is None:
             archive = self.open(manifest, named)
@@ -96,8 +98,8 @@ class ArchiveManifests:
     ) -> Iterator[RemoteSegment]:
         """Yield the segments that readers may read, in the order of offsets, of those that touch offsets [first, end).
 
-        With `since_ms` only those with a record of that time (epoch ms) or later. `unreadable` receives why an archive
-        manifest cannot be opened, and its segments are left out; without it Corrupt is raised.
+        With `since_ms` only those with a record of that time (epoch ms) or later. `unreadable` receives the reason for
+        an unreadable archive manifest, whose segments are left out; without `unreadable`, raises Corrupt.
         """
         for named in manifest.live_archives():
             if named.base_offset >= end:
@@ -120,16 +122,16 @@ class ArchiveManifests:
                 yield segment
 
     def entries(self, manifest: Manifest) -> Iterator[Entry]:
-        """Yield all that is named, given up or not."""
+        """Yield all entries, live or not."""
         for named in manifest.archives:
             yield from self.entries_of(manifest, named)
         yield from manifest.segments
 
     def entries_of(self, manifest: Manifest, named: ArchivedManifest) -> Iterator[Entry]:
-        """Yield the entries that are named, live or given up as they are together.
+        """Yield the entries of an archive manifest, with its state.
 
-        None where they are gone already: an archive manifest is removed after all that it names, and only then
-        forgotten.
+        None where they are removed already: an archive manifest is removed after all objects that it names, and then
+        dropped from the manifest.
         """
         if named.segments and not self._is_gone(manifest, named):
             archive = self.open(manifest, named)

@@ -38,7 +38,7 @@ class ByteCache(Generic[Value]):
         return held[0]
 
     def put(self, key: Hashable, value: Value, size: int) -> None:
-        """Hold a value of `size` bytes; lets go of the least recently used ones beyond the bound."""
+        """Add a value of `size` bytes; evict the least recently used ones beyond the bound."""
         self._values.pop(key, None)
         self._values[key] = (value, size)
         # Few values (ranges are about 1 MiB), so adding up is cheaper than a counter that needs a lock.

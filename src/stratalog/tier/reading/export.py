@@ -1,7 +1,7 @@
 """Read a segment object's batches in the order of the log.
 
 In: a store and a segment that a manifest names. Out: runs of whole batches in order, every byte checked, bounded in
-size. It never writes, and opens no batch.
+size. It never writes, and decodes no batch.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class Chunk(NamedTuple):
-    """Whole batches, and how many records they hold."""
+    """Whole batches, and their number of records."""
 
     data: bytes
     records: int
@@ -34,7 +34,7 @@ def read_segment(store: ObjectStore, segment: RemoteSegment) -> Iterator[Chunk]:
 
 
 def entry_runs(entries: IndexBlock) -> Iterator[tuple[int, int]]:
-    """Runs of index entries of about 4 MiB: the first, and the one after the last."""
+    """Yield runs of index entries of about 4 MiB: the first entry, and the one after the last."""
     first = total = 0
     for at, length in enumerate(entries.lengths, 1):
         total += length

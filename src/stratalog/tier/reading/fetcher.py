@@ -6,13 +6,13 @@ with its name.
 
 Objects are read in ranges of about `range_bytes` that begin and end at index entries, always the same ones. So a
 sequential reader, and all readers after it, need one request per range. Ranges and decoded tails are cached.
-Neighbouring ranges come in one request, and a thread that needs a range under way waits for that request.
+Neighbouring ranges come in one request, and a thread that needs a range of a running request waits for it.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from concurrent.futures import Future  # noqa: TID251 - no threads: one waits for what another brings
+from concurrent.futures import Future  # noqa: TID251 - starts no thread: one thread waits for another's result
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -32,9 +32,9 @@ __all__ = ["Fetcher", "TimestampOffset", "load_index"]
 
 RANGE_BYTES: Final = 1024 * 1024
 _TAIL: Final = -1
-"""Stands for a segment's tail among its ranges."""
+"""The key of a segment's tail among its ranges."""
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What one `read` gives at most (but for a larger batch), whatever is asked for."""
+"""Most bytes of one `read` (except for a larger batch), whatever the caller requests."""
 
 
 class TimestampOffset(NamedTuple):
@@ -56,7 +56,7 @@ class _Tail:
         return bisect_right(self.firsts, entry) - 1
 
     def entries_of(self, number: int) -> tuple[int, int]:
-        """Return first entry of a range, and of the next."""
+        """Return the first entry of a range, and of the next range."""
         last = number + 1 == len(self.firsts)
         return self.firsts[number], len(self.index.entries) if last else self.firsts[number + 1]
 
@@ -64,7 +64,7 @@ class _Tail:
 def load_index(store: ObjectStore, segment: RemoteSegment) -> SegmentIndex:
     """Return a segment's decoded tail, in one request.
 
-    Raises Corrupt where it is not what the manifest names; Unavailable.
+    Raises Corrupt where it differs from the manifest; Unavailable.
     """
     entry = segment.entry
     index = read_footer(store, segment.path, entry.size, entry.data_size)
@@ -180,7 +180,7 @@ class Fetcher:
     ) -> TimestampOffset | None:
         """Return the first record at or after `start_offset` whose timestamp (epoch ms) is `timestamp` or later; None.
 
-        Opens batches, whole ranges of them at worst. Raises Corrupt naming the object, Unavailable.
+        Decodes batches, in the worst case whole ranges of them. Raises Corrupt naming the object, Unavailable.
         """
         tail = self._tail(segment)
         entries = tail.index.entries
@@ -201,7 +201,7 @@ class Fetcher:
 
     def prefetch(self, segment: RemoteSegment, offset: int, size: int, skip: int = 0) -> int:
         """Ensure bytes [skip, skip + size) after `offset` are cached, as far as the segment goes; return the segment's
-        bytes from `offset` on. Ranges under way are not waited for. Raises as `read`.
+        bytes from `offset` on. Does not wait for ranges of running requests. Raises as `read`.
         """
         tail = self._tail(segment)
         entries = tail.index.entries
@@ -245,7 +245,7 @@ class Fetcher:
 
     def _pieces(self, segment: RemoteSegment, tail: _Tail, number: int, stop: int) -> list[bytes]:
         """Return the bytes of ranges `number` to `stop` (excluded), one by one; neighbours that are neither cached nor
-        on their way come in one request.
+        requested come in one request.
         """
         path = segment.path
         pieces: list[bytes] = []
@@ -258,7 +258,7 @@ class Fetcher:
                 pieces.append(held)
                 number += 1
                 continue
-            mine = self._claim(path, number, stop)  # empty where another thread was quicker
+            mine = self._claim(path, number, stop)  # empty where another thread came first
             if mine:
                 pieces += self._request(segment, tail, number, mine)
             number += len(mine)
