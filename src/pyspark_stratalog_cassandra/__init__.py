@@ -1,4 +1,4 @@
-"""What Spark finds by itself: it imports every module called `pyspark_…` and registers its `DefaultSource`.
+"""Register the data source with Spark, which imports every module named `pyspark_…` and its `DefaultSource`.
 
 In: nothing. Out: the data source `stratalog_cassandra`. Nothing else lives here.
 """

@@ -1,9 +1,9 @@
-"""A real broker inside a test, or several that are one cluster: pytest's fixture `broker`, and what is behind it.
+"""A real broker inside a test, or several that form a cluster: pytest's fixture `broker`, and the classes behind it.
 
-In: settings. Out: an address that any Kafka client can use, and ways to make a broker fail. Each broker has a port,
-a directory and a thread of its own, and touches nothing else.
+In: settings. Out: an address that any Kafka client can use, and ways to make a broker fail. Each broker has its own
+port, directory and thread, and touches nothing else.
 
-A name is imported when it is first used: pytest loads the plugin in every run, and most of them need no broker.
+The first use of a name imports it: pytest loads the plugin in every run, and most runs need no broker.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Encode and decode the subscriptions and assignments that consumers exchange through their group.
 
-In: a member's opaque bytes, or topics and partitions. Out: the other. Reading never fails: bytes that make no sense
-are an empty subscription or assignment.
+In: a member's opaque bytes, or topics and partitions. Out: the other. Reading never fails: malformed bytes give an
+empty subscription or assignment.
 
 The bytes are the client library's (Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment): a version, then
 topics (with partitions), then user data. Later versions only append.
@@ -39,7 +39,7 @@ def decode_assignment(data: memoryview) -> tuple[TopicPartition, ...]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return what tells a member to read these, in version 0, which every consumer reads."""
+    """Return the assignment of these partitions for a member, in version 0, which every consumer reads."""
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
@@ -52,7 +52,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def encode_subscription(topics: Collection[str]) -> bytes:
-    """Return what a consumer tells its group's leader (Kafka: ConsumerProtocolSubscription, version 0)."""
+    """Return a consumer's subscription for its group's leader (Kafka: ConsumerProtocolSubscription, version 0)."""
     out = bytearray(_I16.pack(0) + _I32.pack(len(topics)))
     for topic in topics:
         out += _text(topic)
@@ -60,7 +60,7 @@ def encode_subscription(topics: Collection[str]) -> bytes:
 
 
 def decode_subscription(data: memoryview) -> tuple[str, ...]:
-    """Return topics that a consumer subscribes to; what later versions append does not matter here."""
+    """Return the topics of a consumer's subscription; ignore fields of later versions."""
     found = []
     try:
         (topics,), position = _I32.unpack_from(data, _I16.size), _I16.size + _I32.size

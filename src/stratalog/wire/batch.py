@@ -1,6 +1,6 @@
 """Read record batches (Kafka's format v2) as views.
 
-In: bytes of consecutive batches. Out: headers as values; patches in place. It never opens records and never copies a
+In: bytes of consecutive batches. Out: headers as values; patches in place. It never decodes records and never copies a
 batch.
 
 Layout (big-endian): base offset i64, length i32 (of the bytes after it), partition leader epoch i32, magic i8 = 2,
@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """0..4 are known (`compression.CODEC_NAMES`); 5..7 can be read."""
+        """The codec's number: 0..4 are known (`compression.CODEC_NAMES`), 5..7 are possible values."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -146,8 +146,8 @@ def scan(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield every whole batch in `buf[position:end]` with its position.
 
-    Ends silently at a last batch of which the end is missing; raises Corrupt (from the iterator) where a header makes
-    no sense. CRCs are not looked at.
+    Ends silently at an incomplete last batch; raises Corrupt (from the iterator) for a malformed header. Does not check
+    CRCs.
     """
     stop = len(buf) if end is None else end
     while position + HEADER_SIZE <= stop:
@@ -159,7 +159,7 @@ def scan(
 
 
 def crc_holds(buf: Buffer, position: int, header: BatchHeader) -> bool:
-    """Return whether the whole batch at `position` is there and its CRC32C is the header's."""
+    """Return whether the batch at `position` is complete and its CRC32C matches."""
     end = position + header.size
     if end > len(buf):
         return False
@@ -172,7 +172,7 @@ def check_produced(view: memoryview, *, max_batch_bytes: int) -> list[BatchHeade
 
     Raises Rejected with the code that Kafka answers: CORRUPT_MESSAGE (nonsense, CRC), MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD (no whole batch, magic 0 or 1, record count, control batch, sequence),
-    INVALID_TIMESTAMP. The base offset is ignored: the log assigns it. Records are not opened.
+    INVALID_TIMESTAMP. The base offset is ignored, because the log assigns it. Records are not decoded.
     """
     headers = []
     position = 0
@@ -203,7 +203,7 @@ def _produced_header(
         raise Rejected(ErrorCode.corrupt_message, str(error)) from error
     size = header[1]
     if size > left:
-        # What is not there whole is no batch to Kafka, which looks for exactly one.
+        # An incomplete batch is no batch to Kafka, which expects exactly one.
         raise Rejected(ErrorCode.invalid_record, f"a batch of {size} bytes in a field with {left}")
     if size > max_batch_bytes:
         raise Rejected(
@@ -249,7 +249,7 @@ def set_log_append_time(
 ) -> BatchHeader:
     """Stamp the batch at `position` with the broker's time, in place: attributes, max timestamp, CRC.
 
-    Returns the header as it now is (offset and epoch as in `header`). All records of the batch then have `now_ms`.
+    Returns the new header (offset and epoch as in `header`). All records of the batch then have `now_ms`.
     """
     attributes = header.attributes | LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(view, position + CRC_START, attributes)
@@ -259,9 +259,9 @@ def set_log_append_time(
 def set_max_timestamp(
     view: memoryview | bytearray, position: int, header: BatchHeader, timestamp: int
 ) -> BatchHeader:
-    """Have the batch at `position` say that its largest timestamp is `timestamp`, in place: that field and the CRC.
+    """Set the largest timestamp of the batch at `position` in place, and its CRC.
 
-    Returns the header as it now is.
+    Returns the new header.
     """
     _OFFSET.pack_into(view, position + MAX_TIMESTAMP_AT, timestamp)
     with memoryview(view) as whole, whole[position + CRC_START : position + header.size] as covered:
@@ -280,5 +280,5 @@ def last_whole(buf: Buffer) -> int:
                     break
                 position = start + header.size
         except Corrupt:
-            pass  # What follows the last sound batch is torn: that is the answer, not an error.
+            pass  # Bytes after the last sound batch are a torn tail, and no error.
     return position

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ARRAY_BYTES: Final = 120
-"""An array without its items, but with the room that a list keeps for more."""
+"""Size of an array without its items, with the spare room of a list."""
 ITEM_BYTES: Final = 8
 """An array's reference to one item."""
 STRING_BYTES: Final = 80
@@ -34,7 +34,7 @@ STRING_BYTES: Final = 80
 NUMBER_BYTES: Final = 32
 UUID_BYTES: Final = 112
 TAG_BYTES: Final = 64
-"""A tagged field, known or not, without its content. A skipped one takes time, not memory."""
+"""A tagged field without its content. A skipped one takes time instead of memory."""
 _STRUCT_BYTES: Final = 32
 
 
@@ -53,7 +53,7 @@ class OverBudget(Rejected):
 
 
 class DecodeBudget:
-    """One for each decoding of a request. `charged` is what all calls of `charge` added up to, in bytes."""
+    """The budget for decoding one request. `charged` is the sum of all charges, in bytes."""
 
     __slots__ = ("allowed", "charged")
 
@@ -63,16 +63,16 @@ class DecodeBudget:
         self.charged = 0
 
     def charge(self, size: int) -> None:
-        """Count `size` bytes that are about to be taken. Raises OverBudget, a Rejected(INVALID_REQUEST)."""
+        """Count `size` bytes before their allocation. Raises OverBudget, a Rejected(INVALID_REQUEST)."""
         self.charged += size
         if self.charged > self.allowed:
             raise OverBudget(self.allowed)
 
 
 TRUSTED: Final = DecodeBudget(1 << 62)
-"""For what no stranger sent: a client reads its broker's answers with it."""
+"""A budget without a limit, for trusted data: a client reads its broker's answers with it."""
 
 
 def struct_bytes(fields: int) -> int:
-    """Return what an object with so many fields takes, its numbers among them; not its strings and arrays."""
+    """Return the size of an object with this many fields, including numbers, without strings and arrays."""
     return _STRUCT_BYTES + (ITEM_BYTES + NUMBER_BYTES) * fields

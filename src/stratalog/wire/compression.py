@@ -1,7 +1,7 @@
 """Compress and decompress the records of batches.
 
-In: a codec's number in the batch attributes, and bytes. Out: bytes compressed or restored. It never restores more
-than the caller allows, whatever the input claims.
+In: a codec's number in the batch attributes, and bytes. Out: compressed or decompressed bytes. It never decompresses
+more than the caller allows, whatever the input claims.
 
 Kafka's formats: gzip; snappy in the framing of xerial's SnappyOutputStream (raw is read too); the lz4 frame with
 independent blocks of 64 KiB and no content size (`Lz4BlockInputStream` refuses linked blocks); the zstd frame.
@@ -107,7 +107,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int = MAX_BYTES) -> bytes
 
 
 def decompress_into(codec: int, data: Buffer, target: bytearray | memoryview) -> int:
-    """Restore `data` into the front of `target`, of which not more is written than the bytes returned.
+    """Decompress `data` into the front of `target`; return the number of bytes, and write no more than that.
 
     Raises Oversized where `target` is too small, Corrupt for bytes that are not the codec's or an unknown codec.
     """
@@ -124,7 +124,7 @@ def decompress_into(codec: int, data: Buffer, target: bytearray | memoryview) ->
     try:
         return into(data, target)
     except DecompressionError as error:
-        # Only the text tells a full buffer from bad input.
+        # Only the error's text distinguishes a full buffer from bad input.
         if _BUFFER_IS_FULL in str(error):
             raise Oversized(_too_large(target)) from error
         raise Corrupt(f"cannot decompress into {len(target)} bytes: {error}") from error

@@ -1,7 +1,7 @@
 """Requests and responses, whole: header and body, both directions.
 
 In: a frame (without its length) and a budget, or a header's fields and a body. Out: a `Received` or a body, or the
-buffers to send (with their length). It never lets another exception than the documented ones through.
+buffers to send (with their length). It raises no other exceptions than the documented ones.
 
 Bodies are the generated classes of `wire/messages`, read and written by the functions beside them. The response to a
 Fetch may be a `fetch.EncodedResponse`.
@@ -64,7 +64,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class UnsupportedVersion(Rejected):
-    """A key or version that is not served. ApiVersions answers it all the same, from `request_header` (KIP-511)."""
+    """A key or version that is not served. ApiVersions still answers, from `request_header` (KIP-511)."""
 
     def __init__(self, request_header: RequestHeader) -> None:
         super().__init__(
@@ -75,9 +75,9 @@ class UnsupportedVersion(Rejected):
 
 
 def parse_header(frame: memoryview, budget: DecodeBudget) -> tuple[RequestHeader, int]:
-    """Return a request's header and where its body begins; raises Rejected(INVALID_REQUEST) where there is no header.
+    """Return a request's header and the position of its body; raises Rejected(INVALID_REQUEST) for a malformed header.
 
-    Of a key or version that does not exist the position is only as good as the guess that its header has no tags.
+    For an unknown key or version the position assumes a header without tags.
     """
     try:
         api_key, version, correlation_id, length = _read_header(frame)
@@ -137,7 +137,7 @@ def decode_request(
                 position = skip_tags(frame, position, tags, budget)
         body = read(data, position, budget)
     except UNREADABLE as error:
-        header, _ = parse_header(frame, budget)  # which raises where the header is the fault
+        header, _ = parse_header(frame, budget)  # which raises if the header is malformed
         name = APIS[header.api_key].name
         raise Rejected(ErrorCode.invalid_request, f"not a request of {name}: {error}") from error
     return Received(RequestHeader(api_key, version, correlation_id, client_id), body)
@@ -186,7 +186,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
 def _response_writer(
     api_key: int, version: int
 ) -> tuple[Callable[[bytearray, Any], list[Buffer]], bytes]:
-    """Return the writer, and what stands before the body: a length, a correlation id, and the tags of a header."""
+    """Return the writer, and the bytes before the body: a length, a correlation id, and the tags of a header."""
     flexible = is_flexible(api_key, version) and api_key != API_VERSIONS
     return codec(api_key).write_response[version], bytes(_RESPONSE_START.size + flexible)
 
@@ -196,7 +196,7 @@ def encode_request(
 ) -> list[Buffer]:
     """Return the request to send, its length first. Records to produce are not copied.
 
-    Raises Rejected(UNSUPPORTED_VERSION) where the version cannot say what `body` says.
+    Raises Rejected(UNSUPPORTED_VERSION) where the version cannot carry a value of `body`.
     """
     api_key = body.KEY
     out = bytearray(_REQUEST_START.size)

@@ -1,7 +1,7 @@
 """Encode a Fetch response once for many consumers, then address it to each of them.
 
 In: topics with their records; each consumer's session and correlation id. Out: a frame in buffers. It never copies or
-opens records.
+decodes records.
 
 A hundred consumers at a partition's tail receive the same records at once. Their responses differ only before the
 topics, at fixed places of the first buffer.
@@ -35,7 +35,7 @@ class EncodedTopics(msgspec.Struct, frozen=True):
 
 
 class EncodedResponse(msgspec.Struct, frozen=True):
-    """A `FetchResponse` of which only the consumer's own part is left to write."""
+    """A `FetchResponse` that lacks only the consumer's own part."""
 
     error_code: int
     session_id: int

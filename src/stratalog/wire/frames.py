@@ -3,9 +3,9 @@
 In: bytes as a socket delivers them, received into the memory that `get_buffer` returns. Out: complete frames without
 their four-byte length. It never touches a socket, and never looks inside a frame.
 
-A frame is a writable bytearray of its own: the log patches offsets in it, writes it, and may keep it. Small frames
-are copied out of a scratch buffer, several per read. The rest of a larger frame is received straight into its
-bytearray. Memory follows the bytes that have arrived, not the length that was announced.
+A frame is a separate writable bytearray: the log patches offsets in it, writes it, and may keep it. Small frames are
+copied out of a scratch buffer, several per read. The rest of a larger frame is received straight into its bytearray.
+Memory follows the bytes that have arrived, not the length that was announced.
 
 One read may bring thousands of frames. A server cuts a few of them at a time (`frames_max`). The rest stays one copy
 of the bytes read, and no more is received until `next_frames` has cut all of it.
@@ -64,18 +64,18 @@ class FrameReader:
         self._frames_max = frames_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self.bytes_held = 0
-        """Memory of the frame of which only a part has arrived, or of what was read and is not cut into frames."""
+        """Memory of an incomplete frame, or of received bytes that are not cut into frames yet."""
         self.has_more = False
-        """Whether what was read waits to be cut."""
-        self._prefix = b""  # Fewer than four bytes of a length that is not whole yet.
-        self._rest = _EMPTY  # What was read and is not cut.
-        self._frame: bytearray | None = None  # The frame of which only the first part has arrived,
-        self._frame_bytes = 0  # what it will measure,
-        self._filled = 0  # and how much of it is there.
+        """Whether received bytes wait to be cut."""
+        self._prefix = b""  # Fewer than four bytes of an incomplete length.
+        self._rest = _EMPTY  # Received bytes that are not cut yet.
+        self._frame: bytearray | None = None  # The incomplete frame,
+        self._frame_bytes = 0  # its final size,
+        self._filled = 0  # and the number of its bytes received so far.
         self._view = _EMPTY
 
     def get_buffer(self, _hint: int) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         assert not self.has_more, "all that was read is cut before more is received"
         frame = self._frame
         if frame is None:
@@ -89,7 +89,7 @@ class FrameReader:
         return self._view[self._filled :]
 
     def _grow(self) -> None:
-        """Room for more of the frame: much more than has come where that is little, twice as much where it is not."""
+        """Grow the frame's buffer: by a fixed amount at first, later by doubling."""
         filled = self._filled
         size = min(
             self._frame_bytes, max(2 * filled, min(32 * filled, _AT_ONCE_BYTES), _LEAST_BYTES)
@@ -119,7 +119,7 @@ class FrameReader:
             self._prefix = b""
             frames, position = self._cut(self._scratch, end)
             if position < end:
-                # A copy: the scratch buffer is for the next read, of any connection.
+                # A copy, because the next read of any connection uses the scratch buffer.
                 self._keep(memoryview(bytes(self._scratch[position:end])))
             return frames
         self._filled += count
@@ -141,7 +141,7 @@ class FrameReader:
         return frames
 
     def drop_rest(self) -> None:
-        """Forget what was read and is not cut."""
+        """Drop received bytes that are not cut."""
         if self.has_more:
             self._keep(_EMPTY)
 
@@ -151,7 +151,7 @@ class FrameReader:
         self.has_more = self.bytes_held > 0
 
     def _cut(self, data: memoryview, end: int) -> tuple[list[memoryview], int]:
-        """Cut `data[:end]` into frames and begin the one that is not whole; returns where it stopped before the end."""
+        """Cut `data[:end]` into frames and begin the incomplete one; return the position where it stopped."""
         frames: list[memoryview] = []
         position = 0
         left = self._frames_max

@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 ZERO_ID = UUID(int=0)
-"""On the wire: no id."""
+"""The zero id, which means no id in messages."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name: what clients, checkpoints and directories use (Kafka: TopicPartition)."""
+    """A partition by its topic's name, as in requests, checkpoints and directories (Kafka: TopicPartition)."""
 
     topic: str
     partition: int
@@ -42,9 +42,9 @@ class TopicIdPartition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def topic_id_of(raw: bytes) -> UUID:
-    """Return the id whose 16 bytes are on the wire.
+    """Return the id of 16 bytes in a message.
 
-    Kept: requests name the same few, and making one takes a microsecond.
+    Cached: requests name the same few ids, and creating one takes a microsecond.
     """
     return UUID(bytes=raw)
 
@@ -55,7 +55,7 @@ def topic_id_text(topic_id: UUID) -> str:
 
 
 def topic_id_parse(text: str) -> UUID:
-    """Return the id printed as `text`; raises ValueError for anything that `topic_id_text` cannot have printed."""
+    """Return the id printed as `text`; raises ValueError for text that `topic_id_text` cannot print."""
     try:
         raw = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError) as error:

@@ -58,13 +58,13 @@ __all__ = [
 ]
 
 UNREADABLE: Final = (Corrupt, struct_error, IndexError, UnicodeDecodeError)
-"""What a generated reader raises where the data are no such message."""
+"""Exceptions of a generated reader for malformed data."""
 
 Records = memoryview | Sequence[Buffer] | None
-"""One buffer, or several that follow each other on the wire."""
+"""One buffer, or several consecutive ones."""
 
 Cuts = list[tuple[int, Sequence[Buffer]]]
-"""Where records belong that were not copied: a position in the bytes written, and the buffers."""
+"""Places of records that were not copied: a position in the written bytes, and the buffers."""
 
 FunctionT = TypeVar("FunctionT")
 _INLINE_BYTES: Final = 4096
@@ -108,7 +108,7 @@ def past_end(position: int, size: int) -> Corrupt:
 
 
 def unsupported_field(message: str, name: str) -> Rejected:
-    """Return the error of a request that says something which its version cannot say."""
+    """Return the error of a request with a value that its version cannot carry."""
     return Rejected(
         ErrorCode.unsupported_version,
         f"{message}: the broker's version of this API has no {name}; leave it out, or use a newer broker",
@@ -221,7 +221,7 @@ def read_numbers(
 def read_tag_count(
     data: Buffer, position: int, count: int, budget: DecodeBudget
 ) -> tuple[int, int]:
-    """Return how many tagged fields follow and where, of which the first byte, `count`, has been read."""
+    """Return the number of tagged fields and their position; `count` is the first byte, which has been read."""
     if count > 127:
         count, position = read_unsigned(data, position - 1)
     if 2 * count > len(data) - position:
@@ -293,7 +293,7 @@ def write_tag(out: bytearray, tag: int, content: bytearray) -> None:
 
 
 def write_records(out: bytearray, records: Records, cuts: Cuts) -> None:
-    """Append records with a length of four bytes, or note in `cuts` where larger ones belong."""
+    """Append records with a length of four bytes, or note the place of larger ones in `cuts`."""
     if records is None:
         out += _I32.pack(-1)
         return
@@ -310,7 +310,7 @@ def write_records(out: bytearray, records: Records, cuts: Cuts) -> None:
 
 
 def write_compact_records(out: bytearray, records: Records, cuts: Cuts) -> None:
-    """As `write_records`, with a compact length."""
+    """Append records as `write_records`, with a compact length."""
     if records is None:
         out.append(0)
         return
@@ -327,7 +327,7 @@ def write_compact_records(out: bytearray, records: Records, cuts: Cuts) -> None:
 
 
 def spliced(out: bytearray, cuts: Cuts) -> list[Buffer]:
-    """Return `out` with the records of `cuts` in their places, as buffers of which `out`, cut short, is the first."""
+    """Return buffers of `out` with the records of `cuts` inserted; the first buffer is `out`, shortened."""
     if not cuts:
         return [out]
     pieces: list[Buffer] = []
@@ -344,7 +344,7 @@ def spliced(out: bytearray, cuts: Cuts) -> list[Buffer]:
 
 
 def by_version(functions: dict[int, FunctionT], newest: int) -> dict[int, FunctionT]:
-    """Return version -> function up to `newest`; each key of `functions` stands for the versions that follow too."""
+    """Return version -> function up to `newest`; each key of `functions` also covers the following versions."""
     first, *others = sorted(functions)
     ends = [*others, newest + 1]
     return {

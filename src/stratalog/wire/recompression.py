@@ -1,7 +1,7 @@
 """Convert a record batch to another codec.
 
 In: one whole batch, a codec, a level. Out: the same records in that codec, with matching header and CRC. It never
-changes a record, an offset, a timestamp or a sequence, and never restores more than `validation` allows.
+changes a record, an offset, a timestamp or a sequence, and never decompresses more than `validation` allows.
 
 Kafka does this where a topic's `compression.type` is neither `producer` nor the batch's own (`LogValidator`).
 """
@@ -36,8 +36,7 @@ def recompress(
 ) -> bytearray:
     """Return `batch`, whose header and CRC were checked, with its records in `codec` (`compression.CODECS`).
 
-    The largest timestamp is put right where the header lies. Raises Rejected as `validation` does: no client need try
-    again.
+    It corrects a wrong largest timestamp in the header. Raises Rejected as `validation` does; a retry would not help.
     """
     view = memoryview(batch)
     header = parse_header(view)

@@ -47,8 +47,8 @@ class Record(NamedTuple):
 def read_records(batch_view: Buffer, *, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
     """Yield every record of the batch at the start of `batch_view`, decompressed if need be.
 
-    Raises Corrupt (from the iterator) for anything that is not exactly the header's count of records; never reads past
-    the batch, never unpacks more than `max_bytes`. The CRC is not looked at: `batch.crc_holds`.
+    Raises Corrupt (from the iterator) unless the batch has exactly the header's number of records. It never reads past
+    the batch, and never decompresses more than `max_bytes`. It does not check the CRC: `batch.crc_holds` does.
     """
     with memoryview(batch_view) as view:
         header = parse_header(view)
@@ -125,8 +125,8 @@ def _signed(value: int) -> bytes:
 class BatchBuilder:
     """Collects records into one batch.
 
-    `size` is the batch's size in bytes if its codec does not compress at all, so that a caller that stops at a
-    limit stays below it (a codec may add a few bytes to what cannot be compressed). Offsets are consecutive.
+    `size` is the batch's size in bytes if its codec does not compress at all, so that a caller that stops at a limit
+    stays below it (a codec may add a few bytes to incompressible data). Offsets are consecutive.
     """
 
     __slots__ = ("_base_timestamp", "_codec", "_max_timestamp", "_parts", "count", "size")

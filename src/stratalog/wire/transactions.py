@@ -1,6 +1,6 @@
 """Aborted transactions, whose records a reader of committed records skips (KIP-98).
 
-In: batch headers, in their order. Out: values. It never opens a batch; `kernels` has a loop of its own.
+In: batch headers, in their order. Out: values. It never decodes a batch; `kernels` has its own loop.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,9 @@ __all__ = ["Aborted", "AbortedTransaction", "reaching"]
 
 
 class AbortedTransaction(NamedTuple):
-    """Its producer's transactional batches from `first_offset` to `last_offset`, its marker's, never happened."""
+    """An aborted transaction: its producer's transactional batches from `first_offset` to `last_offset`, the marker's,
+    do not count.
+    """
 
     producer_id: int
     first_offset: int
@@ -22,15 +24,15 @@ class AbortedTransaction(NamedTuple):
 
 
 def reaching(listed: Sequence[AbortedTransaction], offset: int) -> list[tuple[int, int]]:
-    """Of transactions in the order of their last offsets those that end at `offset` or later, as a Fetch answer lists
-    them: (producer id, first offset).
+    """Return the transactions that end at `offset` or later, as a Fetch answer lists them: (producer id, first offset).
+    The input is in the order of last offsets.
     """
     begin = bisect_left(listed, offset, key=lambda one: one.last_offset)
     return [(one.producer_id, one.first_offset) for one in listed[begin:]]
 
 
 class Aborted:
-    """Which batches of one Fetch answer belong to the aborted transactions that it lists (Kafka: CompletedFetch).
+    """Finds the batches of one Fetch answer that belong to its aborted transactions (Kafka: CompletedFetch).
 
     `listed`: (producer id, first offset) of each, in any order.
     """
@@ -40,7 +42,7 @@ class Aborted:
         self._open: set[int] = set()
 
     def has(self, header: BatchHeader) -> bool:
-        """Return whether a batch, the next in the order of offsets, is to be passed over."""
+        """Return whether to skip a batch, the next in the order of offsets."""
         while self._ahead and self._ahead[-1][1] <= header.last_offset:
             self._open.add(self._ahead.pop()[0])
         if header.is_control:  # the marker that ends its producer's transaction

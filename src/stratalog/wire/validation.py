@@ -1,7 +1,7 @@
 """Check a produced batch's records: readable by consumers, and within its topic's demands.
 
-In: one whole batch whose header and CRC were checked, and a topic's demands. Out: the largest timestamp of its
-records, or a refusal that names the records at fault. It never changes a batch, and never restores more than
+In: one whole batch whose header and CRC were checked, and a topic's demands. Out: the largest timestamp of its records,
+or a refusal that names the records at fault. It never changes a batch, and never decompresses more than
 `RESTORED_BYTES_MAX`, whatever a batch claims.
 
 Kafka: `LogValidator`, which makes the same checks, but accepts some records that stop every consumer: wrong lengths
@@ -33,23 +33,26 @@ INTERPRETED: Final = (
     if isinstance(walk, FunctionType)
     else ""
 )
-"""Why this installation is slow, and the remedy; empty where `wire/walk.py` is compiled (`hatch_build.py`)."""
+"""The reason why this installation is slow, and the remedy; empty where `wire/walk.py` is compiled
+(`hatch_build.py`).
+"""
 RESTORED_BYTES_MAX: Final = 64 << 20
-"""A batch that is larger once restored is refused: a client must not fill the broker's memory. librdkafka gives up at
-100 MB (`receive.message.max.bytes`)."""
+"""Limit for a decompressed batch: a client must not fill the broker's memory. librdkafka's limit is 100 MB
+(`receive.message.max.bytes`).
+"""
 _AT_ONCE: Final = 1 << 16
-"""Records walked before other threads may go on."""
+"""Records checked before other threads get their turn."""
 _ERRORS_MAX: Final = 1000
 _INVALID_TIMESTAMP: Final = "One or more records have been rejected due to invalid timestamp"
-"""Kafka's words, as those of each record below: clients show them and compare them."""
+"""Kafka's messages, here and for each record below: clients show and compare them."""
 _FAR: Final = 1 << 61
-"""`walk` reports no timestamp from this value on."""
+"""`walk` does not report timestamps of this value or above."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 
 
 class Demands(NamedTuple):
-    """What a topic demands of each record: a timestamp from `earliest` to `latest` in ms, if it has one; a key."""
+    """A topic's demands on each record: a timestamp from `earliest` to `latest` in ms, if it has one; a key."""
 
     earliest: int = _LEAST
     latest: int = _MOST
@@ -69,14 +72,14 @@ class RecordsRefused(Rejected):
         self.record_errors = record_errors
 
     def __reduce__(self) -> tuple[type["RecordsRefused"], tuple[object, ...]]:  # type: ignore[override]
-        """A refusal may come from another process."""
+        """Support pickling: a refusal may come from another process."""
         return RecordsRefused, (self.code, self.message, self.record_errors)
 
 
 def check_batch(
     batch: memoryview, header: BatchHeader, demands: Demands, bytes_max: int = RESTORED_BYTES_MAX
 ) -> int:
-    """`check_records` of a batch in any codec."""
+    """Return the result of `check_records` for a batch in any codec."""
     return check_records(restore(batch, header, bytes_max=bytes_max), header, demands)
 
 
@@ -85,8 +88,8 @@ def restore(
 ) -> bytes:
     """Return the batch's records as they were before compression.
 
-    Raises Rejected: INVALID_RECORD where they are not the codec's bytes; MESSAGE_TOO_LARGE where they are more than
-    `bytes_max`, on which Java's producer splits the batch.
+    Raises Rejected: INVALID_RECORD for malformed bytes; MESSAGE_TOO_LARGE for more than `bytes_max`, on which Java's
+    producer splits the batch.
     """
     try:
         return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=bytes_max)
@@ -97,11 +100,11 @@ def restore(
 
 
 def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
-    """Return the largest timestamp of `records`, restored, which must be exactly the header's count; -1 where none has
-    one.
+    """Return the largest timestamp of the decompressed `records`, which must be as many as the header says; -1 without
+    timestamps.
 
-    Raises Rejected(INVALID_RECORD) where a record is not what its length says or not the next, and RecordsRefused
-    (INVALID_RECORD, INVALID_TIMESTAMP where there is one such) where records are not what is demanded.
+    Raises Rejected(INVALID_RECORD) for a record with a wrong length or offset delta, and RecordsRefused
+    (INVALID_RECORD, or INVALID_TIMESTAMP if any record has that fault) for records that violate the demands.
     """
     count, base = header.record_count, header.base_timestamp
     earliest, latest = max(demands.earliest, _LEAST), min(demands.latest, _MOST)

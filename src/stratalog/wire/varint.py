@@ -21,13 +21,13 @@ __all__ = [
 ]
 
 ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
-"""The unsigned varints of one byte, for writers that cannot afford a call for each."""
+"""The unsigned varints of one byte, for writers that avoid a function call for each."""
 
 
 def read_unsigned(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
     """Return the unsigned varint at `position` and the position after it.
 
-    Raises Corrupt where the buffer ends inside it, or it has more bytes or a larger value than `bits` (32 or 64) take.
+    Raises Corrupt where the buffer ends inside the varint, or its length or value exceeds `bits` (32 or 64).
     """
     try:
         byte = buffer[position]
@@ -61,7 +61,7 @@ def read_signed(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int
 
 
 def encode_unsigned(value: int) -> bytes:
-    """Return `value` (0 or more) in as few bytes as it takes."""
+    """Return `value` (0 or more) as an unsigned varint."""
     assert value >= 0, "an unsigned varint is not negative"
     if value < 0x80:
         return ONE_BYTE[value]

@@ -33,11 +33,11 @@ class SegmentLookup:
         self._windows: tuple[tuple[RemoteSegment, ...], ...] = ()
 
     def forget(self) -> None:
-        """Drop the segments remembered from archive manifests: the tier was taken away from the topic."""
+        """Drop the cached segments of archive manifests: the tier was removed from the topic."""
         self._windows = ()
 
     def at_if_loaded(self, offset: int) -> RemoteSegment | None:
-        """Return the segment that covers `offset`; None also where only an archive manifest can tell."""
+        """Return the segment that covers `offset`; None also for a segment in an archive manifest."""
         manifest = self._manifest()
         if manifest is None:
             return None
@@ -51,7 +51,7 @@ class SegmentLookup:
     def at(self, offset: int) -> RemoteSegment | None:
         """Return the segment that covers `offset`; None below the start offset and from the tiered end on.
 
-        Remembers the segments that follow in the same archive manifest, because a consumer reads on.
+        Caches the next segments of the same archive manifest for sequential consumers.
         """
         if (segment := self.at_if_loaded(offset)) is not None:
             return segment
@@ -81,8 +81,8 @@ class SegmentLookup:
     def at_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
         """Return the first segment that has a record of `timestamp` (epoch ms) or later.
 
-        Only segments that end at `start_offset` or later count. The record may lie below `start_offset`, or below the
-        log's start: where a search of the segment finds nothing, the caller goes on after the segment's end.
+        Only segments that end at `start_offset` or later count. The record may be below `start_offset`, or below the
+        log's start: if a search of the segment finds nothing, the caller continues after the segment's end.
         """
         manifest = self._manifest()
         start = max(manifest.start_offset if manifest is not None else 0, start_offset)
@@ -102,7 +102,9 @@ class SegmentLookup:
     def _looked(
         self, look: Callable[[Manifest], Iterator[RemoteSegment]]
     ) -> Iterator[RemoteSegment]:
-        """Return what `look` finds in the manifest; in the newest one, where an archive manifest was replaced."""
+        """Return the result of `look` in the manifest; repeat with the newest one if an archive manifest was
+        replaced.
+        """
         while (manifest := self._manifest()) is not None:
             found = look(manifest)
             try:

@@ -21,7 +21,7 @@ __all__ = ["Bucket", "load_index", "open_bucket", "read_entries"]
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A cluster's bucket. All methods ask the store; they raise Corrupt naming the object, and Unavailable."""
+    """A cluster's bucket. All methods read the store; they raise Corrupt naming the object, and Unavailable."""
 
     store: ObjectStore
     cluster_id: str
@@ -34,7 +34,7 @@ class Bucket:
     def topic(self, name: str) -> TierTopic | None:
         """Return the (newest) topic of that name.
 
-        Raises Corrupt where it may be one that is damaged in the registry.
+        Raises Corrupt where a damaged registry entry may be that topic's.
         """
         damaged: dict[str, str] = {}
         topics = list_topics(self.store, self.cluster_id, damaged)
@@ -46,8 +46,7 @@ class Bucket:
     def manifest(self, topic: TierTopic, partition: int) -> Manifest | None:
         """Return the newest manifest of a partition; None where nothing was ever archived.
 
-        It is a pinned version: what it names stays readable for `remote.delete.grace.ms` after a later version gives
-        it up.
+        The version is pinned: its objects stay readable for `remote.delete.grace.ms` after a later version drops them.
         """
         prefix = partition_prefix(self.cluster_id, topic.topic_uuid, partition)
         return run(self.store, load_latest(prefix))

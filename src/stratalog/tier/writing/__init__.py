@@ -1,1 +1,1 @@
-"""History written and removed: one partition's archiver, merging, spilling of manifests, expiry and grace."""
+"""Write and remove history: one partition's archiver, merging, spilling of manifests, expiry and grace."""

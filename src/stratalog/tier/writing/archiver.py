@@ -43,8 +43,8 @@ class ClosedSegment:
     `next_offset` is its successor's base offset. `read` opens the `.log` file again and yields its bytes in order, in
     pieces of any size (1-4 MiB is good: memory holds one at a time). `leader_epochs` are (epoch, first offset) pairs;
     then come the `.snapshot` and `.txnindex` files (empty: none). `aborted` are all aborted transactions with records
-    here, wherever they end (below the last stable offset each has); None: not known, and where batches are
-    transactional a reader of committed records refuses the object.
+    in the segment, wherever they end (below the last stable offset each has ended). None means unknown: a reader of
+    committed records refuses the object if it has transactional batches.
     """
 
     base_offset: int
@@ -68,7 +68,7 @@ def archive(
     """Upload a segment, from `name.base_offset` on, as the object `name`. Blocking; the object is durable on return.
 
     Raises Corrupt where the local bytes are not sound (nothing is uploaded then), Unavailable from the store (the
-    object may be there all the same), and whatever `segment.read` raises.
+    object may exist), and the errors of `segment.read`.
     """
     path = segment_path(folder.prefix, name)
     writer = SegmentWriter(

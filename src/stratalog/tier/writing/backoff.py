@@ -23,7 +23,7 @@ class Backoff:
     failures: int = 0
 
     def failed(self) -> float:
-        """Count a failure; the seconds to wait before the next attempt."""
+        """Count a failure; return the seconds to wait before the next attempt."""
         doubled = min(self.initial_ms << min(self.failures, 30), self.max_ms)
         self.failures += 1
         off = self.entropy.uniform(1 - self.jitter, 1 + self.jitter)

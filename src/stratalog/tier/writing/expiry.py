@@ -25,11 +25,11 @@ __all__ = ["Retention", "segments_of", "without_expired"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What may go. Kafka's `retention.ms` and `retention.bytes` (-1: keep), and what the local log knows.
+    """The limits of retention: Kafka's `retention.ms` and `retention.bytes` (-1: keep), and values of the local log.
 
-    `log_start_offset`: records below are gone for clients (DeleteRecords). `local_only_bytes`: bytes of the log that
-    are not in the bucket, which count against `bytes` too. `grace_ms`: `remote.delete.grace.ms`, from giving a segment
-    up to removing its object, for readers that hold an older manifest.
+    `log_start_offset`: clients cannot read records below it (DeleteRecords). `local_only_bytes`: bytes of the log that
+    are not in the bucket, which count against `bytes`, too. `grace_ms`: `remote.delete.grace.ms`, from dropping a
+    segment to removing its object, for readers with an older manifest.
     """
 
     ms: int
@@ -41,7 +41,7 @@ class Retention:
 
 @dataclass(slots=True)
 class _Walk:
-    """From the oldest segment on: the log start so far, and the bytes of log from there on."""
+    """A walk from the oldest segment on: the log start so far, and the bytes of log from there on."""
 
     retention: Retention
     now_ms: int
@@ -49,7 +49,7 @@ class _Walk:
     total: int
 
     def takes(self, named: Entry | ArchivedManifest) -> bool:
-        """Return whether what comes next goes, as a whole; it is left behind then."""
+        """Return whether the next entry expires as a whole; then move past it."""
         retention = self.retention
         too_old = retention.ms >= 0 and self.now_ms - named.max_timestamp > retention.ms
         too_much = retention.bytes >= 0 and self.total - named.data_size >= retention.bytes
@@ -60,7 +60,7 @@ class _Walk:
         return True
 
     def count(self, entries: Iterable[Entry]) -> int:
-        """Return how many of what comes next go, one by one."""
+        """Return how many of the next entries expire, one by one."""
         taken = 0
         for entry in entries:
             if not self.takes(entry):
@@ -72,10 +72,10 @@ class _Walk:
 def without_expired(
     tip: Manifest, retention: Retention, now_ms: int, archives: ArchiveManifests
 ) -> Manifest | None:
-    """Return `tip` with the segments given up that retention does not keep, oldest first; None where there are none.
+    """Return `tip` without the segments that retention does not keep, oldest first; None where none expires.
 
-    Only the archive that retention reaches into is opened. One that is damaged holds up what is younger until it goes
-    as a whole. Raises Unavailable.
+    Retention opens only the archive that it reaches into. A damaged archive holds up younger segments until the archive
+    expires as a whole. Raises Unavailable.
     """
     log_start = max(tip.log_start_offset, retention.log_start_offset)
     walk = _Walk(retention, now_ms, log_start, tip.live_bytes + retention.local_only_bytes)
@@ -107,13 +107,13 @@ def without_expired(
 def _parted(
     tip: Manifest, named: ArchivedManifest, walk: _Walk, archives: ArchiveManifests
 ) -> list[ArchivedManifest]:
-    """Return an archive that does not go as a whole: what goes of it, and what stays. Both lie in the same object."""
+    """Divide an archive that expires in part: return the expired part and the rest. Both are in the same object."""
     before = copy_of(walk)
     try:
         if not before.takes(archives.oldest(tip, named)):
             return [named]
         archive = archives.open(tip, named)
-    except Corrupt:  # it cannot be cut without its entries: it goes as a whole, once all of it may
+    except Corrupt:  # it cannot be divided without its entries: it expires as a whole
         return [named]
     first, stop = archive.span_of(named)
     count = walk.count(archive.entry(at) for at in range(first, stop))
@@ -124,10 +124,10 @@ def _parted(
 
 
 def segments_of(tip: Manifest, named: ArchivedManifest, archives: ArchiveManifests) -> list[str]:
-    """Return the objects of an archive that was given up.
+    """Return the objects of a dropped archive.
 
-    None where it is damaged: its objects are unknown. Once the manifest forgets the archive they are orphans, which a
-    sweep finds. Raises Unavailable.
+    None where the archive is damaged: its objects are unknown, and become orphans, which a sweep finds. Raises
+    Unavailable.
     """
     try:
         return [tip.path_of(entry) for entry in archives.entries_of(tip, named)]

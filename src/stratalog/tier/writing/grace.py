@@ -1,9 +1,9 @@
-"""Track how long each object has been given up, on the steady clock.
+"""Track how long each dropped object has been unreferenced, on the steady clock.
 
 In: manifests as they are committed, steady time. Out: the objects that may be removed. It never reads a wall clock. A
-leader counts from when it first saw an object given up: from its own commit, or from the start of its leadership. So
-neither a stepped clock nor another machine's can shorten the grace period. A new leader begins it again, and objects
-stay so much longer.
+leader counts from its own commit that dropped the object, or from the start of its leadership. So neither a stepped
+clock nor another machine's clock can shorten the grace period. A new leader begins the period again, and objects stay
+longer.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _Key = tuple[str, int, int]
 
 
 class GracePeriods:
-    """How long ago one partition's leader saw each object given up."""
+    """The times at which one partition's leader saw each object dropped."""
 
     def __init__(self) -> None:
         self._seen: dict[_Key, tuple[int, int]] = {}
@@ -31,7 +31,7 @@ class GracePeriods:
     def due(
         self, manifest: Manifest, before_ms: int, pinned: int | None = None
     ) -> tuple[list[Entry], list[ArchivedManifest]]:
-        """Return what was given up at `before_ms` (steady) or earlier, and is in no version from `pinned` on."""
+        """Return the objects dropped at `before_ms` (steady) or earlier that are in no version from `pinned` on."""
         return (
             [one for one in manifest.segments if self._is_due(one, before_ms, pinned)],
             [one for one in manifest.archives if self._is_due(one, before_ms, pinned)],

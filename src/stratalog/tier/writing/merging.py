@@ -3,9 +3,9 @@
 In: a manifest's live entries, the topic's limits for one segment. Out: the neighbours to merge, the merged segment's
 content, and the manifest that names the merged segment instead. It commits nothing and removes nothing.
 
-Neighbours are merged once there are eight of them that make one segment, each at most half of it. So each time a byte
-is copied, its segment has at least doubled. That ends at the size and span of time at which the topic closes a
-segment by itself, and retention stays as fine as the topic asks for.
+The archiver merges eight neighbours that fit into one segment, each at most half of it. So each copy of a byte at least
+doubles its segment. Merging ends at the size and time span at which the topic closes a segment itself, so retention
+stays as fine as configured.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -29,9 +29,9 @@ _NEIGHBOURS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """What one segment may have: `segment.bytes`, and the milliseconds of `segment.ms` between its records.
+    """The limits of one segment: `segment.bytes`, and the milliseconds of `segment.ms` between its records.
 
-    `neighbours`: how many are worth an object of their own.
+    `neighbours`: the least number of segments to merge.
     """
 
     bytes: int
@@ -42,8 +42,7 @@ class MergeLimits:
 def mergeable(
     entries: Sequence[Entry], limits: MergeLimits, apart: Collection[str] = ()
 ) -> tuple[Entry, ...]:
-    """Return the first run of live neighbours, in the order of offsets, that shall be one segment; empty where none
-    shall.
+    """Return the first run of live neighbours, in the order of offsets, to merge into one segment; empty without one.
 
     No run has an entry whose id is in `apart`.
     """
@@ -63,14 +62,16 @@ def mergeable(
 
 
 def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSegment:
-    """Return the segment that these make, read from the bucket with every byte checked. Raises Corrupt, Unavailable."""
+    """Return the merged segment of these entries, read from the bucket with every byte checked. Raises Corrupt,
+    Unavailable.
+    """
     first, last = run[0].entry, run[-1].entry
     epochs: dict[int, int] = {}
     for segment in run:
         for epoch, offset in segment.entry.leader_epochs:
             epochs.setdefault(epoch, offset)
     indexes = [load_index(store, segment) for segment in run]
-    # One that spans several of them is in each one's list; what one of them does not know, the whole does not.
+    # A transaction that spans several segments is in each one's list; if one list is unknown, the merged one is.
     aborted = {one for index in indexes for one in index.aborted or ()}
     all_known = all(index.aborted is not None for index in indexes)
 
@@ -103,9 +104,7 @@ def damaged(store: ObjectStore, run: Sequence[RemoteSegment]) -> list[Entry]:
 
 
 def with_merged(tip: Manifest, run: Sequence[Entry], merged: Entry, now_ms: int) -> Manifest | None:
-    """Return `tip` with `merged` instead of `run`, which is given up; None where one of them is not live there any
-    more.
-    """
+    """Return `tip` with `merged` instead of `run`, which is dropped; None where an entry of `run` is no longer live."""
     replaced = {entry.id for entry in run}
     live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
     at = next((at for at, entry in enumerate(live) if entry.id in replaced), 0)

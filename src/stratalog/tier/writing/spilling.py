@@ -3,9 +3,10 @@
 In: a manifest. Out: the entries to move and their archive, and the manifest that names the archive instead. It
 commits nothing.
 
-The last archive takes more entries until it is full, as a new object: objects in the bucket never change. Readers of
-the old version continue with the old object, which is given up. The youngest entries stay in the manifest: small
-neighbours among them may still be merged (`tier/writing/merging.py`), and archived ones are merged no more.
+The last archive receives further entries until it is full, each time as a new object, because objects in the bucket
+never change. Readers of the old version continue with the old object, which the manifest drops. The youngest entries
+stay in the manifest: small neighbours among them may still be merged (`tier/writing/merging.py`), and archived ones are
+merged no more.
 """
 
 from collections.abc import Sequence
@@ -43,14 +44,14 @@ class SpillLimits:
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """`entries` shall be archived, together with what `onto` names; None: in an archive of their own."""
+    """A planned spill: archive `entries` together with those of `onto`, or in a new archive for None."""
 
     entries: tuple[Entry, ...]
     onto: ArchivedManifest | None
 
 
 def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
-    """Return what to move next; None while there are few."""
+    """Return the next spill; None while there are few entries."""
     live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]
     if len(live) < max(2, limits.segments):
         return None
@@ -63,7 +64,7 @@ def next_spill(tip: Manifest, limits: SpillLimits) -> Spill | None:
 def opened_for(
     spill: Spill, tip: Manifest, archives: ArchiveManifests
 ) -> tuple[Spill, Archive | None]:
-    """Return what `spill` adds to, opened; where that is damaged, a spill into an archive of its own.
+    """Return the opened archive that `spill` extends; where it is damaged, a spill into a new archive.
 
     Raises Unavailable.
     """
@@ -78,7 +79,7 @@ def opened_for(
 def spilled(
     tip: Manifest, spill: Spill, opened: Archive | None, object_id: str
 ) -> tuple[ArchivedManifest, bytes]:
-    """Return the archive to put, and its name in the next manifest. `opened`: what `spill.onto` names, opened."""
+    """Return the archive to put, and its name in the next manifest. `opened`: the opened archive of `spill.onto`."""
     archive = Archive.of(spill.entries)
     if opened is not None and spill.onto is not None:
         archive = opened.cut(*opened.span_of(spill.onto)).extended(archive)
@@ -105,9 +106,9 @@ def spilled(
 def with_spilled(
     tip: Manifest, spill: Spill, named: ArchivedManifest, now_ms: int
 ) -> Manifest | None:
-    """Return `tip` with what is archived as `named`; None where that does not stand there any more as it was taken.
+    """Return `tip` with `named` in place of the spilled entries; None where those entries have changed in it.
 
-    The object that held a part of it before names nothing then, and is given up at `now_ms`.
+    The former archive object then names no entry, and is dropped at `now_ms`.
     """
     gone = [entry for entry in tip.segments if entry.state is not SegmentState.COPY_FINISHED]
     live = [entry for entry in tip.segments if entry.state is SegmentState.COPY_FINISHED]

@@ -1,8 +1,8 @@
 """The writer of one partition's history in the bucket: its leader's objects and manifest versions.
 
-In: the leader's epoch, closed segments, retention. Out: objects and manifest versions; the location of each segment.
-It removes an object only after a confirmed manifest has given it up, and never serves bytes:
-`tier/reading/fetcher.py` does.
+In: the leader's epoch, closed segments, retention. Out: objects and manifest versions; the location of each segment. It
+removes an object only after a confirmed manifest has dropped it, and never serves bytes: `tier/reading/fetcher.py`
+does.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,19 +62,19 @@ from stratalog.wire.ids import topic_id_text
 __all__ = ["ORPHAN_GRACE_MS", "Retention", "TierWriter"]
 
 ORPHAN_GRACE_MS: Final = 60 * 60 * 1000
-"""An object that no manifest has named for so long may be swept."""
+"""Age at which a sweep may remove an object that no manifest names."""
 SPILL_LIMITS: Final = SpillLimits()
 _DELETE_BATCH: Final = 1000
 
 
 @dataclass(slots=True)
 class TierWriter:
-    """The bucket's share of one partition.
+    """The history of one partition in the bucket.
 
-    `activate` first, once per leadership. It, `archive`, `merge`, `spill`, `expire` and `withdraw` block, and must be
-    called one at a time; they raise Fenced (give the leadership up, delete nothing), Unavailable (call again later:
-    whatever was done is found done) and Corrupt. The other members only look at `manifest`, which is replaced as a
-    whole, and may be used from any thread meanwhile. `lookup` finds segments in it.
+    Call `activate` first, once per leadership. `activate`, `archive`, `merge`, `spill`, `expire` and `withdraw` block,
+    and must be called one at a time. They raise Fenced (give the leadership up, delete nothing), Unavailable (call
+    again later: finished steps are not repeated) and Corrupt. The other members only read `manifest`, which is replaced
+    as a whole, so any thread may use them meanwhile. `lookup` finds segments in it.
     """
 
     store: ObjectStore
@@ -87,11 +87,11 @@ class TierWriter:
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     shared_archives: ArchiveManifests | None = None
     steady_ms: Callable[[], int] | None = None
-    """By which the grace is counted; None: by the times that the methods are given."""
+    """The steady clock of the grace periods; None: the times passed to the methods."""
     leases: Leases | None = None
     spill_limits: SpillLimits = field(default_factory=lambda: SPILL_LIMITS)
     manifest: Manifest | None = None
-    """The newest version known: confirmed once activated."""
+    """The newest known version; confirmed after activation."""
     writer: Writer | None = field(default=None, init=False)
     lookup: SegmentLookup = field(init=False)
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
@@ -115,7 +115,7 @@ class TierWriter:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether objects of a tier that was taken away are not removed yet: nothing is copied before they are."""
+        """Whether objects of a removed tier still exist: nothing is uploaded before their removal."""
         manifest = self.manifest
         return manifest is not None and any(
             one.state is not SegmentState.COPY_FINISHED
@@ -134,7 +134,7 @@ class TierWriter:
         return self.manifest.log_start_offset if self.manifest is not None else 0
 
     def manifest_bytes(self) -> bytes:
-        """Return what to keep on local disk for the next `activate`, which then needs no list.
+        """Return bytes for a local file with which the next `activate` needs no list.
 
         Empty before activation.
         """
@@ -168,9 +168,9 @@ class TierWriter:
     ) -> Manifest:
         """Upload closed segments in the order of offsets and commit them together.
 
-        Those already in the bucket, and from the first that reaches past `last_stable_offset` on, are left out.
-        What was uploaded before a failure is committed before it is raised; what was uploaded when the commit failed
-        is not uploaded again.
+        Segments already in the bucket are left out, and so are those from the first one past `last_stable_offset` on.
+        After a failed upload, finished uploads are committed before the error is raised. After a failed commit,
+        uploaded objects are not uploaded again.
         """
         assert self.manifest is not None, "activate first"
         if self.is_leaving:
@@ -216,9 +216,9 @@ class TierWriter:
         return entry
 
     def expire(self, now_ms: int, retention: Retention) -> Manifest:
-        """Give up what retention no longer keeps, then remove the objects given up `grace_ms` ago or earlier.
+        """Drop segments that retention no longer keeps, then remove the objects dropped `grace_ms` ago or earlier.
 
-        The result's `log_start_offset` is the partition's new log start. Only whole segments go, oldest first.
+        The result's `log_start_offset` is the partition's new log start. Only whole segments expire, oldest first.
         """
         archives = self._archives
         self._commit(
@@ -228,12 +228,12 @@ class TierWriter:
 
     @property
     def damage(self) -> dict[str, str]:
-        """Why archive manifests that are named could not be opened when they were last needed, by path."""
+        """The errors of unreadable archive manifests at their last use, by path."""
         return self._archives.damage_of(_required(self.manifest))
 
     @property
     def wants_spill(self) -> bool:
-        """Whether `spill` has anything to do."""
+        """Whether `spill` has entries to move."""
         return (
             self.manifest is not None and next_spill(self.manifest, self.spill_limits) is not None
         )
@@ -241,7 +241,7 @@ class TierWriter:
     def spill(self, now_ms: int) -> Manifest:
         """Move the oldest entries into an archive manifest, where there are many.
 
-        May be called where `archive` may, and raises as it does.
+        May be called where `archive` may, and raises as `archive`.
         """
         while (spill := next_spill(_required(self.manifest), self.spill_limits)) is not None:
             tip = _required(self.manifest)
@@ -261,9 +261,7 @@ class TierWriter:
         return _required(self.manifest)
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
-        """Return small neighbours that shall be one segment, none of them known to be damaged; empty where none
-        shall.
-        """
+        """Return small neighbours to merge into one segment, without known damage; empty without any."""
         if self.is_leaving:
             return ()
         finished = SegmentState.COPY_FINISHED
@@ -271,9 +269,9 @@ class TierWriter:
         return mergeable(live, limits, self._damaged)
 
     def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
-        """Copy what `mergeable` gave into one object, which counts instead of theirs; they are given up.
+        """Merge the result of `mergeable` into one object, and drop the old entries.
 
-        May be called where `archive` may, and raises as it does; Corrupt for objects that will not be tried again.
+        May be called where `archive` may, and raises as `archive`; Corrupt for objects that it will not try again.
         """
         assert self.writer is not None, "activate first"
         manifest = _required(self.manifest)
@@ -299,17 +297,16 @@ class TierWriter:
         )
 
     def exists(self) -> bool:
-        """Return whether anything of the partition was ever in the bucket, as far as a list shows."""
+        """Return whether the bucket ever had objects of the partition, as far as a list shows."""
         return (
             self.manifest is not None
             or run(self.store, load_latest(self.folder.prefix)) is not None
         )
 
     def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
-        """Give everything up, because the topic's tier is taken away (KIP-950); `expire` removes the objects.
+        """Drop all entries, because the topic's tier is removed (KIP-950); `expire` removes the objects.
 
-        `log_start_offset`: where the log begins from now on. For readers of the bucket it ends where it did and begins
-        there too.
+        `log_start_offset` is the log's new start. For readers of the bucket, the log begins and ends at its former end.
         """
 
         def emptied(tip: Manifest | None) -> Manifest | None:
@@ -326,9 +323,10 @@ class TierWriter:
         return self._commit(emptied, now_ms)
 
     def _remove(self, grace_ms: int, now_ms: int) -> Manifest:
-        """Remove the objects that a confirmed version gave up `grace_ms` ago and that no read lease holds; forget them.
+        """Remove the objects that a confirmed version dropped `grace_ms` ago and that no read lease holds; then drop
+        their entries.
 
-        Those of an archive go before it does: until then it says which they are.
+        An archive's objects are removed before the archive, which lists them.
         """
         manifest = _required(self.manifest)
         steady_ms = self._steady(now_ms)
@@ -390,13 +388,13 @@ class TierWriter:
         self.manifest = manifest
         self._grace.note(manifest, self._steady(now_ms))
         if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
-            with suppress(Unavailable):  # what was committed stays so; the next commit tries again
+            with suppress(Unavailable):  # the committed version stays; the next commit tries again
                 self._boundary = run(self.store, prune(prefix, manifest))
         return manifest
 
 
 def _put(path: str, data: bytes) -> Program[bool]:
-    """Put an object of a fresh id; False where another has that id."""
+    """Put an object with a new id; return False where another object has that id."""
     mine: bool = yield PutAbsent(path, data)
     return mine
 
@@ -420,9 +418,9 @@ def _with_entries(
     segments = list(tip.segments)
     for entry in entries:
         if entry.last_offset < end:
-            continue  # it is there: this commit was made before, or an earlier leader's was late
+            continue  # the entry exists: this commit succeeded before, or an earlier leader's arrived late
         if entry.base_offset < end or entry.base_offset > max(end, log_start):
-            break  # it does not fit any more; what is missing is copied again from where the tip ends
+            break  # the entry no longer fits: the archiver uploads again from the end of the tip
         segments.append(entry)
         end = entry.last_offset + 1
     if end == tip.archived_end:
