@@ -1,7 +1,7 @@
-"""Writes the references in docs/ from the code: settings, command line, protocol, metrics and log events.
+"""Write the references in docs/ from the code: settings, command line, protocol, metrics and log events.
 
 In: the product's tables, commands and docstrings. Out: docs/settings.md, cli.md, protocol.md, metrics.md; with
-`--check` nothing but exit 1 where one of them is stale. It never writes anything else.
+`--check` only exit 1 where one of them is stale. It never writes anything else.
 
     .venv/bin/python scripts/generate_docs.py
 """
@@ -36,7 +36,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
@@ -44,14 +44,14 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def default_of(setting: Setting) -> str:
-    """A default for people: what it is, and Kafka's where that differs."""
+    """Return a default for people, with Kafka's where that differs."""
     text = setting.text(setting.default)
     shown = "not set" if text is None else f"`{text}`" if text else "empty"
     return f"{shown} (Kafka: {setting.kafka_default})" if setting.kafka_default else shown
 
 
 def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
-    """One setting's line."""
+    """Return one setting's line."""
     kind = setting.kind.name.lower() if setting.kind is not Kind.PASSWORD else "password"
     marks = "**ours** " if setting.ours else ""
     return (
@@ -65,7 +65,7 @@ def setting_row(setting: Setting, *more: str) -> tuple[str, ...]:
 
 
 def profiles() -> str:
-    """What `--profile` sets, and what it leaves."""
+    """Return the section about `--profile`."""
     return f"""## `strata server --profile production`
 
 What two articles advise, set where nothing else is: a file, the environment or an override beats it. The server prints
@@ -173,7 +173,7 @@ a file written for Kafka works as it is.
 
 
 def counted(settings: Mapping[str, Setting]) -> str:
-    """How many of Kafka's settings have an effect."""
+    """Return how many of Kafka's settings have an effect."""
     kafkas = [setting for setting in settings.values() if not setting.ours]
     honoured = sum(1 for setting in kafkas if not setting.inert)
     return (
@@ -183,7 +183,7 @@ def counted(settings: Mapping[str, Setting]) -> str:
 
 
 def without_effect(settings: Mapping[str, Setting]) -> str:
-    """Names by the reason why they have no effect, with counts."""
+    """Return names by the reason why they have no effect, with counts."""
     reasons: dict[str, list[str]] = {}
     for name, setting in sorted(settings.items()):
         if setting.inert:
@@ -194,7 +194,7 @@ def without_effect(settings: Mapping[str, Setting]) -> str:
 
 
 def command_pages(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(words, help text) of a command and of all below it."""
+    """Yield (words, help text) of a command and of all below it."""
     done = CliRunner().invoke(app, [*words[1:], "--help"], prog_name="strata")
     assert done.exit_code == 0, done.output
     yield words, "\n".join(line.rstrip() for line in done.output.strip().splitlines())
@@ -260,12 +260,12 @@ does. Stratalog has no authorizer yet: each client may do everything.
 
 
 def calls_in(tree: ast.Module) -> Iterator[ast.Call]:
-    """Every call in a module."""
+    """Return every call in a module."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def first_text(call: ast.Call) -> str | None:
-    """A call's first argument where it is plain text."""
+    """Return a call's first argument where it is plain text."""
     match call.args:
         case [ast.Constant(value=str(text)), *_]:
             return text
@@ -274,7 +274,7 @@ def first_text(call: ast.Call) -> str | None:
 
 
 def log_events() -> list[tuple[str, ...]]:
-    """(event, level, fields, module) of everything that the product logs."""
+    """Return (event, level, fields, module) of each line that the product logs."""
     rows = set()
     for path in SOURCE.rglob("*.py"):
         source = path.read_text()
@@ -325,7 +325,7 @@ One line each on standard output, as an event with named fields.
 
 
 def references() -> Mapping[str, str]:
-    """Every generated page by its name in docs/."""
+    """Return every generated page by its name in docs/."""
     return {
         "settings.md": settings(),
         "cli.md": cli(),

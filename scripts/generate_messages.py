@@ -1,4 +1,4 @@
-"""Write the modules of `stratalog.wire` that follow from the JSON schemas inside Apache Kafka's jars.
+"""Generate modules of `stratalog.wire` from the JSON schemas inside Apache Kafka's jars.
 
 In: a directory with `kafka-*.jar`. Out: for each API a module of classes (`messages/`), and one of functions that read
 and write them (`codecs/`); the same for the records in Kafka's own logs, with one module of classes for each log
@@ -6,7 +6,7 @@ and write them (`codecs/`); the same for the records in Kafka's own logs, with o
 
     python -m scripts.generate_messages KAFKA/libs [--check]
 
-`--check` writes nothing and fails where a module differs from what would be written.
+`--check` writes nothing and fails where a module differs from the generated one.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def classes_module(pair: list[Message]) -> str:
 
 
 def classes(group: list[Message]) -> str:
-    """Return the classes of messages or records, and what they import."""
+    """Return the classes of messages or records, and their imports."""
     body = "\n\n".join(class_text(struct, one) for one in group for struct in one.structs)
     lines = ["from __future__ import annotations", ""]
     if "Sequence[" in body:
@@ -191,7 +191,7 @@ METADATA = {{{numbers}}}
 def table(
     functions: Functions, message: Message, write: Callable[[Functions, Message, int], str]
 ) -> str:
-    """Return a table of functions by version: the first version of each stands for those that follow."""
+    """Return a table of functions by version: the first version of each also covers the following ones."""
     first, newest = message.versions
     rows: dict[int, str] = {}
     for version in range(first, newest + 1):
@@ -222,7 +222,7 @@ def imports(functions: Functions, body: str) -> str:
 
 
 def formatted(text: str) -> str:
-    """Return `text` as the repository's formatter leaves it."""
+    """Return `text` formatted by the repository's formatter."""
     command = [
         sys.executable,
         "-m",

@@ -1,7 +1,7 @@
 """Read back the pipeline's views.
 
 In: a pipeline's state directory after an update. Out: the counts and the longest lists, checked against each other.
-Memory is bounded by what is shown, not by the number of paths or clients. Never here: Spark, terminals.
+Memory depends on the length of the lists, not on the number of paths or clients. Never here: Spark, terminals.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """All that is reported. `origins` is records by `bucket` or `broker`, `status` requests by HTTP status; `tiered` is
+    """The results of a run. `origins` is records by `bucket` or `broker`, `status` requests by HTTP status; `tiered` is
     the answer (HTTP status -> requests, None -> bad lines) for the records that came from the bucket; `bad_reasons` is
     bad lines by reason.
     """
@@ -70,7 +70,7 @@ class Answers:
         return sum(count for status, count in self.status.items() if status >= 400)
 
     def check(self, records_in: int) -> None:
-        """Raises Corrupt with one line unless as many records came out as went in, in every table."""
+        """Raise Corrupt with one line unless every table has as many records as went in."""
         good = sum(self.status.values())
         counts = {
             "read from the topic": (sum(self.origins.values()), records_in),
@@ -83,7 +83,7 @@ class Answers:
 
 
 def read_answers(state: Path) -> Answers:
-    """The views of a pipeline whose state is in `state`."""
+    """Return the views of a pipeline whose state is in `state`."""
     status: Counter[int] = Counter()
     tiered: Counter[int | None] = Counter()
     for row in _rows(state, "by_status"):
@@ -131,7 +131,9 @@ def _traffic(row: dict[str, Any], name: str) -> Traffic:
 
 
 def _rows(state: Path, table: str, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a table, a batch in memory at a time; times are microseconds since 1970, however far they are."""
+    """Yield the rows of a table, a batch in memory at a time; times are microseconds since 1970, however far they
+    are.
+    """
     for path in table_files(state / "warehouse" / table):
         with ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             for batch in file.iter_batches(batch_size=8192, columns=columns, use_threads=False):
@@ -140,7 +142,7 @@ def _rows(state: Path, table: str, columns: list[str] | None = None) -> Iterator
 
 
 def _top(state: Path, table: str, name: str) -> tuple[list[Traffic], int]:
-    """The rows with the most requests, and how many rows there are."""
+    """Return the rows with the most requests, and how many rows there are."""
     count = 0
 
     def counted() -> Iterator[Traffic]:

@@ -1,7 +1,7 @@
 """Ask the pipeline for its answers, and the bucket alone for the same.
 
 In: a run's directory, its broker, bucket and sink. Out: answers from Spark. Raises UserError with Spark's own reason.
-Never here: sessions; each question is a process of its own.
+Never here: sessions; each question runs in a separate process.
 """
 
 import json
@@ -21,14 +21,14 @@ SMALL_LOG_BYTES = 1 << 26
 
 
 def java_options(log_bytes: int) -> str:
-    """Over in seconds, a JVM spends most of its time compiling: for a small log the quick compiler is enough."""
+    """Return options for the quick compiler: a JVM that lives for seconds spends most of them compiling."""
     return "-XX:TieredStopAtLevel=1" if log_bytes < SMALL_LOG_BYTES else ""
 
 
 def ask_pipeline(
     place: Place, broker: RunningBroker, sink: Sink | None, options: str, console: Console
 ) -> Answers:
-    """One update of the pipeline over bucket and broker, into `sink` too, and what its views say."""
+    """Run one update of the pipeline over bucket and broker, and into `sink`; return its answers."""
     conf = {
         "stratalog.kafka.bootstrap.servers": broker.address,
         "stratalog.tier.url": broker.tier_url,
@@ -49,7 +49,7 @@ def ask_pipeline(
 
 
 def ask_bucket(place: Place) -> dict[int | None, int]:
-    """HTTP status -> requests (None -> bad lines) of all that is tiered, from the bucket alone."""
+    """Return HTTP status -> requests (None -> bad lines) of all tiered records, from the bucket alone."""
     options = java_options(sum(place.bucket_sizes()))
     answer = ask_spark(
         "bucket_only.py", [place.tier_url, TOPIC], place.pipeline, java_options=options

@@ -65,7 +65,7 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(data: Path, tier_url: str, log: Path) -> Iterator[RunningBroker]:
-    """Start one; on leaving it is gone, whatever happened. Raises UserError where it does not start."""
+    """Start a broker, and end it with the block in any case. Raises UserError where it does not start."""
     ready_file = data.parent / f"{data.name}.ready"
     settings = {**SETTINGS, "log.dirs": str(data.resolve()), "tier.url": tier_url}
     command = [
@@ -111,6 +111,6 @@ async def _ready(process: "subprocess.Popen[bytes]", ready_file: Path, log: Path
 
 
 def last_line(log: Path) -> str:
-    """The last thing that a process wrote to its log."""
+    """Return the last line of a process's log."""
     said = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")

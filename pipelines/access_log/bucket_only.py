@@ -15,7 +15,7 @@ from stratalog.spark.pipeline_runner import end_with_parent
 
 
 def main(tier_url: str, topic: str) -> None:
-    """Count by status over all that is tiered."""
+    """Count tiered records by status."""
     end_with_parent()
     spark = SparkSession.builder.getOrCreate()
     try:

@@ -1,14 +1,14 @@
 r"""A web server's combined log format, read by one rule in two places.
 
 In: a log line, as bytes. Out: the moment that it names, for the loader; the pattern that finds its fields, for Spark
-(`parse.py`). Never here: files, sockets, Spark. A line is never dropped: what cannot be read is marked as bad.
+(`parse.py`). Never here: files, sockets, Spark. No line is dropped: unreadable ones are marked as bad.
 
-The rule: a line is good if its host, time, request and status can be read; whatever else is missing or odd is
-null or taken as it stands. The format is Apache's `LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\"
-\"%{User-agent}i\"" combined`; bytes may be `-`, quotes inside quotes may be escaped or not, bytes that are no
-UTF-8 are shown as U+FFFD, and a request may be anything that was between the quotes. A number after the agent is the
-time that the request took: whole, it is microseconds (Apache's `%D`), with a point, seconds (nginx's `$request_time`).
-Lines with it and without it may follow each other in one log.
+The rule: a line is good if its host, time, request and status can be read; other missing fields are null, and odd ones
+stay unchanged. The format is Apache's `LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-agent}i\""
+combined`; bytes may be `-`, quotes inside quotes may be escaped or not, bytes that are no UTF-8 become U+FFFD, and a
+request may be any text between the quotes. A number after the agent is the time that the request took: whole, it is
+microseconds (Apache's `%D`), with a point, seconds (nginx's `$request_time`). Lines with it and without it may follow
+each other in one log.
 """
 
 import re
@@ -21,7 +21,7 @@ TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}
 # Java's matcher takes time linear in the line. Possessive quantifiers keep the matcher from recursing on long fields.
 # The atomic groups, `(?>`, decide for the first time with a quote behind it: a status behind a later one is behind the
 # first one too, so the matcher has no need to try the later ones, each with the rest of the line. The request is tried
-# as properly escaped first, and as whatever ends at a quote followed by a status second.
+# as properly escaped text first, and then as any text that ends at a quote before a status.
 LINE = (
     r"(?s)\A(\S++) (\S++) (?>(.*?) ?\[(" + TIME + r')\] ")'
     r'((?:[^"\\]++|\\.)*+(?=" [1-9]\d\d(?: |\z))|.*?(?=" [1-9]\d\d(?: |\z)))" ([1-9]\d\d)'
@@ -41,7 +41,7 @@ FIELDS = (
 )
 SEPARATOR = "\x1f"
 
-# Why a line is bad: the first of these that is not found in it; else its time is in no calendar.
+# Reasons for a bad line: the first of these that the line lacks; otherwise its time is not in the calendar.
 REASONS = (
     ("empty", r"\S"),
     ("no time", rf"\[{TIME}\]"),
@@ -58,7 +58,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @lru_cache(maxsize=4096)
 def _epoch_ms(text: bytes) -> int | None:
-    """Milliseconds since 1970 of `17/May/2015:10:05:03 +0000`, or None where no calendar has that moment."""
+    """Return milliseconds since 1970 of `17/May/2015:10:05:03 +0000`, or None for a time that does not exist."""
     offset = timedelta(hours=int(text[22:24]), minutes=int(text[24:26]))
     if offset > _OFFSET_MAX or int(text[24:26]) > 59:
         return None
@@ -80,6 +80,6 @@ def _epoch_ms(text: bytes) -> int | None:
 
 
 def line_time_ms(line: bytes) -> int | None:
-    """The moment that a line names, in milliseconds since 1970; None where it names none."""
+    """Return a line's time in milliseconds since 1970; None for a line without one."""
     found = _MOMENT.search(line)
     return None if found is None else _epoch_ms(found[1])

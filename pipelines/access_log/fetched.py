@@ -1,7 +1,7 @@
 """Java programs from Maven, fetched once and kept outside the checkout.
 
 In: Maven coordinates. Out: a directory of jars in `$STRATALOG_CACHE` (by default below the user's cache directory),
-whole or not there at all. Never here: what is done with them.
+complete or absent. Never here: the use of the jars.
 """
 
 import fcntl
@@ -20,14 +20,14 @@ FETCH_TIMEOUT_S = 300
 
 
 def cache_directory() -> Path:
-    """Where fetched things stay: $STRATALOG_CACHE, else below the user's cache directory."""
+    """Return the cache directory: $STRATALOG_CACHE, else one below the user's cache directory."""
     chosen = os.environ.get("STRATALOG_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "stratalog"
 
 
 @contextmanager
 def fetching(name: str) -> Iterator[Path]:
-    """Yield the cache path of `name`, locked against other processes. The block makes what is missing there."""
+    """Yield the cache path of `name`, locked against other processes. The block creates a missing path."""
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{name}.lock").open("w") as lock:
@@ -49,8 +49,8 @@ def jars(name: str, artifacts: Sequence[str], *, with_dependencies: bool = True)
 
 
 def fetch_jars(artifacts: Sequence[str], target: Path, *, with_dependencies: bool = True) -> str:
-    """Copies Maven artifacts (group:name:version, or with a classifier behind it) and what they need at run time to
-    `target`, all or nothing. Returns why not, or "".
+    """Copy Maven artifacts (group:name:version, or with a classifier behind it) and their run-time dependencies to
+    `target`, all or none. Return the error, or "".
     """
     maven = shutil.which("mvn")
     if maven is None:

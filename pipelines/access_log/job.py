@@ -44,7 +44,7 @@ TIERED_S = 120.0
 """How long the bucket may make no progress before the job gives up."""
 
 SinkCounts = tuple[str, dict[int, int]]
-"""Where a sink is, and its rows by HTTP status."""
+"""A sink's place, and its rows by HTTP status."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
+        """Measure the time of the block."""
         clock = SystemClock()
         start_ms = clock.now_ms()
         yield
@@ -65,7 +65,7 @@ class Steps:
 async def fill(
     broker: RunningBroker, paths: Sequence[Path], console: Console
 ) -> tuple[Survey, int]:
-    """The files into the topic; returns what they are, and how many records the broker acknowledged."""
+    """Load the files into the topic; return their survey, and the number of acknowledged records."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     file_bytes = sum(path.stat().st_size for path in paths)
     with Progress(*columns, console=console) as progress:
@@ -82,7 +82,9 @@ async def fill(
 
 
 async def tiered(place: Place, console: Console) -> None:
-    """Wait until every closed segment is in the bucket and gone from the local disk: one, the active, is left."""
+    """Wait until every closed segment is in the bucket and has left the local disk, so that only the active one
+    stays.
+    """
     loop = asyncio.get_running_loop()
     patience = loop.time() + TIERED_S
     left_before = sys.maxsize
@@ -110,7 +112,7 @@ def count_tiered(tier_url: str) -> int:
 
 @contextmanager
 def opened_sink(options: Namespace, place: Place, steps: Steps) -> Iterator[Sink | None]:
-    """The sink that was asked for, while it is there to be written to."""
+    """Open the requested sink for the time of the block; None without one."""
     if options.sink is None:
         yield None
         return
@@ -123,7 +125,7 @@ def opened_sink(options: Namespace, place: Place, steps: Steps) -> Iterator[Sink
 
 
 def ask_sink(sink: Sink, answers: Answers) -> SinkCounts:
-    """Where the sink is, and its counts. Raises Corrupt unless they are the pipeline's."""
+    """Return the sink's place and its counts. Raises Corrupt unless they equal the pipeline's."""
     counts = sink.status_counts()
     if counts != answers.status:
         raise Corrupt(f"{sink.url} says {counts}, the pipeline {answers.status}")
@@ -133,7 +135,9 @@ def ask_sink(sink: Sink, answers: Answers) -> SinkCounts:
 def through(
     paths: Sequence[Path], place: Place, options: Namespace, steps: Steps, console: Console
 ) -> tuple[int, Answers, SinkCounts | None]:
-    """The files through a broker, its bucket and the pipeline: records acknowledged, and what came out at the ends."""
+    """Send the files through a broker, its bucket and the pipeline; return the survey, the number of records and the
+    answers.
+    """
     asked: SinkCounts | None = None
     with ExitStack() as running:
         sink = running.enter_context(opened_sink(options, place, steps))
@@ -167,7 +171,7 @@ def through(
 def run_job(
     paths: Sequence[Path], place: Place, options: Namespace, console: Console
 ) -> dict[str, Any]:
-    """All steps; returns what --json prints. Raises Corrupt where the counts do not agree."""
+    """Run all steps; return the object for --json. Raises Corrupt where the counts differ."""
     spark_environment(place.pipeline, master=MASTER)  # no Java: say so before anything is started
     steps = Steps()
     with steps.step("total"):
@@ -213,7 +217,7 @@ def by_name(counts: dict[int, int]) -> dict[str, int]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
-    """The command line of ./run. Raises UserError where options do not go together."""
+    """Parse the command line of ./run. Raises UserError for options that exclude one another."""
     parser = ArgumentParser(
         prog="./run",
         description="An access log through a broker, its bucket and a Spark pipeline.",
@@ -241,7 +245,7 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 
 
 def all_bad(result: dict[str, Any]) -> str:
-    """The warning for a log without one good line; empty for any other."""
+    """Return the warning for a log without one good line; empty for any other."""
     if not result["records_in"] or result["bad_lines"] < result["records_in"]:
         return ""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in result["bad_reasons"].items())
@@ -252,7 +256,7 @@ def all_bad(result: dict[str, Any]) -> str:
 
 
 def end(number: int, _frame: object) -> NoReturn:
-    """A signal to end is an exit like any other: what was started is stopped."""
+    """Exit on a signal, so that every started process is stopped."""
     raise SystemExit(128 + number)
 
 

@@ -1,15 +1,15 @@
-"""Lines in a Delta table, kept up by a stream that never pauses, and how new code takes over with all of history.
+"""Keep a topic's lines in a Delta table by a continuous stream, and let new code take over with all of history.
 
     python pipelines/access_log/lake.py DIR --bootstrap-server HOST:PORT --tier-url URL
     python pipelines/access_log/lake.py NEW --bootstrap-server HOST:PORT --tier-url URL --backfill
 
 In: a topic of log lines. Out: Delta tables DIR/lines and DIR/bad_lines, read by the rule of `parse.py` as the pipeline
-reads them; DIR/_state says how far. The first command follows the topic. The second, with new code beside the first,
-reads history up to where the log ends now (the switch) in one go, then follows the topic from exactly there. Readers
-of DIR move to NEW in their own time; only then the first command is ended. Neither waits for the other.
+reads them; DIR/_state records the progress. The first command follows the topic. The second, with new code beside the
+first, reads history up to where the log ends now (the switch) in one go, then follows the topic from exactly there.
+Readers of DIR then move to NEW, and a person ends the first command afterwards. Neither command waits for the other.
 
-Every record is in the tables once, however often a command is killed and run again: what is written carries a name and
-a number that Delta refuses a second time (`txnAppId`, `txnVersion`). Never here: what lines say.
+Every record is in the tables once, however often a command is killed and run again: each commit has a name and a number
+that Delta refuses a second time (`txnAppId`, `txnVersion`). Never here: the meaning of lines.
 """
 
 import json
@@ -34,7 +34,7 @@ TABLES = {"lines": good_lines, "bad_lines": bad_lines}
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
-    """The options; ends the program with one line where they are wrong."""
+    """Parse the options; end the program with one line for wrong ones."""
     parser = ArgumentParser(prog="lake.py", description="A topic of log lines as Delta tables.")
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="where the broker is")
@@ -56,14 +56,14 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 
 
 def source_of(options: Namespace) -> dict[str, str]:
-    """The source's options."""
+    """Return the source's options."""
     return source(options.bootstrap_server, options.tier_url, options.topic)
 
 
 class State:
-    """What DIR/_state says: the run's id, the switch (where the backfill ends), and whether it is behind us.
+    """The content of DIR/_state: the run's id, the switch (the end of the backfill), and whether the backfill is done.
 
-    Written before anything it speaks of is done, so that a command that is run again goes on with the same switch.
+    It is written before each step that it describes, so that a repeated command continues with the same switch.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,7 +76,7 @@ class State:
             raise UserError(f"{directory}: there are tables but no _state; name a new directory")
 
     def say(self, **more: object) -> None:
-        """Add to it, all or nothing."""
+        """Add fields to the file, atomically."""
         self.said |= more
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
@@ -84,20 +84,20 @@ class State:
         new.replace(self.path)
 
     def query_id(self) -> str:
-        """The streaming query's own id, which lives and goes with its checkpoint."""
+        """Return the streaming query's own id, which belongs to its checkpoint."""
         metadata = (self.checkpoint / "metadata").read_text(encoding="utf-8")
         query_id: str = json.loads(metadata)["id"]
         return query_id
 
 
 def write(records: Any, directory: Path, writer: str, version: int) -> None:
-    """Append what `records` say to the tables, once, whatever else happens, for each writer's `version`."""
+    """Append the lines of `records` to the tables, exactly once for each writer's `version`."""
     for name, read in TABLES.items():
         (
             read(records)
             .write.format("delta")
             .mode("append")
-            .option("mergeSchema", "true")  # new code may say more about a line
+            .option("mergeSchema", "true")  # new code may add columns
             .option("txnAppId", f"{writer}/{name}")
             .option("txnVersion", str(version))
             .save(str(directory / name))
@@ -105,7 +105,7 @@ def write(records: Any, directory: Path, writer: str, version: int) -> None:
 
 
 def backfill(spark: Any, options: Namespace, state: State) -> None:
-    """History up to the switch, as one commit for each table."""
+    """Write history up to the switch, as one commit for each table."""
     if "switch" not in state.said:
         state.say(
             id=str(SystemEntropy().uuid()), switch=log_ends(source_of(options)), backfilled=False
@@ -123,7 +123,7 @@ def backfill(spark: Any, options: Namespace, state: State) -> None:
 
 
 def follow(spark: Any, options: Namespace, state: State) -> Any:
-    """The running query: from its checkpoint, else from the switch, else from the first record on."""
+    """Start the query: from its checkpoint, else from the switch, else from the first record."""
     switch = state.said.get("switch")
     state.say(following=True)
 
@@ -148,7 +148,7 @@ def follow(spark: Any, options: Namespace, state: State) -> Any:
 
 
 def session(options: Namespace) -> Any:
-    """A Spark session that knows Delta, in this process's own environment."""
+    """Return a Spark session that knows Delta, in this process's own environment."""
     environment = spark_environment(options.directory / "_state", master=options.master)
     del environment["SPARK_REMOTE"]
     conf = {
@@ -172,12 +172,12 @@ def session(options: Namespace) -> Any:
 
 
 def run(options: Namespace) -> None:
-    """Until it is ended, or with --once until the log's end."""
+    """Run until a signal, or with --once until the log's end."""
     options.directory = options.directory.resolve()
     state = State(options.directory)
     if options.backfill and "following" in state.said and "switch" not in state.said:
         raise UserError(f"{options.directory}: a stream has begun there; backfill into a new one")
-    log_ends(source_of(options))  # whatever is wrong there is said at once
+    log_ends(source_of(options))  # errors of the store show at once
     spark = session(options)
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as in session
 

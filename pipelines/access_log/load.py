@@ -1,9 +1,9 @@
 """Send log files into a topic, through the wire protocol.
 
 In: files of lines, plain or gzip, in the order given; a broker's address. Out: one record per line, with the line's
-time as its timestamp. Batches are small enough for segments to roll where the log's time says. Memory is bounded by a
-batch and a block, whatever the files' sizes. It never skips a line: one without a readable time takes the time of the
-line before it.
+time as its timestamp. Batches are small enough for segments to roll by the log's time. Memory is bounded by a batch and
+a block, whatever the files' sizes. It never skips a line: one without a readable time takes the time of the line before
+it.
 """
 
 import gzip
@@ -24,7 +24,7 @@ from stratalog.wire.records import BatchBuilder
 BLOCK_BYTES = 1 << 18
 BATCH_BYTES_MAX = 1 << 18
 LINE_BYTES_MAX = 1 << 20
-"""A longer line becomes several records, each a bad line but perhaps the first."""
+"""A longer line becomes several records: bad lines, except perhaps the first."""
 
 SEGMENTS = 12
 SEGMENT_BYTES_MIN = 1 << 20  # Kafka's own limit
@@ -36,8 +36,8 @@ LONG_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What must be known of a log before it is loaded. `file_bytes` is as they lie on disk, `bytes` unpacked; the
-    times are those of the first and the last readable line, epoch ms (0 where no line has one).
+    """Facts about a log before the load. `file_bytes` is the size on disk, `bytes` the unpacked size; the times are
+    those of the first and the last readable line, epoch ms (0 where no line has one).
     """
 
     file_bytes: int
@@ -47,17 +47,17 @@ class Survey:
 
     @property
     def segment_ms(self) -> int:
-        """Record time that one segment spans, so that a log is about a dozen of them."""
+        """Record time that one segment spans, so that a log has about a dozen segments."""
         return max(1, (self.last_ms - self.first_ms) // SEGMENTS)
 
     @property
     def segment_bytes(self) -> int:
-        """The size at which a segment rolls whatever its times."""
+        """The size at which a segment rolls, independent of its times."""
         return min(SEGMENT_BYTES_MAX, max(SEGMENT_BYTES_MIN, self.bytes // SEGMENTS))
 
 
 def check_readable(path: Path) -> None:
-    """Raises UserError with one line where `path` is no file that can be read."""
+    """Raise UserError with one line where `path` is no readable file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UserError(f"{path}: not a regular file")
@@ -87,7 +87,7 @@ def blocks(path: Path, on_read: Callable[[int], None]) -> Iterator[bytes]:
 
 
 def lines(path: Path, on_read: Callable[[int], None]) -> Iterator[list[bytes]]:
-    """The file's lines without their ends (LF or CR LF), some at a time; the last may lack its end."""
+    """Yield the file's lines without their ends (LF or CR LF), some at a time; the last may lack its end."""
     rest = b""
     for block in blocks(path, on_read):
         found = (rest + block).split(b"\n")
@@ -102,7 +102,7 @@ def lines(path: Path, on_read: Callable[[int], None]) -> Iterator[list[bytes]]:
 
 
 def survey(paths: Sequence[Path], on_read: Callable[[int], None]) -> Survey:
-    """Look at both ends of each file; of a gzip file the whole must be unpacked to see its end."""
+    """Read both ends of each file; a gzip file must be unpacked completely for its end."""
     unpacked = 0
     times: list[int] = []
     for path in paths:
@@ -142,7 +142,7 @@ def _both_ends(path: Path, on_read: Callable[[int], None]) -> tuple[bytes, bytes
 
 
 async def create_topic(client: Client, topic: str, seen: Survey) -> None:
-    """One partition, kept for ever, tiered as soon as its segments close. Raises Rejected."""
+    """Create the topic: one partition, kept for ever, tiered as soon as its segments close. Raises Rejected."""
     configs = {
         "remote.storage.enable": "true",
         "retention.ms": "-1",
@@ -151,7 +151,7 @@ async def create_topic(client: Client, topic: str, seen: Survey) -> None:
         "local.retention.ms": "0",
         "file.delete.delay.ms": "0",
         "max.message.bytes": str(2 * LINE_BYTES_MAX),
-        # A line's time is what the line says: Kafka's limit of an hour ahead would refuse a whole batch.
+        # Lines may have any time: Kafka's limit of an hour ahead would refuse a whole batch.
         "message.timestamp.before.max.ms": str(LONG_MAX),
         "message.timestamp.after.max.ms": str(LONG_MAX),
     }
@@ -165,10 +165,10 @@ async def create_topic(client: Client, topic: str, seen: Survey) -> None:
 async def load(
     client: Client, topic: str, paths: Sequence[Path], seen: Survey, on_read: Callable[[int], None]
 ) -> int:
-    """Every line as a record of `topic`, in order; returns how many the broker acknowledged.
+    """Send every line as a record of `topic`, in order; return the number of acknowledged records.
 
-    A batch ends where its bytes are enough or where time has moved on by a part of a segment: the broker rolls between
-    batches, never inside one.
+    A batch ends at a size, or once time has advanced by a part of a segment: the broker rolls between batches, never
+    inside one.
     """
     window_ms = max(1, seen.segment_ms // WINDOWS_PER_SEGMENT)
     time_ms = seen.first_ms

@@ -51,7 +51,7 @@ def write_page(path: Path, answers: Answers, sources: Sequence[str]) -> None:
 
 
 def page(answers: Answers, sources: Sequence[str]) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     columns = over_time(answers.hours)
     when = [column.name for column in columns]
     span = (
@@ -106,7 +106,7 @@ def page(answers: Answers, sources: Sequence[str]) -> str:
 
 
 def tiles(answers: Answers) -> str:
-    """The totals at the top of the page."""
+    """Return the totals at the top of the page."""
     requests = sum(answers.status.values())
     share = answers.errors / requests if requests else 0.0
     totals = [
@@ -125,14 +125,14 @@ def tiles(answers: Answers) -> str:
 
 
 def caption(what: str, text: str) -> str:
-    """What one of several charts in a card shows, with its colour."""
+    """Return the caption of one of several charts in a card, with its colour."""
     return (
         f'<p class="caption"><span class="key" style="background:var(--{what})"></span>{text}</p>'
     )
 
 
 def card(title: str, chart: str, table: str) -> str:
-    """One section of the page."""
+    """Return one section of the page."""
     numbers = f"<details><summary>Numbers</summary>{table}</details>" if table else ""
     return f"<section><h2>{escape(title)}</h2>{chart}{numbers}</section>"
 
@@ -154,7 +154,7 @@ def over_time(hours: Sequence[Traffic]) -> list[Traffic]:
 
 
 def column_chart(columns: Sequence[Traffic], what: str, title: str, height: int = 220) -> str:
-    """Columns over time of one of a traffic's counts."""
+    """Return a column chart over time of one of the counts."""
     values: list[int] = [getattr(column, what) for column in columns]
     most = nice_ceiling(max(values, default=0))
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(values))
@@ -207,7 +207,7 @@ def status_bars(answers: Answers) -> str:
 
 
 def bad_lines_card(answers: Answers) -> str:
-    """Why lines are bad, and how many for each reason; nothing where no line is."""
+    """Return the number of bad lines for each reason; nothing without bad lines."""
     if not answers.bad_lines:
         return ""
     chart = bar_chart(list(answers.bad_reasons.items()), "errors", "Bad lines by reason")
@@ -242,7 +242,7 @@ def bar_chart(
 
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A drawing with a name for screen readers."""
+    """Return a drawing with a name for screen readers."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
@@ -250,7 +250,7 @@ def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def traffic_table(name: str, rows: Sequence[Traffic]) -> str:
-    """The numbers behind a chart."""
+    """Return the numbers behind a chart."""
     lines = []
     for row in rows:
         first = f"{row.name:%Y-%m-%d %H:%M}" if isinstance(row.name, datetime) else row.name
@@ -275,14 +275,14 @@ def short(number: float) -> str:
 
 
 def nice_ceiling(number: int) -> int:
-    """A round number not below `number` (4 at least), for the top of an axis."""
+    """Return a round number not below `number` (4 at least), for the top of an axis."""
     power: int = 10 ** (len(str(number)) - 1)
     steps = (max(4, power * tenths // 10) for tenths in (12, 16, 20, 24, 32, 40, 60, 80, 100))
     return next(step for step in steps if step >= number)
 
 
 def clipped(text: str, room: int) -> str:
-    """`text` in at most `room` characters, its middle left out."""
+    """Return `text` in at most `room` characters, its middle left out."""
     if len(text) <= room:
         return text
     half = max(1, (room - 1) // 2)

@@ -29,12 +29,12 @@ COLUMNS = (
 
 
 def good_lines(records: Any) -> Any:
-    """One row per good line: the record's parts and what the line says."""
+    """Return one row per good line: the record's parts and the line's fields."""
     return with_columns(records).where("NOT bad").select(*PARTS, *COLUMNS)
 
 
 def bad_lines(records: Any) -> Any:
-    """Bad lines as they came, each with the reason."""
+    """Return bad lines unchanged, each with the reason."""
     return with_columns(records).where("bad").select("value", "reason", *PARTS)
 
 
@@ -43,7 +43,7 @@ def _text(value: Any) -> Any:
 
 
 def _reason(value: Any) -> Any:
-    """Why a bad line is one: the first thing that is missing."""
+    """Return the reason for a bad line: the first part that is missing."""
     reason = F.lit(REASON_LEFT)
     for name, pattern in reversed(REASONS):
         reason = F.when(~_text(value).rlike(pattern), F.lit(name)).otherwise(reason)
@@ -51,7 +51,7 @@ def _reason(value: Any) -> Any:
 
 
 def _fields(value: Any) -> Any:
-    """A binary column of lines as an array of `FIELDS`; an array of one where the line cannot be read.
+    """Return a binary column of lines as an array of `FIELDS`; an array of one where the line cannot be read.
 
     One pass of one regular expression per line: the line is rewritten as its fields between separators, then split.
     All of it runs inside the JVM. The separator cannot be in the text once it has been replaced.
@@ -62,12 +62,11 @@ def _fields(value: Any) -> Any:
 
 
 def with_columns(lines: Any) -> Any:
-    """`lines`, a frame with a binary column `value`, plus what each line says.
+    """Return `lines`, a frame with a binary column `value`, plus the fields of each line.
 
     Adds host, user, time, request, method, path (without the query), status, bytes, referer, agent, took_ms (null in
-    lines that do not say it), and `bad`, which is true where the line is bad by the rule; the others are then null but
-    for `reason`. Columns with an underscore in front are
-    steps on the way, for the caller to leave out.
+    lines without it), and `bad`, which is true where the line is bad by the rule; the others are then null but for
+    `reason`. Columns with an underscore in front are intermediate; the caller leaves them out.
 
     Written with `select` alone. In a declarative pipeline `withColumn` and `drop` are analysed at once, against the
     catalog as an earlier update left it, so that the flow would no longer wait for the table it reads (Spark 4.2).

@@ -18,13 +18,13 @@ from stratalog.errors import Unavailable, UserError
 CHECKOUT = Path(__file__).parent.parent.parent
 TOPIC = "access_log"
 PREFIX = "stratalog-run"
-"""Below it lies all that a run puts into a user's bucket."""
+"""The prefix of everything that a run puts into a user's bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything of one run lies. `own_bucket` is the tier URL in a bucket of the user's; `stays` where the
-    directory outlives the run.
+    """The places of one run. `own_bucket` is the tier URL in the user's bucket; `stays`: the directory outlives the
+    run.
     """
 
     root: Path
@@ -53,16 +53,18 @@ class Place:
         return self.root / "sink"
 
     def local_bytes(self) -> int:
-        """Bytes of the topic's partitions on the broker's disk: segments, indexes, all else in their directories."""
+        """Return bytes of the topic's partitions on the broker's disk: segments, indexes, all else in their
+        directories.
+        """
         return sum(bytes_below(path) for path in self.data.glob(f"{TOPIC}-*"))
 
     def bucket_sizes(self) -> list[int]:
-        """Bytes of each object in the bucket: segments, manifests, identity."""
+        """Return bytes of each object in the bucket: segments, manifests, identity."""
         return [found.size for found in open_store(self.tier_url).list("")]
 
 
 def bytes_below(directory: Path) -> int:
-    """Sum of the sizes of the files in a directory tree; a file that goes meanwhile counts as gone."""
+    """Sum of the sizes of the files in a directory tree; files removed meanwhile do not count."""
     total = 0
     for path in directory.rglob("*"):
         try:
@@ -74,7 +76,9 @@ def bytes_below(directory: Path) -> int:
 
 @contextmanager
 def a_place(keep: Path | None, bucket: str | None) -> Iterator[Place]:
-    """The directory the user wants kept, which must have room for ours, or a temporary one; and the bucket."""
+    """Yield the place of a run: the user's directory, which must be new or empty, or a temporary one; and the
+    bucket.
+    """
     own_bucket = None if bucket is None else below_prefix(bucket)
     if own_bucket is not None:
         check_empty(own_bucket)
@@ -95,7 +99,7 @@ def a_place(keep: Path | None, bucket: str | None) -> Iterator[Place]:
 
 
 def below_prefix(url: str) -> str:
-    """The user's tier URL with a prefix of our own at its end. Raises UserError for `memory:`."""
+    """Return the user's tier URL with a prefix of our own at its end. Raises UserError for `memory:`."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
         raise UserError(f"--bucket {url}: Spark cannot see the broker's memory; use file:///path")
@@ -104,12 +108,12 @@ def below_prefix(url: str) -> str:
 
 
 def check_empty(tier_url: str) -> None:
-    """Raises UserError where something lies there already, Unavailable where the store does not answer."""
+    """Raise UserError for a prefix with objects. Raises Unavailable where the store does not answer."""
     try:
         found = next(iter(open_store(tier_url).list("")), None)
     except Unavailable:
         if "create_bucket=true" in tier_url:
-            return  # there may be no bucket yet: its broker will say what else is wrong
+            return  # the bucket may not exist yet: the broker reports other errors
         raise
     if found is not None:
         raise UserError(

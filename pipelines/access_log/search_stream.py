@@ -1,10 +1,10 @@
-"""A stream that never ends: an access log's records into OpenSearch, each a document, as they come.
+"""Stream an access log's records into OpenSearch continuously, each as a document.
 
     python pipelines/access_log/search_stream.py --bootstrap-server host:9092 --hosts http://search:9200 --checkpoint D
 
 In: a topic of lines, from the bucket where they are old and from the broker where they are new; a checkpoint, from
-which it goes on. Out: an index; a line of JSON per micro-batch on stdout. It ends by SIGINT or SIGTERM, with 0. A line
-that cannot be read is a document too: `bad` is true, `reason` says why, `message` is the line.
+which it continues. Out: an index; a line of JSON per micro-batch on stdout. It ends by SIGINT or SIGTERM, with 0. An
+unreadable line becomes a document, too: `bad` is true, `reason` has the reason, `message` is the line.
 """
 
 import json
@@ -60,7 +60,7 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 
 
 def check(options: Namespace) -> None:
-    """What can be wrong, asked before Spark takes its seconds. Raises UserError, Unavailable."""
+    """Check topic, bucket and index before Spark's slow start. Raises UserError, Unavailable."""
     log_ends(source(options.bootstrap_server, options.tier_url, options.topic))
     try:
         sink = parse_opensearch_options(sink_options(options))
@@ -71,13 +71,13 @@ def check(options: Namespace) -> None:
 
 
 def sink_options(options: Namespace) -> dict[str, str]:
-    """The sink's, those of `--option` last."""
+    """Return the sink's options, those of `--option` last."""
     more = dict(one.split("=", 1) for one in options.option)
     return {"hosts": options.hosts, "index": options.index, **more}
 
 
 def started(options: Namespace) -> Any:
-    """The running query."""
+    """Return the running query."""
     spark = (
         SparkSession.builder.master(options.master)
         .appName("access log into OpenSearch")

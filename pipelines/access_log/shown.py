@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 def show_answers(answers: Answers, console: Console) -> None:
-    """The tables of results, and where the records came from."""
+    """Print the tables of results, and the origins of the records."""
     status = Table(title="Requests by status", title_justify="left")
     status.add_column("status")
     status.add_column("requests", justify="right")

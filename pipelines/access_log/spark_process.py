@@ -1,4 +1,4 @@
-"""Run a program beside this file in a Spark process of its own.
+"""Run a program beside this file in a separate Spark process.
 
 In: its name, its arguments, Spark's settings. Out: the JSON that it printed. Never here: sessions; the program starts
 its own, and its process ends with the answer.
@@ -25,10 +25,10 @@ def ask_spark(
     *,
     java_options: str,
 ) -> dict[str, Any]:
-    """The JSON that a program beside this file prints as its last line, in a Spark process with a plain session.
+    """Return the JSON that a program beside this file prints as its last line, in a Spark process with a plain session.
 
-    `directory` is where it runs, and where its log is; `java_options` go to the JVM as they are. Raises UserError where
-    it does not answer.
+    It runs in `directory`, which also gets its log; `java_options` are passed to the JVM unchanged. Raises UserError
+    where it does not answer.
     """
     directory.mkdir(parents=True, exist_ok=True)
     environment = spark_environment(directory, master=MASTER, modules=[HERE])
@@ -61,7 +61,7 @@ def ask_spark(
 
 
 def spark_error(log: Path) -> str:
-    """The line of a Spark program's log that says most."""
+    """Return the most informative line of a Spark program's log."""
     said = log.read_text(encoding="utf-8", errors="replace").splitlines()
     telling = [line for line in said if "Error" in line or "Exception" in line]
     return (telling or said or ["no reason given"])[-1].strip()

@@ -16,14 +16,16 @@ WHERE = ("kafka.bootstrap.servers", "tier.url")
 
 
 def session() -> Any:
-    """The session of the run that is importing this file."""
+    """Return the session of the run that is importing this file."""
     active = SparkSession.getActiveSession()
     assert active is not None
     return active
 
 
 def records() -> Any:
-    """A streaming frame of them. Raises UserError where the configuration does not say where the log is."""
+    """Return a streaming frame of the topic's records. Raises UserError where the configuration does not locate the
+    log.
+    """
     spark = session()
     reader = spark.readStream.format(spark.conf.get("stratalog.format", "stratalog"))
     where = {option: spark.conf.get(f"stratalog.{option}") for option in WHERE}

@@ -1,7 +1,7 @@
 """The location of a topic of log lines, for the programs that follow one; and Spark's errors in one line.
 
-In: a broker's address, a bucket's URL, a topic; an exception of Spark's. Out: the source's options; the log's end,
-which is read before Spark takes its seconds to start, so that errors show at once. Never here: Spark sessions.
+In: a broker's address, a bucket's URL, a topic; an exception of Spark's. Out: the source's options; the log's end, read
+before Spark's slow start, so that errors show at once. Never here: Spark sessions.
 """
 
 import re
@@ -18,7 +18,7 @@ Ends = dict[str, dict[str, int]]
 
 
 def source(bootstrap_server: str | None, tier_url: str | None, topic: str) -> dict[str, str]:
-    """The source's options."""
+    """Return the source's options."""
     given = {
         "kafka.bootstrap.servers": bootstrap_server,
         "tier.url": tier_url,
@@ -28,7 +28,7 @@ def source(bootstrap_server: str | None, tier_url: str | None, topic: str) -> di
 
 
 def log_ends(given: dict[str, str]) -> Ends:
-    """Where the log ends now. Raises UserError where an option is wrong or the topic missing, Unavailable."""
+    """Return the log's present ends. Raises UserError where an option is wrong or the topic missing, Unavailable."""
     try:
         parsed = parse_options(given)
         snapshot = Log(parsed, shared_of(parsed)).snapshot()
@@ -41,7 +41,9 @@ def log_ends(given: dict[str, str]) -> Ends:
 
 
 def spark_failure(error: BaseException) -> str:
-    """The line of a Spark exception that says most: the last cause that its tracebacks name, else the first line."""
+    """Return the most informative line of a Spark exception: the last cause that its tracebacks name, else the first
+    line.
+    """
     said = str(error).partition(PLAN)[0].strip().splitlines() or [type(error).__name__]
     causes = [found[1] for found in map(CAUSE.match, said[1:]) if found]
     return causes[-1] if causes else said[0]

@@ -1,10 +1,10 @@
-"""Flags for clients and paths out of the ordinary: `python pipelines/anomalies/anomalies.py --help`.
+"""Flag clients and paths out of the ordinary: `python pipelines/anomalies/anomalies.py --help`.
 
-In: a command line. Out: this process become Spark's, with what its workers must be able to import. Never here: what the
-program does (`stream.py`).
+In: a command line. Out: this process replaced by Spark's, with the import path of its workers. Never here: the program
+itself (`stream.py`).
 
-A program of its own, since Spark's declarative pipelines take no `transformWithState` (4.2: it asks for the columns of
-a frame while the pipeline is only being described).
+It is a separate program, because Spark's declarative pipelines do not support `transformWithState` (4.2: it reads a
+frame's columns while the pipeline is only being described).
 """
 
 import os
@@ -22,7 +22,7 @@ MODULES = (HERE, HERE.parent / "access_log")
 
 
 def main(arguments: list[str]) -> int:
-    """Returns only what is wrong, as an exit status."""
+    """Replace this process by Spark's; return only an error, as an exit status."""
     options = parse_arguments(arguments)
     try:
         environment = spark_environment(options.state, master=options.master, modules=MODULES)

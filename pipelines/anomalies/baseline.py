@@ -1,10 +1,10 @@
-"""What is usual for one key, and what is out of the ordinary: pure arithmetic, hour by hour.
+"""Compute a key's baseline, and flags for unusual hours: pure arithmetic, hour by hour.
 
-In: a key's baseline so far and its next hour (how many requests, how many of them errors). Out: the baseline with that
-hour in it, and the flags that the hour earns, judged by what was usual before it. Never here: Spark, clocks, input.
+In: a key's baseline so far and its next hour (the numbers of requests and errors). Out: the baseline including that
+hour, and the hour's flags relative to the earlier baseline. Never here: Spark, clocks, input.
 
-Usual is an exponentially weighted mean and variance of requests an hour, and a share of errors that fades alike. Hours
-without requests count as zeros. The same hours in the same order give the same floats, however they were cut into
+The baseline is an exponentially weighted mean and variance of requests an hour, and a share of errors that fades alike.
+Hours without requests count as zeros. The same hours in the same order give the same floats, however they were cut into
 batches.
 """
 
@@ -14,16 +14,16 @@ from math import sqrt
 
 PRIOR_REQUESTS = 10.0
 PRIOR_ERRORS = 0.5
-"""What is taken for granted of a key beside what was seen of it: of ten requests, half of one is an error."""
+"""Prior counts of each key, added to the observed ones: ten requests, half of one an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What counts as out of the ordinary.
+    """The limits for flags.
 
-    `weight` (0 to 1) is what the newest hour counts; `hours_min` hours must be known before anything is flagged;
-    `deviations` are standard deviations above the usual; a flag needs `requests_min` requests or `errors_min` errors
-    in its hour, so that small numbers stay quiet; a key silent for `forget_hours` begins afresh.
+    `weight` (0 to 1) is the weight of the newest hour; a key needs `hours_min` hours before its first flag;
+    `deviations` are standard deviations above the usual; a flag needs `requests_min` requests or `errors_min` errors in
+    its hour, so that small numbers stay quiet; a key silent for `forget_hours` begins afresh.
     """
 
     weight: float = 0.1
@@ -48,7 +48,9 @@ class Baseline:
     errors: float = 0.0
 
     def then(self, requests: int, errors: int, weight: float) -> "Baseline":
-        """With one more hour in it. The first hour is taken as it is (West's incremental update from then on)."""
+        """Return the baseline with one more hour. The first hour is the first mean; later ones follow West's
+        incremental update.
+        """
         off = requests - self.mean
         step = off * (weight if self.hours else 1.0)
         return Baseline(
@@ -63,8 +65,8 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """An hour out of the ordinary. `what` is `rate` or `errors`; `expected` is how many requests or errors would have
-    been usual, `score` how many standard deviations more there were.
+    """An hour out of the ordinary. `what` is `rate` or `errors`; `expected` is the usual number of requests or errors,
+    `score` the excess in standard deviations.
     """
 
     what: str
@@ -73,10 +75,10 @@ class Flag:
 
 
 def judge(baseline: Baseline, requests: int, errors: int, rule: Rule) -> Iterator[Flag]:
-    """The flags of an hour against what was usual before it."""
+    """Yield the flags of an hour relative to the earlier baseline."""
     if baseline.hours < rule.hours_min:
         return
-    # Counts scatter by at least the root of what is expected (Poisson), however steady they were so far.
+    # Counts scatter by at least the root of the expected number (Poisson), however steady they were so far.
     rate = (requests - baseline.mean) / sqrt(max(baseline.variance, baseline.mean, 1.0))
     if requests >= rule.requests_min and rate > rule.deviations:
         yield Flag("rate", baseline.mean, rate)
@@ -90,8 +92,8 @@ def judge(baseline: Baseline, requests: int, errors: int, rule: Rule) -> Iterato
 def fold(
     baseline: Baseline | None, hour: int, requests: int, errors: int, rule: Rule
 ) -> tuple[Baseline, list[Flag]]:
-    """A key's next hour with requests: `hour` must be later than those before it. Returns what is usual now, and the
-    flags of this hour; the hours that were skipped are zeros.
+    """Add a key's next hour with requests; `hour` must be later than the earlier ones. Return the new baseline, and the
+    flags of this hour; skipped hours count as zeros.
     """
     if baseline is None or hour - baseline.hour > rule.forget_hours:
         return Baseline(hour - 1).then(requests, errors, rule.weight), []

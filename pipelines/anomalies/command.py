@@ -1,4 +1,4 @@
-"""What a person may say to `anomalies.py`.
+"""The command line of `anomalies.py`.
 
 In: a command line. Out: options, and the rule among them. Never here: Spark, files.
 """
@@ -12,7 +12,7 @@ from baseline import Rule
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
-    """The options; ends the program with one line where they are wrong."""
+    """Parse the options; end the program with one line for wrong ones."""
     parser = ArgumentParser(
         prog="anomalies.py", description="Hours of clients and paths that are out of the ordinary."
     )
@@ -35,5 +35,5 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 
 
 def rule(options: Namespace) -> Rule:
-    """What is out of the ordinary, as the options say."""
+    """Return the rule of the options."""
     return Rule(**{field.name: getattr(options, field.name) for field in fields(Rule)})

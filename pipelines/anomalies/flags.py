@@ -1,11 +1,11 @@
-"""Requests to hours by key, and hours to flags: the Spark around `baseline.py`.
+"""Count requests by key and hour, and flag hours: the Spark code around `baseline.py`.
 
-In: a frame of good log lines, streaming or not, as `access_log/parse.py` gives them. Out: a row per flag. Never here:
-what is out of the ordinary, tables, actions.
+In: a frame of good log lines, streaming or not, as `access_log/parse.py` returns them. Out: a row per flag. Never here:
+the rule for flags, tables, actions.
 
 Hours are counted inside the JVM; Python sees one row per key and hour. A stream counts an hour once the watermark has
-passed its end, so each key's hours arrive in order, whatever the batches; a line that comes later than that is in no
-hour. A batch has every hour, those that are not over too.
+passed its end, so each key's hours arrive in order, whatever the batches; a later line counts in no hour. A batch has
+every hour, including those that are not over.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,8 +46,10 @@ def hours(lines: Any) -> Any:
 
 
 def flagged_in_stream(hourly: Any, rule: Rule) -> Any:
-    """The flags of a stream of hours: `kind`, `key`, `hour` (when it began), `what`, `requests`, `errors`, `expected`,
-    `score` (see `baseline.Flag`). Baselines are kept in the stream's state.
+    """Return the flags of a stream of hours: `kind`, `key`, `hour` (when it began), `what`, `requests`, `errors`,
+    `expected`, `score` (see `baseline.Flag`).
+
+    Baselines are kept in the stream's state.
     """
     found = hourly.groupBy("kind", "key").transformWithState(
         Flagging(rule), f"kind STRING, key STRING, {FLAG}", "Append", "EventTime"
@@ -56,7 +58,7 @@ def flagged_in_stream(hourly: Any, rule: Rule) -> Any:
 
 
 def flagged_in_history(hourly: Any, rule: Rule) -> Any:
-    """The same of a batch of hours."""
+    """Return the flags of a batch of hours, as `flagged_in_stream`."""
     in_order = F.array_sort(F.collect_list(F.struct("hour", "requests", "errors")))
     found = hourly.groupBy("kind", "key").agg(in_order.alias("_hours"))
     flags = F.udf(lambda rows: _judged(None, rows, rule)[1], f"ARRAY<STRUCT<{FLAG}>>")("_hours")
@@ -66,7 +68,7 @@ def flagged_in_history(hourly: Any, rule: Rule) -> Any:
 def _judged(
     baseline: Baseline | None, rows: Iterable[Row], rule: Rule
 ) -> tuple[Baseline | None, list[tuple[Any, ...]]]:
-    """A key's next hours, in order: its baseline after them, and their flags as `FLAG` has them."""
+    """Return a key's next hours, in order: its baseline after them, and their flags as `FLAG` has them."""
     found: list[tuple[Any, ...]] = []
     for row in rows:
         baseline, flags = fold(baseline, row.hour, row.requests, row.errors, rule)
@@ -83,7 +85,7 @@ def _with_times(found: Any) -> Any:
 
 
 class Flagging(StatefulProcessor):
-    """A key's baseline, kept in Spark's state store between batches and restarts, and let go after its silence."""
+    """A key's baseline, kept in Spark's state store between batches and restarts, and dropped after a long silence."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -108,15 +110,15 @@ class Flagging(StatefulProcessor):
     def handleExpiredTimer(  # noqa: N802 - Spark's name
         self, _key: tuple[str, str], _timers: Any, expired: Any
     ) -> Iterator[Row]:
-        """A baseline that `fold` would not look at again is let go."""
+        """Drop a baseline that `fold` would not use again."""
         kept = self._state.get()
         if kept is not None and self._forgotten_ms(Baseline(*kept)) <= expired.getExpiryTimeInMs():
             self._state.clear()
         yield from ()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _forgotten_ms(self, baseline: Baseline) -> int:
-        """When the last hour whose baseline this can be is over."""
+        """Return the end of the last hour for which this baseline can count."""
         return (baseline.hour + self._rule.forget_hours + 1) * HOUR_MS

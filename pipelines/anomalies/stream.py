@@ -1,8 +1,8 @@
 """The Spark program of `anomalies.py`: flags as hours end, or all flags of history.
 
-In: the options of `anomalies.py`, in an environment that it made. Out: flags as Parquet in STATE/flagged, each once;
-in STATE/checkpoint how far it is and what is usual; or, for history, a JSON object per flag on standard output.
-Never here: what is out of the ordinary.
+In: the options of `anomalies.py`, in an environment that it made. Out: flags as Parquet in STATE/flagged, each once; in
+STATE/checkpoint its progress and the baselines; or, for history, a JSON object per flag on standard output. Never here:
+the rule for flags.
 """
 
 import json
@@ -30,19 +30,19 @@ CONF = {
 
 
 def given(options: Namespace) -> dict[str, str]:
-    """The source's options."""
+    """Return the source's options."""
     return where.source(options.bootstrap_server, options.tier_url, options.topic)
 
 
 def source(reader: Any, options: Namespace) -> Any:
-    """The good lines of the topic, from the first on."""
+    """Return the good lines of the topic, from the first on."""
     lines = reader.format("stratalog").options(**given(options))
     found = lines.option("startingOffsets", "earliest").load().select("value")
     return with_columns(found).where("NOT bad").select(*REQUESTS)
 
 
 def follow(spark: SparkSession, options: Namespace) -> Any:
-    """The running query: from where its checkpoint is, on and on, or as far as the log reaches now."""
+    """Start the query from its checkpoint: without an end, or to the log's present end."""
     lines = source(spark.readStream, options).withWatermark("time", options.delay)
     writer = (
         flagged_in_stream(hours(lines), rule(options))
@@ -57,15 +57,15 @@ def follow(spark: SparkSession, options: Namespace) -> Any:
 
 
 def history(spark: SparkSession, options: Namespace) -> list[dict[str, Any]]:
-    """All flags of all of history, the hours that are not over too, in order."""
+    """Return all flags of history in order, including hours that are not over."""
     found = flagged_in_history(hours(source(spark.read, options)), rule(options))
     ordered = found.orderBy("hour", "kind", "key", "what")
     return [json.loads(row[0]) for row in ordered.select(F.to_json(F.struct("*"))).collect()]
 
 
 def run(options: Namespace) -> None:
-    """Until the log's end, without end, or all of history, as the options say. Raises UserError, Unavailable."""
-    where.log_ends(given(options))  # whatever is wrong there is said at once
+    """Run to the log's end, without an end, or over all of history, by the options. Raises UserError, Unavailable."""
+    where.log_ends(given(options))  # errors of the store show at once
     builder = SparkSession.builder.appName("anomalies")
     for name, value in CONF.items():
         builder = builder.config(name, value)

@@ -1,12 +1,12 @@
-"""Visits to sessions: a visitor's requests with no more than a gap between one and the next.
+"""Group visits into sessions: a visitor's requests with at most a gap between one and the next.
 
-In: a frame of good log lines, streaming or not, as `access_log/parse.py` gives them with topic, partition and offset.
-Out: a row per session. The same function serves both: a stream gives a session once it is closed, a batch gives all.
-Never here: tables, actions, Python functions that run per row.
+In: a frame of good log lines, streaming or not, as `access_log/parse.py` returns them with topic, partition and offset.
+Out: a row per session. The same function serves both: a stream returns a session once it is closed, a batch returns
+all. Never here: tables, actions, Python functions that run per row.
 
 A visitor is an address and an agent: behind one address there are often several people. A session is closed when the
-watermark (the latest time seen, less `DELAY`) has reached its last request plus the gap. A line that comes
-later than that is no longer in the stream's sessions; a batch over history has it.
+watermark (the latest time seen, less `DELAY`) has reached its last request plus the gap. A later line is missing in the
+stream's sessions; a batch over history has it.
 """
 
 from typing import Any
@@ -50,10 +50,10 @@ def sessions(visits: Any, gap: str = GAP) -> Any:
 
 
 def closed(history: Any, visits: Any, gap: str = GAP, delay: str = DELAY) -> Any:
-    """Those of a batch's sessions that a stream over the same visits has closed by now.
+    """Return the sessions of a batch that a stream over the same visits has closed by now.
 
-    Names its columns rather than ask for them: in a declarative pipeline that would be analysed at once, against a
-    catalog that does not have the tables yet.
+    It names its columns: in a declarative pipeline, Spark would resolve a request for them at once, against a catalog
+    without the tables.
     """
     watermark = visits.agg((F.max("time") - F.expr(f"INTERVAL {delay}")).alias("_watermark"))
     ended = (F.col("end") + F.expr(f"INTERVAL {gap}")) <= F.col("_watermark")

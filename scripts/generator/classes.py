@@ -43,7 +43,7 @@ def python_type(field: Field, message: Message) -> str:
 
 
 def default_of(field: Field) -> str:
-    """Return what a version without this field is read as, as Python."""
+    """Return the value of the field in a version without it, as Python text."""
     if field.default is not None:
         return field.default
     if field.array:
@@ -113,7 +113,7 @@ def _is_default(struct: StructType, message: Message) -> bool:
 
 
 def item_bytes(struct: StructType, version: int) -> int:
-    """Return what one object of this version takes with its fields and the first item of each array of structs."""
+    """Return the memory of one object of this version with its fields and the first item of each array of structs."""
     size = _STRUCT_BYTES + ITEM_BYTES * len(struct.fields)
     for field in struct.fields:
         if not field.versions.has(version) or field.tag >= 0:

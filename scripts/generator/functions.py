@@ -1,7 +1,7 @@
-"""The functions of one module while they are written: each once, and what they use.
+"""Collect the functions of one module, each once, with their imports.
 
-In: the text of functions, by what makes them differ. Out: their names, the text in order, the imports and layouts. It
-knows no schema.
+In: the text of functions, by a key for each distinct one. Out: their names, the text in order, the imports and layouts.
+It knows no schema.
 """
 
 import re

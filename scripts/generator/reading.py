@@ -2,8 +2,8 @@
 
 In: structs and versions. Out: straight-line functions, one for each struct and layout. It writes no message.
 
-Neighbours of fixed size are one `struct` call, with the length of what follows them. Positions only grow, so what a
-slice lacks at the end of the data shows at the end: the outermost function compares the last position with the size.
+Neighbours of fixed size are one `struct` call, with the length of the next field. Positions only grow, so a slice that
+is cut short shows at the end: the outermost function compares the last position with the size.
 """
 
 from scripts.generator.classes import default_of, item_bytes, python_type
@@ -26,7 +26,7 @@ def read_message(functions: Functions, message: Message, version: int) -> str:
         lines.struct(message.top)
         kind = "memoryview" if lines.views else "bytes"
         size = item_bytes(message.top, version)
-        # A view copies nothing but what is charged for itself.
+        # A view copies only fields that are charged separately.
         whole = f"{size}" if lines.views else f"{size} + len(data)"
         functions.text.append(
             f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> {message.top.name}:\n"
@@ -41,7 +41,7 @@ def read_message(functions: Functions, message: Message, version: int) -> str:
 
 
 def read_record(functions: Functions, record: Message, version: int) -> str:
-    """As `read_message`, for a record. Its reader returns the end too, which may lie past that of the data."""
+    """Do as `read_message`, for a record. The record's reader also returns its end, which may lie past the data's."""
     return _Lines(functions, record, version).struct_function(record.top)
 
 
@@ -166,7 +166,9 @@ class _Lines:
         self.lines += [indent + line for line in lines]
 
     def _compact_bytes(self, field: Field) -> None:
-        """Read what has a compact length. The position is that of the length's last byte until the content is read."""
+        """Read a field with a compact length. Until its content is read, the position is that of the length's last
+        byte.
+        """
         name, nullable = local(field.name), field.nullable.has(self._version)
         self._run.append(("B", "size"))
         self._flush(behind=1)
@@ -191,7 +193,7 @@ class _Lines:
                 f'    size, position = {read}(data, position, size, "{field.name}")',
             ]
         if self.views and field.kind != "records":
-            lines.append("    budget.charge(size)")  # what is copied of a view
+            lines.append("    budget.charge(size)")  # the copied part of a view
         lines.append(f"{name} = {self._piece(field.kind, 'position + 1 : position + size')}")
         if nullable:
             self._declare(field, "None")
@@ -332,7 +334,7 @@ class _Lines:
             lines.struct(struct)
             kind = "memoryview" if self.views else "bytes"
             charged = f"    budget.charge({item_bytes(struct, self._version)})\n"
-            if self._message.side == RECORD:  # No stranger sent it.
+            if self._message.side == RECORD:  # The data are trusted.
                 charged = ""
             functions.text.append(
                 f"def {name}(data: {kind}, position: int, budget: DecodeBudget) -> tuple[{struct.name}, int]:\n"

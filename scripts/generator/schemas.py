@@ -217,7 +217,7 @@ def span(text: str, last: int) -> Span:
 
 
 def snake(name: str) -> str:
-    """LastKnownElr -> last_known_elr, KRaftVersion -> kraft_version."""
+    """Return a name in snake case: LastKnownElr -> last_known_elr, KRaftVersion -> kraft_version."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("KRaft", "Kraft")).lower()
     assert not keyword.iskeyword(name), name
     return name
@@ -315,7 +315,7 @@ def _default(raw: dict[str, Any]) -> str | None:
 
 
 def layout(struct: StructType, version: int, *, flexible: bool) -> Layout:
-    """Return what tells this version's bytes from another's."""
+    """Return a key that distinguishes this version's bytes from another's."""
     return (
         flexible,
         tuple(

@@ -2,7 +2,7 @@
 
 In: structs and versions. Out: straight-line functions, one for each struct and layout. It reads no message.
 
-Neighbours of fixed size are one `struct` call, with the length of what follows them where that has a fixed size too. A
+Neighbours of fixed size are one `struct` call, with the length of the next field where that has a fixed size, too. A
 response drops what its version lacks. A request refuses it, unless the schema says that it may be ignored.
 """
 
@@ -40,7 +40,7 @@ def write_message(functions: Functions, message: Message, version: int) -> str:
 
 
 def write_record(functions: Functions, record: Message, version: int) -> str:
-    """As `write_message`, for a record. A value that its version lacks is a fault of the caller."""
+    """Do as `write_message`, for a record. A value that the version lacks is an error of the caller."""
     return _Lines(functions, record, version).struct_function(record.top)
 
 
@@ -164,7 +164,7 @@ class _Lines:
             self.lines.append(f"{self._out} += {name}")
 
     def _size(self, size: str) -> list[str]:
-        """Return the lines that write what waits, and a compact length, which has one byte nearly always."""
+        """Return the lines that write pending fields, and a compact length, which nearly always has one byte."""
         encode = self._functions.use("encode_unsigned", "stratalog.wire.varint")
         run, self._run = self._run, []
         short, before = f"{self._out}.append(size)", ""
@@ -210,7 +210,7 @@ class _Lines:
             lines = [f"{write}({self._out}, {value}{letter})"]
         self.lines += [f"if {value}:", *("    " + line for line in lines)]
         if self._flexible:
-            # Where None must not be, len() refuses it.
+            # Where None is not allowed, len() refuses it.
             empty = f"0 if {value} is None else 1" if nullable else f"len({value}) + 1"
             self.lines += ["else:", f"    {self._out}.append({empty})"]
 

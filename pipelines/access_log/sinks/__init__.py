@@ -1,8 +1,8 @@
-"""Where the good lines go beside the pipeline's own tables: `./run --sink NAME`.
+"""Further targets for the good lines, beside the pipeline's own tables: `./run --sink NAME`.
 
-In: a sink's name. Out: what opens it. A sink is started by us (then all of it lies in the run's directory, and nothing
-stays) or is the user's own (then what was written stays). Never here: what is written; that is `parsed` of
-`transformations/tables.py`, where topic, partition and offset name a row: written again, it is still one row.
+In: a sink's name. Out: the function that opens it. The run starts a sink (then its files are in the run's directory,
+and nothing stays), or uses the user's own (then the rows stay). Never here: the rows, which are `parsed` of
+`transformations/tables.py`. Topic, partition and offset identify a row, so a repeated write is still one row.
 """
 
 from sinks.cassandra import cassandra

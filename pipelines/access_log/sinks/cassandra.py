@@ -21,7 +21,7 @@ KEYSPACE, TABLE = "stratalog", "access_log"
 
 @contextmanager
 def cassandra(place: SinkPlace) -> Iterator[Sink]:
-    """A table that begins empty."""
+    """Open a table, which must be empty."""
     if place.url is not None:
         yield _opened(*_parts(place.url), place.url)
         return
@@ -46,7 +46,7 @@ def _opened(hosts: str, keyspace: str, table: str, url: str, **more: str) -> Sin
 
 
 def _status_counts(given: dict[str, str]) -> dict[int, int]:
-    """How many rows have which status; nothing where the table is missing."""
+    """Return how many rows have which status; nothing where the table is missing."""
     if find_spec("cassandra") is None:
         raise UserError("Cassandra's driver is missing: pip install 'stratalog[cassandra]'")
     from stratalog.sinks.cassandra import connected  # noqa: PLC0415 - the driver is an extra

@@ -1,7 +1,7 @@
 """A Cassandra of one node on this machine, for `./run --sink cassandra` and for tests: the real one, from Maven.
 
-In: a directory for all that it keeps, a port. Out: where it answers CQL, once it does. It never outlives the `with`
-block, and keeps nothing outside its directory. The jars are fetched once, into the cache.
+In: a directory for its files, a port. Out: its CQL address, once it answers. It never outlives the `with` block, and
+keeps nothing outside its directory. The jars are fetched once, into the cache.
 
 No user and no TLS, and therefore 127.0.0.1 alone. A write is acknowledged once the commit log is on disk
 (`commitlog_sync: group`): Cassandra's default acknowledges before, and a single node that is killed then forgets what
@@ -54,7 +54,7 @@ LOGBACK = """\
 
 @dataclass(frozen=True, slots=True)
 class RunningCassandra:
-    """A server that answers CQL at `address` (127.0.0.1:port); `log` is what it says."""
+    """A server that answers CQL at `address` (127.0.0.1:port); `log` is its log file."""
 
     process: "subprocess.Popen[bytes]"
     address: str
@@ -113,7 +113,7 @@ def _write_configuration(root: Path, port: int, settings: Mapping[str, object]) 
         "saved_caches_directory": str(root / "saved_caches"),
         "hints_directory": str(root / "hints"),
         "cdc_raw_directory": str(root / "cdc"),
-        # It shares the machine: what it may take is little.
+        # It shares the machine, so its memory is limited.
         "memtable_heap_space": "64MiB",
         "memtable_offheap_space": "64MiB",
         "key_cache_size": "8MiB",
@@ -158,7 +158,7 @@ def _free_port() -> int:
 
 
 def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    """Until CQL's port is open, which is the last that Cassandra does as it starts."""
+    """Wait until CQL's port is open, the last step of Cassandra's start."""
     deadline = time.monotonic() + START_S  # noqa: TID251 - a process is waited for
     while time.monotonic() < deadline:  # noqa: TID251 - as above
         if process.poll() is not None:

@@ -1,8 +1,8 @@
 """The lake: a Delta table of the good lines.
 
 In: a directory. Out: a Delta table in it; Delta's jars come from Maven, once. Delta keeps, in the table's own log, the
-number of each streaming query's last batch, so a batch that is run again repeats nothing. It is counted by delta-rs,
-which shares no code with what wrote it. Never here: a table that has rows already.
+number of each streaming query's last batch, so a repeated batch adds no rows. delta-rs counts the rows; it shares no
+code with the writer. Never here: a table that has rows already.
 """
 
 from collections import Counter
@@ -34,18 +34,18 @@ def spark_conf() -> dict[str, str]:
 
 @contextmanager
 def delta(place: SinkPlace) -> Iterator[Sink]:
-    """A table that begins empty."""
+    """Open a table, which must be empty."""
     table = place.root / "table" if place.url is None else _directory(place.url)
     if table.exists() and (not table.is_dir() or any(table.iterdir())):
         raise UserError(
             f"--sink-url {place.url}: there is something already; name an empty directory"
         )
-    options = {"path": str(table), "mergeSchema": "true"}  # new code may say more about a line
+    options = {"path": str(table), "mergeSchema": "true"}  # new code may add columns
     yield Sink("delta", options, table.as_uri(), lambda: status_counts(table), spark_conf())
 
 
 def status_counts(table: Path) -> dict[int, int]:
-    """Rows by HTTP status; none where nothing was ever written."""
+    """Return rows by HTTP status; none where nothing was ever written."""
     from deltalake import DeltaTable  # noqa: PLC0415 - only a run with this sink waits for it
 
     if not DeltaTable.is_deltatable(str(table)):

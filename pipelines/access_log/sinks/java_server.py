@@ -21,7 +21,7 @@ STOP_S = 60.0
 def java_server(
     words: Sequence[str], *, directory: Path, log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Java with `words` in `directory`, what it says behind what is in `log`. Raises UserError without Java."""
+    """Run Java with `words` in `directory`, and append its output to `log`. Raises UserError without Java."""
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - the user's own Java
             [_java(), *words],

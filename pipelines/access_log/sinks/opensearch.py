@@ -1,7 +1,8 @@
 """The search engine: an index of OpenSearch with a document for each good line.
 
-In: a directory for an OpenSearch of our own, or `http://host:port/index` of the user's. Out: the index, whose documents
-are called by topic, partition and offset. Never here: how rows become documents; that is `stratalog_opensearch`.
+In: a directory for an OpenSearch of our own, or `http://host:port/index` of the user's. Out: the index, whose document
+ids have topic, partition and offset. Never here: the conversion of rows to documents, which `stratalog_opensearch`
+does.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ OPTIONS = {
 
 @contextmanager
 def opensearch(place: SinkPlace) -> Iterator[Sink]:
-    """An index that begins empty."""
+    """Open an index, which must be empty."""
     if place.url is None:
         with running_opensearch(place.root) as server:
             yield _sink(server.url, INDEX, OPTIONS)

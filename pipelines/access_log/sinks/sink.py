@@ -1,4 +1,4 @@
-"""What every sink of `./run --sink` is.
+"""The interface of the sinks of `./run --sink`.
 
 In: nothing. Out: the values that the job and a sink exchange. Never here: any one sink.
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """What a sink is opened with: `root`, a directory of the run's for all that it keeps (not made yet), or the user's
-    own `url` (`--sink-url`): then it starts nothing and removes nothing.
+    """The place for a sink: `root`, a directory of the run for its files (not created yet), or the user's own `url`
+    (`--sink-url`), where the sink starts and removes nothing.
     """
 
     root: Path
@@ -23,8 +23,8 @@ class SinkPlace:
 class Sink:
     """A sink that takes rows: Spark's `format` with `options`, for `writeStream` and `dp.create_sink` alike.
 
-    `url` is where it is, for people. `spark_conf` is what Spark must know before its JVM starts (jars, extensions).
-    `status_counts()` says, once the pipeline has ended, how many rows of each HTTP status are there.
+    `url` is its address, for people. `spark_conf` has the settings that Spark needs before its JVM starts (jars,
+    extensions). After the pipeline's end, `status_counts()` returns the number of rows by HTTP status.
     """
 
     format: str

@@ -1,9 +1,9 @@
 # ruff: noqa: D103 - a table is described by its comment, where Spark keeps it
-"""The access log as tables: raw, parsed, bad lines, and what people ask of them.
+"""The access log as tables: raw, parsed and bad lines, and views of them.
 
-In: a topic of log lines, history from its bucket and the tail from its broker. Out: three streaming tables, which
-take in only what is new at each update, and materialized views, which are worked out afresh from them.
-Never here: sessions, paths, or anything that runs: Spark's pipeline runner decides when.
+In: a topic of log lines, history from its bucket and the tail from its broker. Out: three streaming tables, which add
+only new records at each update, and materialized views, which Spark recomputes from them. Never here: sessions, paths,
+or anything that runs: Spark's pipeline runner decides when.
 """
 
 import json
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from topic import records, session
 
 LATE = "1 HOUR"
-"""A line is late whose record is younger than the time in it by more than this."""
+"""A line is late if its record is younger than the line's time by more than this."""
 
 
 @dp.table(
@@ -51,7 +51,7 @@ if session().conf.get("stratalog.sink.format", ""):
 
 
 def requests_and_errors() -> list[Any]:
-    """The counts that every view gives."""
+    """Return the counts of every view."""
     return [
         F.count("*").alias("requests"),
         F.count_if(F.col("status") >= 400).alias("errors"),

@@ -1,8 +1,8 @@
 # ruff: noqa: D103 - a table is described by its comment, where Spark keeps it
-"""The access log as visitors' sessions: the visits, the sessions as they close, all sessions worked out afresh.
+"""The access log as visitors' sessions: the visits, the sessions as they close, all sessions recomputed.
 
-In: a topic of log lines. Out: two streaming tables, which take in only what is new at each update, and two views, which
-are worked out from all of history. Never here: what a line says, what a session is.
+In: a topic of log lines. Out: two streaming tables, which add only new lines at each update, and two views, which Spark
+recomputes from all of history. Never here: the parsing of lines, the definition of a session.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from topic import records, session
 
 
 def setting(name: str) -> Any:
-    """What the specification or `--conf` says of this pipeline."""
+    """Return a setting of this pipeline from the specification or `--conf`."""
     return session().conf.get(f"sessions.{name}")
 
 
