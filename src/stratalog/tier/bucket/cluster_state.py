@@ -67,7 +67,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     """One version of it, as of `written_ms`.
 
     `brokers` are dynamic settings by node id, "" for every broker's. `groups` are committed offsets by group, without
-    members, who join again after a restore.
+    members, which join again after a restore.
     """
 
     format: int = 1
