@@ -41,6 +41,9 @@ _PER_TOPIC: Final = (
     (m.TOPIC_BYTES_OUT, "bytes_out"),
     (m.TOPIC_MESSAGES_OUT, "messages_out"),
     (m.TOPIC_UNREADABLE_READS, "unreadable_reads"),
+    (m.TOPIC_REPLICATION_BYTES_IN, "replication_bytes_in"),
+    (m.TOPIC_REPLICATION_BYTES_OUT, "replication_bytes_out"),
+    (m.TOPIC_CORRUPT_FETCHES, "corrupt_fetches"),
 )
 _PER_TIERED_TOPIC: Final = (
     (m.COPY_LAG_BYTES, "lag_bytes"),
@@ -67,6 +70,9 @@ class _Topic:
     bytes_out: int = 0
     messages_out: int = 0
     unreadable_reads: int = 0
+    replication_bytes_in: int = 0
+    replication_bytes_out: int = 0
+    corrupt_fetches: int = 0
     lag_bytes: int = 0
     lag_segments: int = 0
     lag_seconds: float = 0.0
@@ -86,6 +92,9 @@ class _Topic:
         self.bytes_out += metrics.bytes_out
         self.messages_out += metrics.messages_out
         self.unreadable_reads += metrics.unreadable_reads
+        self.replication_bytes_in += metrics.replication_bytes_in
+        self.replication_bytes_out += metrics.replication_bytes_out
+        self.corrupt_fetches += metrics.corrupt_fetches
         if not log.config.remote_storage_enable:
             return
         self.tiered = True

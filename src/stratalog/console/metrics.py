@@ -75,6 +75,24 @@ TOPIC_UNREADABLE_READS = _metric(
     "Reads that met damaged bytes, on this disk or in the bucket (Kafka: FailedFetchRequestsPerSec). The log has one "
     "error for each damaged place, and no more before its 10,000th read.",
 )
+TOPIC_REPLICATION_BYTES_IN = _metric(
+    "topic_replication_bytes_in_total",
+    _COUNTER,
+    "topic",
+    "Bytes of record batches that this broker appended as a follower (Kafka: ReplicationBytesInPerSec).",
+)
+TOPIC_REPLICATION_BYTES_OUT = _metric(
+    "topic_replication_bytes_out_total",
+    _COUNTER,
+    "topic",
+    "Bytes of record batches in answers to followers (Kafka: ReplicationBytesOutPerSec).",
+)
+TOPIC_CORRUPT_FETCHES = _metric(
+    "topic_corrupt_fetches_total",
+    _COUNTER,
+    "topic",
+    "Answers of a leader with damaged batches; the follower asks again. The log has one error for each partition.",
+)
 REQUEST_DURATION = _metric(
     "request_duration_seconds",
     _HISTOGRAM,
@@ -147,6 +165,18 @@ REPLICA_LAG_MAX = _metric(
     _GAUGE,
     "",
     "Offsets by which the slowest in-sync follower of a partition led here is behind (Kafka: MaxLag, at the follower).",
+)
+ISR_SHRINKS = _metric(
+    "isr_shrinks_total",
+    _COUNTER,
+    "",
+    "Replicas that lagged and left the in-sync replicas, as this leader asked (Kafka: IsrShrinksPerSec).",
+)
+ISR_EXPANSIONS = _metric(
+    "isr_expansions_total",
+    _COUNTER,
+    "",
+    "Replicas that caught up and joined the in-sync replicas, as this leader asked (Kafka: IsrExpandsPerSec).",
 )
 ACTIVE_CONTROLLER = _metric(
     "active_controller",

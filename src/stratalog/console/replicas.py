@@ -53,6 +53,9 @@ class ReplicaCounts:
 
 async def cluster_families(broker: Broker, pause: Pause) -> AsyncIterator[Family]:
     """Yield the quorum's metrics; those of the whole cluster from the active controller only, as in Kafka."""
+    proposals = broker.replication.proposals
+    yield m.ISR_SHRINKS, [("", proposals.shrinks)]
+    yield m.ISR_EXPANSIONS, [("", proposals.expansions)]
     quorum = broker.quorum
     yield m.ACTIVE_CONTROLLER, [("", int(quorum.active is not None))]
     yield m.QUORUM_LEADER, [("", quorum.leader_id)]
