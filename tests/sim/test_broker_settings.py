@@ -13,6 +13,8 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
 from tests.sim.records import batch, read_all
+from tests.sim.test_moves import until
+from tests.sim.test_roles import OTHER, change, other_broker, write
 from tests.sim.world import START_MS, World
 
 from stratalog.client.admin import alter_configs
@@ -60,6 +62,7 @@ SHOWN_BY: Final = {
     "max.connections": "test_limits_of_connections_change_at_work",
     "max.connections.per.ip": "test_limits_of_connections_change_at_work",
     "max.connections.per.ip.overrides": "test_limits_of_connections_change_at_work",
+    "num.replica.fetchers": "test_the_number_of_fetchers_changes_at_work",
 }
 URL: Final = "memory://bucket"
 
@@ -118,6 +121,26 @@ def test_defaults_of_logs_change_at_work() -> None:
             assert getattr(log.config, field) == setting.parse(text) != before, name
             await alter(client, name, None)
             assert getattr(log.config, field) == before, name
+
+    story(tell)
+
+
+def test_the_number_of_fetchers_changes_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        followed = machine.broker.replication.followed
+        await client.create_topics([NewTopic("followed", 8)])
+        await write(machine, other_broker())
+        for index in range(8):
+            await change(machine, "followed", index, leader=OTHER)
+
+        def sources() -> list[int]:
+            return [len(one) for one in followed._sources.values() if len(one)]
+
+        await until(lambda: sources() == [8])
+        await alter(client, "num.replica.fetchers", "2")
+        await until(lambda: sources() == [4, 4])
+        await alter(client, "num.replica.fetchers", None)
+        await until(lambda: sources() == [8])
 
     story(tell)
 

@@ -131,6 +131,10 @@ class Followed:
     ) -> None:
         if performed.cancelled() or performed.exception() is not None:
             return  # its directory has failed
+        if hosted.rewriting is not None:
+            begin = partial(self._begin, source, hosted, leader_epoch)
+            hosted.rewriting.add_done_callback(begin)
+            return
         is_current = hosted.replica.leader_epoch == leader_epoch and not hosted.deleted
         if is_current and self._source_of.get(hosted.key) is source:
             source.follow(hosted, leader_epoch)
