@@ -24,6 +24,8 @@ from stratalog.tier.writing import spilling as spilling_rules
 from stratalog.tier.writing.spilling import SpillLimits, next_spill, spilled, with_spilled
 from stratalog.wire.ids import ZERO_ID, topic_id_text
 
+pytestmark = pytest.mark.timeout(3600)
+"""The searches take up to 12 s of CPU each, and however long the machine's other work makes them wait."""
 FAN_OUT = 2
 LIMITS = SpillLimits(segments=2, kept=1, archive_segments=10)
 EMPTY = Manifest(cluster_id="c", topic_id="A" * 22, topic="t", partition=0)
