@@ -407,7 +407,6 @@ def test_no_definition_is_dead() -> None:
 
 
 NEXT = {
-    **dict.fromkeys(("on_request", "on_broken_connection"), "the cluster: the quorum's driver"),
     "encode_checkpoint": "the cluster: `strata storage format` writes bootstrap.checkpoint",
 }
 """Definitions that only tests call today, and the issue that needs them."""

@@ -8,11 +8,10 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -28,15 +27,17 @@ from stratalog.adapters.memory import (
 )
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
+from stratalog.adapters.system import write_ready_file
 from stratalog.adapters.threads import take_short_turns
 from stratalog.broker.background import Background
 from stratalog.broker.broker import Broker, Coordinator
 from stratalog.broker.coordination.changes import log_changes
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.coordination.cluster_metadata import open_cluster_metadata
+from stratalog.broker.coordination.cluster_metadata import ClusterMetadata, open_cluster_metadata
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
-from stratalog.broker.network.session import ListenerContext
+from stratalog.broker.network.listening import Listening
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Assign, Moves
 from stratalog.broker.partitions.partition import HostedPartition
@@ -51,14 +52,14 @@ from stratalog.config import BrokerConfig, DynamicConfigs, Listener
 from stratalog.errors import Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
-from stratalog.ports import Disk, Outside, Security, SocketBuffers
-from stratalog.ports import Listener as Bound
+from stratalog.ports import Disk, Outside
 from stratalog.replication.roles import Transition
 from stratalog.wire.apis import ListenerKind
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.validation import INTERPRETED
 
 if TYPE_CHECKING:
+    from stratalog.broker.controller_server import ControllerServer
     from stratalog.broker.tier.service import TierService
     from stratalog.broker.tier.state_upload import StateUpload
     from stratalog.console.server import Console
@@ -75,7 +76,6 @@ _SPARE_S: Final = 0.5
 _SPARED_AT_ONCE: Final = 2000
 """Number of new partitions that the garbage collector scans in about 50 ms."""
 _SLOW_DISK_NS: Final = 1_000_000_000
-_EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,12 @@ class Node:
         self._watches: list[TimedDisk] = []
         self._console: Console | None = None
         self._is_stopping = False
+        self._quorum: MetadataQuorum | None = None
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections = Connections(
             config, elapsed_ns=outside.clock.elapsed_ns, count=self._count_connection
         )
-        self._bound: list[Bound] = []
+        self._listening: list[Listening] = []
         self._background = Background(on_broken)
         self._log = structlog.get_logger()
 
@@ -144,12 +145,39 @@ class Node:
             self._metadata_directory(),
             [directory.id for directory in self.directories if directory.failure is None],
             on_change=partial(self._changed, hosting),
+            on_failed=lambda error: self._on_fatal(f"metadata quorum: {error}"),
         )
+        self._quorum = cluster.quorum
+        self._stopping.append(cluster.close)
+        first = await self._join_quorum(cluster)
+        if self.config.is_broker:
+            first = await self._start_broker(cluster, hosting)
+        self._repeat()
+        assert first is not None, "a controller alone has a listener for controllers"
+        self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
+        return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
+
+    async def _join_quorum(self, cluster: ClusterMetadata) -> Endpoint | None:
+        """Open the controller's listeners, take part in the quorum, catch up; return the first of the listeners."""
+        endpoints: list[Endpoint] = []
+        listeners = self.config.controller_listeners
+        if listeners:
+            from stratalog.broker.controller_server import ControllerServer  # noqa: PLC0415
+
+            server = ControllerServer(self.config, self.outside, cluster, self._connections.memory)
+            self._stopping.append(server.large.close)
+            endpoints = await self._open_listeners(server, ListenerKind.CONTROLLER, listeners)
+        cluster.quorum.start()
+        await cluster.quorum.caught_up
+        return endpoints[0] if endpoints else None
+
+    async def _start_broker(self, cluster: ClusterMetadata, hosting: Hosting) -> Endpoint:
+        """Host this broker's partitions, listen, and register; return the first listener's endpoint."""
         registration = cluster.registration
         registration.on_unreported_failure = partial(
             self._on_fatal, "no controller answers the report of a failed log directory"
         )
-        self._stopping += (cluster.close, lambda: hosting.close(registration.broker_epoch))
+        self._stopping.append(lambda: hosting.close(registration.broker_epoch))
         metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)
@@ -166,8 +194,10 @@ class Node:
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
         upkeep = Upkeep(hosting, self.config, self._background)
         self._follow(hosting, self.broker)
-        await hosting.start(metadata.image, metadata.removed_topics)
-        endpoints = await self._listen(self.broker)
+        await hosting.start(metadata.hold(), metadata.removed_topics)
+        metadata.act()
+        advertised = self.config.advertised_listeners
+        endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
         await registration.register(endpoints, hosting.previous_epoch)
         self._background.spawn(registration.keep_session())
         await self._assign_all(assign, hosting)
@@ -177,13 +207,16 @@ class Node:
             self._background.spawn(state.repeat())
         await replication.start()
         upkeep.start()
-        self._repeat()
-        first = endpoints[0]
-        self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
-        return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
+        return endpoints[0]
+
+    def abandon(self) -> None:
+        """Wait for a quorum no more: `start` raises Unavailable, unless it is past that."""
+        if self._quorum is not None and not self._quorum.caught_up.done():
+            self._quorum.caught_up.set_exception(Unavailable("stopped before it found a quorum"))
 
     def _repeat(self) -> None:
-        self._background.repeat(self._fence_stale_brokers, _FENCING_S)
+        if self.config.is_controller:
+            self._background.repeat(self._fence_stale_brokers, _FENCING_S)
         self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
 
@@ -192,8 +225,10 @@ class Node:
         self._is_stopping = True
         if self.broker is not None:
             await self.broker.registration.shut_down()
-        for bound in self._bound:
-            await bound.close()
+        if self._quorum is not None:
+            await self._quorum.resign()
+        for listening in self._listening:
+            await listening.close()
         await self._finish_connections()
         await self._background.cancel(_DRAIN_S)
         for close in reversed(self._stopping):
@@ -365,39 +400,21 @@ class Node:
         elif transition is Transition.RESIGNED:
             coordinator.resign(hosted)
 
-    async def _listen(self, broker: Broker) -> list[Endpoint]:
-        ports: dict[str, Listener] = {}
-        dispatcher = Dispatcher(broker, self._connections.turns)
-        for listener in self.config.listeners:
-            security = Security(self.config.security_protocol(listener.name))
-            context = ListenerContext(listener.name, ListenerKind.BROKER, security)
-            try:
-                bound = await self.outside.network.listen(
-                    listener.host,
-                    listener.port,
-                    self._connections.accepting(dispatcher.serve, context),
-                    context.security,
-                    SocketBuffers(
-                        self.config.int("socket.send.buffer.bytes"),
-                        self.config.int("socket.receive.buffer.bytes"),
-                    ),
-                )
-            except OSError as error:
-                raise UserError(
-                    f"listeners: cannot listen on {listener}: {error.strerror or error}"
-                ) from error
-            self._bound.append(bound)
-            ports[listener.name] = Listener(listener.name, listener.host, bound.port)
-        return [_endpoint(one, ports[one.name]) for one in self.config.advertised_listeners]
+    async def _open_listeners(
+        self, server: "Broker | ControllerServer", kind: ListenerKind, wanted: Sequence[Listener]
+    ) -> list[Endpoint]:
+        serve = Dispatcher(server, self._connections.turns).serve
+        listening = Listening(self.config, self.outside.network, self._connections)
+        self._listening.append(listening)
+        return await listening.open(serve, kind, wanted)
 
     def _count_connection(self, accepted: bool) -> None:  # noqa: FBT001 - a callback
-        assert self.broker is not None
-        self.broker.metrics.connections_accepted += accepted
-        self.broker.metrics.connections_refused += not accepted
+        if self.broker is not None:  # else a controller's alone, or of a broker that starts
+            self.broker.metrics.connections_accepted += accepted
+            self.broker.metrics.connections_refused += not accepted
 
     async def _fence_stale_brokers(self) -> None:
-        assert self.broker is not None
-        active = self.broker.quorum.active
+        active = None if self._quorum is None else self._quorum.active
         if active is not None:
             with suppress(Rejected):  # another node leads now, and fences them
                 await active.fence_stale_brokers()
@@ -418,16 +435,6 @@ class Node:
                 )
 
 
-def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:
-    """Return the endpoint for clients: an address that clients can reach, with the bound port."""
-    host = advertised.host if advertised.host not in _EVERY_ADDRESS else bound.host
-    return Endpoint(
-        advertised.name,
-        host if host not in _EVERY_ADDRESS else "localhost",
-        advertised.port or bound.port,
-    )
-
-
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     keep_logging()
@@ -441,10 +448,15 @@ def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
 async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stopping.set()
+        node.abandon()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, end)
     reasons: list[str] = []
 
     def fatal(why: str) -> None:
@@ -457,7 +469,7 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
         ready = await node.start()
         collect_seldom()
         if ready_file is not None:
-            _write_ready_file(Path(ready_file), ready)
+            write_ready_file(ready_file, json.dumps(asdict(ready)))
         freed = FreedMemory()
         while not stopping.is_set():
             with suppress(TimeoutError):
@@ -483,13 +495,3 @@ async def spare_partitions(node: Node) -> None:
         if hosted >= spared + _SPARED_AT_ONCE:
             collect_only_what_follows()
             spared = hosted
-
-
-def _write_ready_file(path: Path, ready: Ready) -> None:
-    """Write the file whole or not at all: a reader may open it as soon as it exists."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(json.dumps(asdict(ready)) + "\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"--ready-file {path}: {error.strerror or error}") from error

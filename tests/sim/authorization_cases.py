@@ -430,4 +430,8 @@ CASES: Mapping[str, Sequence[Case]] = {
     "AssignReplicasToDirs": [
         _case("assign_replicas_to_dirs", 0, CLUSTER, lambda _: {"broker_id": 1, "directories": []})
     ],
+    "Vote": [_case("vote", 2, CLUSTER, lambda _: {"topics": []})],
+    "BeginQuorumEpoch": [_case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
+    "EndQuorumEpoch": [_case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
+    "FetchSnapshot": [_case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
 }

@@ -3,7 +3,7 @@
 In: a started machine. Out: that listener, or a connection to it. It serves what a controller serves to brokers.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -28,7 +28,7 @@ async def listen_as_controller(machine: Machine, host: str = "127.0.0.1") -> Non
         node._connections.accepting(dispatcher.serve, context),
         PLAINTEXT,
     )
-    node._bound.append(bound)
+    cast(Any, node)._listening.append(bound)
 
 
 async def connect_controller(machine: Machine) -> Raw:

@@ -43,11 +43,14 @@ class Machine:
         self.slowness = 0.0
         """How likely a call of a drive or the bucket takes long, from the next start on."""
         self.starts = 0
+        self.is_up = False
+        """Whether a process runs, paused or not."""
         self.reasons_to_stop: list[str] = []
         """The reasons that the node gave for stopping itself."""
         self.broken_tasks: list[BaseException] = []
         """Unexpected errors of the node's background tasks."""
-        self.address = self.settings["listeners"].removeprefix("PLAINTEXT://")
+        first = self.settings["listeners"].split(",")[0]
+        self.address = first.partition("://")[2]
         self.host = world.host(self.address.rpartition(":")[0])
         self._node: Node | None = None
         self._process: Process | None = None
@@ -101,6 +104,7 @@ class Machine:
             on_broken=self.broken_tasks.append,
         )
         self.starts += 1
+        self.is_up = True
         await self._process.run(self._start(self._node, self._process))
         return self._node
 
@@ -131,6 +135,7 @@ class Machine:
     async def stop(self) -> None:
         await self._close_clients()
         await self.process.run(self.node.stop())
+        self.is_up = False
 
     def pause(self) -> None:
         """As SIGSTOP; `resume` goes on."""
@@ -158,6 +163,7 @@ class Machine:
 
     async def _die(self) -> Process:
         process, self._process, self._node = self.process, None, None
+        self.is_up = False
         await process.kill()
         return process
 

@@ -7,6 +7,7 @@ import os
 import random
 import time
 import uuid
+from pathlib import Path
 from typing import Final
 
 from stratalog.adapters.local_disk import LocalDisk
@@ -14,6 +15,7 @@ from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.threads import ThreadWorker
+from stratalog.errors import UserError
 from stratalog.ports import Outside
 
 _PROCESSES_MAX: Final = 8
@@ -71,3 +73,14 @@ def outside() -> Outside:
         disk=LocalDisk,
         object_store=open_store,
     )
+
+
+def write_ready_file(name: str, line: str) -> None:
+    """Write the file whole or not at all: a reader may open it as soon as it exists. Raises UserError."""
+    path = Path(name)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(line + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"--ready-file {path}: {error.strerror or error}") from error

@@ -19,6 +19,7 @@ from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
 from stratalog.config.profiles import PROFILES
+from stratalog.config.quorum_settings import Address, check_quorum, parse_voters
 from stratalog.config.shown import name_in
 from stratalog.errors import UserError
 
@@ -206,14 +207,23 @@ class BrokerConfig:
         return self._serving("listeners")
 
     @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        """The listeners that serve controllers, and brokers that ask a controller."""
+        if not self.is_controller:
+            return ()
+        return self._serving("listeners", to_controllers=True)
+
+    @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
         """The listeners that clients receive; by default those of `listeners`. A host may be empty, a port 0."""
         return self._serving("advertised.listeners") or self.listeners
 
-    def _serving(self, setting: builtins.str) -> tuple[Listener, ...]:
+    def _serving(
+        self, setting: builtins.str, *, to_controllers: builtins.bool = False
+    ) -> tuple[Listener, ...]:
         controllers = {name.upper() for name in self.list("controller.listener.names")}
         listeners = (parse_listener(text) for text in self.list(setting))
-        return tuple(listener for listener in listeners if listener.name not in controllers)
+        return tuple(one for one in listeners if (one.name in controllers) == to_controllers)
 
     @property
     def inter_broker_listener(self) -> builtins.str:
@@ -227,18 +237,40 @@ class BrokerConfig:
         items = items_of(self.str("listener.security.protocol.map"))
         return dict(item.split(":", 1) for item in items).get(listener, listener)
 
+    @property
+    def is_controller(self) -> builtins.bool:
+        """Whether the process has the role of a controller."""
+        return "controller" in self.list("process.roles")
+
+    @property
+    def is_broker(self) -> builtins.bool:
+        """Whether the process has the role of a broker."""
+        return "broker" in self.list("process.roles")
+
+    @property
+    def quorum_voters(self) -> dict[builtins.int, Address]:
+        """The address of each voter by node id; none where this node is a quorum of its own."""
+        return parse_voters(self.list("controller.quorum.voters"))
+
     def check(self) -> None:
         """Raise UserError for settings that are valid alone and contradict one another."""
-        for listener in self.listeners:
+        self._check_roles()
+        listeners = (*self.listeners, *self.controller_listeners)
+        for listener in listeners:
             protocol = self.security_protocol(listener.name)
             if protocol != "PLAINTEXT":
                 raise UserError(
                     f"listeners: {listener} needs the security protocol {protocol}; accepted: "
                     "PLAINTEXT, or a name that listener.security.protocol.map maps to it"
                 )
-        if not self.listeners and "broker" in self.list("process.roles"):
+        if not self.listeners and self.is_broker:
             raise UserError(
                 "listeners: none is left for clients; accepted: one that is not in controller.listener.names"
+            )
+        if self.listeners and not self.is_broker:
+            raise UserError(
+                f"listeners: {self.listeners[0]} is for clients, and process.roles is controller; "
+                "accepted: listeners that are in controller.listener.names"
             )
         listener_names = {listener.name for listener in self.listeners}
         for listener in self.advertised_listeners:
@@ -247,16 +279,28 @@ class BrokerConfig:
                     f"advertised.listeners: {listener} has a name that listeners lacks; "
                     f"accepted: {', '.join(sorted(listener_names))}"
                 )
-        between = self.str("inter.broker.listener.name").upper()
-        if between and between not in {one.name for one in self.advertised_listeners}:
+
+    def _check_roles(self) -> None:
+        if not self.list("process.roles"):
             raise UserError(
-                f"inter.broker.listener.name: {between!r} is not accepted; accepted: "
-                f"{', '.join(sorted(one.name for one in self.advertised_listeners))}"
+                "process.roles: '' is not accepted; accepted: broker, controller, or both"
             )
-        if "broker" not in self.list("process.roles"):
+        names = [name.upper() for name in self.list("controller.listener.names")]
+        listeners = [parse_listener(text).name for text in self.list("listeners")]
+        check_quorum(
+            self.list("process.roles"), self.int("node.id"), self.quorum_voters, names, listeners
+        )
+        inter_broker = self.get("inter.broker.listener.name")
+        if not inter_broker or not self.is_broker:
+            return
+        if self.is_set("security.inter.broker.protocol"):
             raise UserError(
-                f"process.roles: {','.join(self.list('process.roles'))!r} is not accepted; accepted: "
-                "broker,controller (one process does both)"
+                "security.inter.broker.protocol: it is set beside inter.broker.listener.name; accepted: one of the two"
+            )
+        if str(inter_broker).upper() in names or str(inter_broker).upper() not in listeners:
+            raise UserError(
+                f"inter.broker.listener.name: {inter_broker!r} is not accepted; accepted: the name of one of listeners "
+                "that is not in controller.listener.names"
             )
 
 

@@ -20,6 +20,7 @@ from stratalog.config.listeners import (
     check_protocols,
 )
 from stratalog.config.log_settings import LOG_SETTINGS
+from stratalog.config.quorum_settings import QUORUM
 from stratalog.config.replication_settings import REPLICATION
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
@@ -407,6 +408,7 @@ def _table(*groups: tuple[Setting, ...]) -> Mapping[str, Setting]:
 
 BROKER_SETTINGS = _table(
     NODE,
+    QUORUM,
     TOPICS,
     CONNECTIONS,
     LOG_SETTINGS,

@@ -205,14 +205,8 @@ _TABLES: Final = {
         controller.quorum.append.linger.ms int 25
         controller.quorum.auto.join.enable boolean false
         controller.quorum.bootstrap.servers list ''
-        controller.quorum.election.backoff.max.ms int 1000
-        controller.quorum.election.timeout.ms int 1000
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576
-        controller.quorum.fetch.timeout.ms int 2000
-        controller.quorum.request.timeout.ms int 2000
-        controller.quorum.retry.backoff.ms int 20
-        controller.quorum.voters list ''
         early.start.listeners list -
         follower.fetch.last.tiered.offset.enable boolean false every
         follower.replication.throttled.rate long 9223372036854775807 every unlisted
@@ -225,7 +219,6 @@ _TABLES: Final = {
         replication.quota.window.num int 11
         replication.quota.window.size.seconds int 1
         request.timeout.ms int 30000
-        security.inter.broker.protocol string PLAINTEXT
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000
     """,

@@ -6,6 +6,7 @@ In: requests with their tokens, responses, broken connections, the log's durable
 Kafka: KafkaRaftClient; KIP-595, KIP-630 (snapshots), KIP-853 (voters), KIP-996 (pre-votes).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from stratalog.quorum.answers import answer, release_fetches
@@ -21,6 +22,8 @@ from stratalog.quorum.messages import (
     Response,
     VoteRequest,
 )
+from stratalog.quorum.progress import UNKNOWN_OFFSET
+from stratalog.quorum.progress import Follower as ReplicaState
 from stratalog.quorum.replies import take
 from stratalog.quorum.states import (
     Ballots,
@@ -31,7 +34,7 @@ from stratalog.quorum.states import (
     Resigned,
     Unattached,
 )
-from stratalog.quorum.voters import VoterSet
+from stratalog.quorum.voters import ReplicaKey, VoterSet
 
 
 class Raft:
@@ -63,6 +66,24 @@ class Raft:
     def voters(self) -> VoterSet:
         """The current voters, perhaps not committed yet."""
         return self._member.voters
+
+    @property
+    def has_logged_voters(self) -> bool:
+        """Whether the log names the voters; else the configuration does, and they never change."""
+        return self._member.voter_history.kraft_version > 0
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether this member knows how far the leader's log is committed, and has all of that."""
+        member = self._member
+        if isinstance(member.state, Leader):
+            return member.state.progress.high_watermark != UNKNOWN_OFFSET
+        return UNKNOWN_OFFSET < member.leader_high_watermark <= member.high_watermark
+
+    def replicas(self) -> Mapping[ReplicaKey, ReplicaState]:
+        """Return how far the other replicas are, as the leader sees it; empty on other members."""
+        state = self._member.state
+        return state.progress.followers if isinstance(state, Leader) else {}
 
     @property
     def may_stop(self) -> bool:

@@ -104,7 +104,8 @@ def test_a_wrong_value_is_one_line_with_name_value_and_what_is_accepted(
     [
         (["listeners=SSL://:9092"], "SSL"),
         (["listeners=PLAINTEXT://:1", "advertised.listeners=OUT://h:2"], "OUT"),
-        (["process.roles=controller"], "process.roles"),
+        (["process.roles=controller"], "listeners: PLAINTEXT.* is for clients"),
+        (["process.roles="], "process.roles"),
         (["controller.listener.names=PLAINTEXT"], "listeners"),
         (["node.id"], "expected NAME=VALUE"),
     ],
@@ -112,6 +113,62 @@ def test_a_wrong_value_is_one_line_with_name_value_and_what_is_accepted(
 def test_settings_that_contradict_one_another(overrides: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         load(*overrides)
+
+
+NODE_2 = (
+    "node.id=2",
+    "controller.quorum.voters=1@a:9093,2@b:9093,3@c:9093",
+    "controller.listener.names=CONTROLLER",
+    "listeners=PLAINTEXT://:9092,CONTROLLER://:9093",
+    "listener.security.protocol.map=IN:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+)
+"""A node of three, with both roles."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["controller.quorum.voters=1@a"], "id@host:port"),
+        (["controller.quorum.voters=1@a:1,1@b:1"], "each id once"),
+        (["controller.quorum.voters=2@0.0.0.0:9093,1@a:1"], "no host 0.0.0.0"),
+        (["controller.quorum.voters=2@b:0"], "id@host:port"),
+        (["node.id=4"], "controller.quorum.voters: it lacks node.id 4"),
+        (["controller.listener.names="], "controller.listener.names: '' is not accepted"),
+        (["listeners=PLAINTEXT://:9092"], "CONTROLLER is none of listeners"),
+        (["process.roles=broker"], "controller.quorum.voters: it contains node.id 2"),
+        (["process.roles=broker", "node.id=4"], "listeners: CONTROLLER is a controller's"),
+        (["process.roles=broker", "controller.quorum.voters="], "controller.quorum.voters: ''"),
+        (
+            ["process.roles=broker", "node.id=4", "controller.listener.names="],
+            "controller.listener.names: ''",
+        ),
+        (["process.roles=controller"], "listeners: PLAINTEXT.* is for clients"),
+        (["inter.broker.listener.name=CONTROLLER"], "inter.broker.listener.name: 'CONTROLLER'"),
+        (["inter.broker.listener.name=OTHER"], "inter.broker.listener.name: 'OTHER'"),
+        (
+            ["inter.broker.listener.name=PLAINTEXT", "security.inter.broker.protocol=PLAINTEXT"],
+            "security.inter.broker.protocol: it is set beside",
+        ),
+        (["security.inter.broker.protocol=TLS"], "security.inter.broker.protocol: 'TLS'"),
+    ],
+)
+def test_roles_and_voters_that_contradict_one_another(overrides: list[str], complaint: str) -> None:
+    load(*NODE_2)
+    with pytest.raises(UserError, match=complaint) as caught:
+        load(*NODE_2, *overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_node_of_each_role() -> None:
+    both = load(*NODE_2)
+    assert both.quorum_voters == {1: ("a", 9093), 2: ("b", 9093), 3: ("c", 9093)}
+    assert [one.name for one in both.controller_listeners] == ["CONTROLLER"]
+    controller = load(*NODE_2, "process.roles=controller", "listeners=CONTROLLER://:9093")
+    assert (controller.is_broker, controller.listeners) == (False, ())
+    broker = load(*NODE_2, "process.roles=broker", "node.id=4", "listeners=PLAINTEXT://:9092")
+    assert (broker.is_controller, broker.controller_listeners) == (False, ())
+    alone = load("controller.quorum.voters=1@localhost:9093")
+    assert set(alone.quorum_voters) == {1}
 
 
 def test_listeners() -> None:

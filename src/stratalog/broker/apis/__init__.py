@@ -12,9 +12,12 @@ The table imports no module: the first request of an API imports its handler, it
 from functools import partial
 from importlib import import_module
 
+import msgspec
+
 from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
 from stratalog.wire.apis import APIS as NAMES
+from stratalog.wire.apis import FETCH, ListenerKind
 
 
 def _api(
@@ -142,6 +145,23 @@ _TABLE = (
     _api("UnregisterBroker", 64, (0, 0), "ALTER CLUSTER"),
     _api("AllocateProducerIds", 67, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("AssignReplicasToDirs", 73, (0, 0), "CLUSTER_ACTION CLUSTER"),
+    _api("Vote", 52, (0, 2), "CLUSTER_ACTION CLUSTER"),
+    _api("BeginQuorumEpoch", 53, (0, 1), "CLUSTER_ACTION CLUSTER"),
+    _api("EndQuorumEpoch", 54, (0, 1), "CLUSTER_ACTION CLUSTER"),
+    _api("FetchSnapshot", 59, (0, 1), "CLUSTER_ACTION CLUSTER"),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
+
+
+def apis_of_controllers() -> dict[int, Api]:
+    """Return the APIs of a controller's listener by key. Its Fetch is of the metadata log."""
+    found = {api.key: api for api in _TABLE if ListenerKind.CONTROLLER in api.listeners}
+    found[FETCH] = msgspec.structs.replace(found[FETCH], load=_fetch_of_metadata)
+    return found
+
+
+def _fetch_of_metadata() -> Handler:
+    from stratalog.broker.apis import fetch_metadata_log  # noqa: PLC0415 - with the first fetch
+
+    return Handler(fetch_metadata_log.handle, fetch_metadata_log.Needs)

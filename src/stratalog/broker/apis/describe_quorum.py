@@ -53,7 +53,7 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
             )
             async for topic in call.pace.each(call.body.topics)
         ],
-        nodes=[_node(call, voter.voter_id) for voter in call.needs.quorum.voters.voters],
+        nodes=[_node(call, voter.id) for voter in call.needs.quorum.voters.voters],
     )
 
 
@@ -84,8 +84,8 @@ def _partition(
         current_voters=[
             # The only voter is the leader, and its whole log is committed.
             ReplicaState(
-                replica_id=voter.voter_id,
-                replica_directory_id=voter.voter_directory_id,
+                replica_id=voter.id,
+                replica_directory_id=voter.directory_id,
                 log_end_offset=high_watermark,
                 last_fetch_timestamp=now_ms,
                 last_caught_up_timestamp=now_ms,

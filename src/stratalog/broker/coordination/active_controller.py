@@ -48,7 +48,8 @@ class ActiveController:
         index: PartitionIndex,
     ) -> None:
         self._config = config
-        self._node_id = log.leader_id
+        self._log = log
+        self._node_id = config.int("node.id")
         self._image = image
         rules = TopicRules(
             partitions_default=config.int("num.partitions"),
@@ -62,13 +63,29 @@ class ActiveController:
             rules, image.image, index, config.int("broker.session.timeout.ms")
         )
         self._controller.start_sessions(self._node_id, clock.steady_ms())
-        self._runtime: Runtime[Any] = Runtime(log.partition, clock, self)
+        self._runtime: Runtime[Any] = Runtime(log, clock, self)
 
     async def submit(self, decide: Callable[[Controller], Decision[Any, A]]) -> A:
         """Return the answer of a decision once it is committed. Raises the error that the decision raised, or
         Rejected(NOT_CONTROLLER).
         """
         return await self._runtime.submit(lambda _now: decide(self._controller))
+
+    async def bootstrap(self) -> None:
+        """Write the first records of an empty log.
+
+        Raises UserError for a log of a metadata version that this broker does not know.
+        """
+        try:
+            await self.submit(lambda controller: controller.bootstrap())
+        except Corrupt as error:
+            raise UserError(
+                f"{self._log.directory.path}/{self._log.log.directory}: {error}"
+            ) from error
+
+    def resign(self) -> None:
+        """Decide nothing more: another node leads. What is not committed fails with NOT_CONTROLLER."""
+        self._runtime.resign()
 
     def now_ms(self) -> int:
         """Return the steady time, for decisions about sessions."""
@@ -119,10 +136,7 @@ class ActiveController:
 async def open_controller(
     config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
 ) -> ActiveController:
-    """Activate the controller; an empty log gets its first records.
-
-    Raises UserError where this broker does not support the log's metadata version.
-    """
+    """Make the controller of a node that leads the log and has applied all of it."""
     index = PartitionIndex()
     added = 0
     for topic in image.image.topics_by_id.values():
@@ -131,9 +145,4 @@ async def open_controller(
         if added > _INDEXED_AT_ONCE:
             added = 0
             await asyncio.sleep(0)
-    active = ActiveController(config, clock, log, image, index)
-    try:
-        await active.submit(lambda controller: controller.bootstrap())
-    except Corrupt as error:
-        raise UserError(f"{log.directory.path}/{log.partition.log.directory}: {error}") from error
-    return active
+    return ActiveController(config, clock, log, image, index)

@@ -34,16 +34,16 @@ class ClusterImage:
         self.cluster_id = cluster_id
         self.image = image
         """The cluster as of the last committed record."""
-        self.removed_topics = removed_topics
-        """Topics whose deletion was replayed at the start: a crash may have come before the removal of their
-        directories.
-        """
+        self.removed_topics = set(removed_topics)
+        """Topics whose deletion was replayed before `act`: a crash may have come before their directories went."""
         self.on_published: list[Callable[[], None]] = []
         """Functions to call after each change."""
         self.holds: list[Callable[[], bool]] = []
         """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
         self._node_id = node_id
         self._on_change = on_change
+        self._acts = False
+        self._held: list[tuple[Image, Delta]] | None = None
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or None."""
@@ -58,10 +58,28 @@ class ClusterImage:
         """The dynamic settings of this broker and of all brokers."""
         return DynamicConfigs.of(self.image.configs, self._node_id)
 
+    def hold(self) -> Image:
+        """Keep each change for `act` from now on; return the image before the first of them."""
+        self._held = []
+        return self.image
+
+    def act(self) -> None:
+        """Have this broker act on every change since `hold`, and on each later one as it comes."""
+        held, self._held = self._held or [], None
+        self._acts = True
+        for image, delta in held:
+            self._on_change(image, delta)
+
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
         """Store the image after a committed change, and let this broker act on the change."""
         self.image = image
-        done = self._on_change(image, delta)
+        done = None
+        if self._acts:
+            done = self._on_change(image, delta)
+        elif self._held is not None:
+            self._held.append((image, delta))
+        else:
+            self.removed_topics.update(delta.deleted_topics)
         for react in self.on_published:
             react()
         return done

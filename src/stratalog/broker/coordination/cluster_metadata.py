@@ -1,23 +1,32 @@
 """Open the parts of this node that hold the cluster's metadata, in the order of their dependencies.
 
-In: the metadata log's directory. Out: log, image, snapshots, controller and registration. It does nothing itself.
+In: the metadata log's directory. Out: log, quorum, image, snapshots, controller and registration. It does nothing
+itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.local_controller import LocalController
-from stratalog.broker.coordination.metadata_log import MetadataLog, open_metadata_log
+from stratalog.broker.coordination.metadata_opening import OpenedLog, open_metadata_log
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.metadata_snapshots import MetadataSnapshots
+from stratalog.broker.coordination.quorum_peers import QuorumPeers
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
+from stratalog.config.quorum_settings import Address
+from stratalog.errors import UserError
 from stratalog.ports import Outside
+from stratalog.quorum.member import Member
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.states import Timeouts
+from stratalog.quorum.voters import KRAFT_VERSION, ReplicaKey, Voter, VoterHistory, VoterSet
 
 __all__ = ["ClusterMetadata", "open_cluster_metadata"]
 
@@ -26,22 +35,22 @@ __all__ = ["ClusterMetadata", "open_cluster_metadata"]
 class ClusterMetadata:
     """The cluster's metadata on one node."""
 
-    log: MetadataLog
+    quorum: MetadataQuorum
     image: ClusterImage
     snapshots: MetadataSnapshots
-    quorum: MetadataQuorum
     local_controller: LocalController
     controller: ControllerChannel
     registration: Registration
 
     async def close(self) -> None:
-        """Close the log cleanly. A snapshot that is being written is abandoned."""
+        """Leave the quorum, and close the log cleanly. A snapshot that is being written is abandoned."""
         self.controller.close()
+        await self.quorum.stop()
         self.snapshots.close()
-        await self.log.close()
+        await self.quorum.log.close()
 
 
-async def open_cluster_metadata(
+async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     config: BrokerConfig,
     outside: Outside,
     cluster_id: str,
@@ -49,14 +58,42 @@ async def open_cluster_metadata(
     directory_ids: Sequence[UUID],
     *,
     on_change: OnChange,
+    on_failed: Callable[[BaseException], None],
 ) -> ClusterMetadata:
-    """Read the metadata log, lead it, and activate the controller. Raises UserError where a file is damaged."""
+    """Read the metadata log; the quorum is not started. Raises UserError where a file is damaged.
+
+    `on_failed` receives why this node can follow the quorum no more.
+    """
     clock, node_id = outside.clock, config.int("node.id")
-    log, replay = await open_metadata_log(node_id, directory, outside)
+    addresses = config.quorum_voters
+    is_alone = set(addresses) <= {node_id}
+    opened = await open_metadata_log(directory, clock, is_alone=is_alone)
+    log, replay = opened.log, opened.replay
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
-    snapshots = MetadataSnapshots(config, clock, log, image)
-    quorum = MetadataQuorum(log, image)
-    quorum.active = await open_controller(config, clock, log, image)
+    timeouts = _timeouts(config)
+    member = Member(
+        ReplicaKey(node_id, directory.id),
+        log,
+        _voters(opened, addresses, ReplicaKey(node_id, directory.id)),
+        saved=opened.state,
+        timeouts=timeouts,
+        entropy=outside.entropy,
+    )
+    quorum = MetadataQuorum(
+        Raft(member),
+        log,
+        image,
+        clock,
+        QuorumPeers(
+            outside.network,
+            addresses,
+            cluster_id=cluster_id,
+            request_timeout_ms=timeouts.request_ms,
+        ),
+        open_controller=partial(open_controller, config, clock, log, image),
+        on_failed=on_failed,
+    )
+    snapshots = MetadataSnapshots(config, clock, quorum, image)
     local = LocalController(lambda: quorum.active, outside.entropy)
     controller = ControllerChannel(
         quorum,
@@ -67,4 +104,34 @@ async def open_cluster_metadata(
         request_timeout_s=config.int("controller.socket.timeout.ms") / 1000,
     )
     registration = Registration(config, outside.entropy, directory_ids, image, controller)
-    return ClusterMetadata(log, image, snapshots, quorum, local, controller, registration)
+    return ClusterMetadata(quorum, image, snapshots, local, controller, registration)
+
+
+def _voters(opened: OpenedLog, addresses: dict[int, Address], me: ReplicaKey) -> VoterHistory:
+    """Return the voters: those of the configuration, or this node alone, which the log names then.
+
+    Raises UserError where the log names others than the configuration.
+    """
+    alone = VoterSet((Voter(*me),))
+    if set(addresses) <= {me.id}:
+        is_logged = bool(opened.voters) and opened.voters[-1][1] == alone
+        logged = [(opened.log.end_offset - 1, alone)] if is_logged else []
+        return VoterHistory(alone, logged, kraft_version=KRAFT_VERSION)
+    configured = VoterSet.of(Voter(one) for one in addresses)
+    if opened.voters and opened.voters[-1][1].ids != configured.ids:
+        raise UserError(
+            f"controller.quorum.voters: {', '.join(map(str, configured.ids))} are not the voters of "
+            f"{opened.log.directory.path}, which are {', '.join(map(str, opened.voters[-1][1].ids))}; accepted: those, "
+            "or an empty directory"
+        )
+    return VoterHistory(configured, opened.voters, kraft_version=1 if opened.voters else 0)
+
+
+def _timeouts(config: BrokerConfig) -> Timeouts:
+    return Timeouts(
+        election_ms=config.int("controller.quorum.election.timeout.ms"),
+        election_backoff_max_ms=config.int("controller.quorum.election.backoff.max.ms"),
+        fetch_ms=config.int("controller.quorum.fetch.timeout.ms"),
+        request_ms=config.int("controller.quorum.request.timeout.ms"),
+        retry_backoff_ms=config.int("controller.quorum.retry.backoff.ms"),
+    )

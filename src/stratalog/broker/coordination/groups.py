@@ -279,7 +279,7 @@ class _Shard:
                     raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
                 self._machine.replay(record.offset, record.key, record.value)
 
-        await load(self._runtime.partition, replay)
+        await load(self.partition, replay)
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
         await in_turns(self._machine.load_complete(now))
         self._set_timer()

@@ -1,137 +1,265 @@
-"""Open the metadata log of this node and lead it.
+"""The metadata log on this node's disk, and what lies beside it: the saved state of the quorum, and a snapshot.
 
-In: the metadata log's directory. Out: the log, led in a new epoch, and a replay of its records. It decides no change of
-the cluster, and never writes a snapshot.
-
-The quorum has one node today. Opening the log makes this node its leader, in an epoch above every earlier one. The
-epoch is durable before the first record of that epoch is written.
+In: batches of the active controller, what a leader sent, truncations, snapshots. Out: offsets and epochs for the quorum
+(`quorum.member.LogView`), records, and a call for each offset up to which the log is durable. It decides nothing: the
+quorum does.
 """
 
-from dataclasses import dataclass
-from functools import partial
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
 
-from stratalog.broker.coordination.quorum_log import QuorumLog
-from stratalog.broker.coordination.runtime import load
-from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.broker.partitions.acknowledgements import Acknowledgements
+from stratalog.broker.partitions.placed_log import PlacedLog
+from stratalog.broker.storage.directory import Done, Failure, LogDirectory
+from stratalog.broker.storage.survey import METADATA_DIRECTORY
 from stratalog.config import LogConfig
-from stratalog.errors import Corrupt, Rejected, UserError
-from stratalog.log.checkpoints import PARTITION_METADATA
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.checkpoints import LEADER_EPOCHS, encode_epochs
 from stratalog.log.creating import create
-from stratalog.log.effects import ListDirectory, Program, Read, WriteFile
-from stratalog.log.partition_log import PartitionLog
-from stratalog.log.recovery import load as recover
-from stratalog.log.recovery import read_topic_id
-from stratalog.log.segment import LOG
-from stratalog.metadata.replay import Replay
-from stratalog.metadata.snapshot import (
-    SnapshotId,
-    decode_snapshot,
-    image_of,
-    parse_file_name,
-    snapshot_id,
+from stratalog.log.effects import (
+    Append,
+    Effect,
+    ListDirectory,
+    Program,
+    Read,
+    Rename,
+    Result,
+    Sync,
+    SyncDirectory,
+    Unlink,
+    WriteFile,
 )
-from stratalog.ports import Clock, Outside
-from stratalog.quorum.member import Member
-from stratalog.quorum.messages import AppendControl, Persist
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.values import Appended
+from stratalog.metadata.replay import Replay
+from stratalog.metadata.snapshot import SnapshotId, decode_snapshot, image_of
+from stratalog.ports import Buffer, Clock
 from stratalog.quorum.metadata_batches import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
-    decode_record,
     encode_control_batch,
 )
-from stratalog.quorum.raft import Raft
-from stratalog.quorum.saved_state import (
-    QUORUM_STATE_FILE,
-    QuorumState,
-    decode_quorum_state,
-    encode_quorum_state,
-)
-from stratalog.quorum.states import Timeouts
-from stratalog.quorum.voters import (
-    KRAFT_VERSION,
-    Voter,
-    VoterHistory,
-    VoterSet,
-    voter_set,
-    voters_record,
-)
-from stratalog.replication.partition import PartitionReplica
+from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, encode_quorum_state
 from stratalog.wire.batch import BatchHeader, parse_header
-from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.control_records import VotersRecord
-from stratalog.wire.records import Record
 
-__all__ = ["MetadataLog", "open_metadata_log"]
+__all__ = ["FILE_BYTES_MAX", "LOG_CONFIG", "PART", "STATE_PATH", "MetadataLog", "replay_of"]
 
-_FILE_BYTES_MAX: Final = 1 << 30
-_LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
-_STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
+FILE_BYTES_MAX: Final = 1 << 30
+LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
+PART: Final = ".part"
+"""Ends the name of a snapshot that is not whole yet. Kafka: Snapshots.PARTIAL_SUFFIX."""
+STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
 _RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
-_REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
+_NOT_LEADER: Final = Rejected(
+    ErrorCode.not_controller, "this node is not the active controller any more"
+)
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataLog:
-    """The metadata log, and its quorum as this node sees it."""
+class MetadataLog(PlacedLog):
+    """One node's copy. `snapshot` is the latest: the log begins at its end."""
 
-    directory: LogDirectory
-    partition: HostedPartition
-    leader_id: int
-    leader_epoch: int
-    voters: VotersRecord
+    def __init__(
+        self,
+        log: PartitionLog,
+        directory: LogDirectory,
+        clock: Clock,
+        snapshot: SnapshotId | None,
+        snapshot_bytes: int,
+    ) -> None:
+        super().__init__(
+            TopicIdPartition(METADATA_TOPIC_ID, 0),
+            TopicPartition(METADATA_TOPIC, 0),
+            log,
+            directory,
+        )
+        self.snapshot = snapshot
+        self.on_durable: Callable[[int], None] = lambda _end: None
+        """Called with the offset below which the log is durable, after each append."""
+        self._snapshot_bytes = snapshot_bytes
+        self._leader_epoch: int | None = None
+        self._high_watermark = 0
+        self._uncommitted = Acknowledgements()
+        self._clock = clock
+
+    # As the quorum reads it
 
     @property
-    def high_watermark(self) -> int:
-        """Offset below which every record is committed."""
-        return self.partition.high_watermark
+    def start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def start_epoch(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.epoch
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.next_offset
+
+    @property
+    def last_epoch(self) -> int:
+        return max(self.log.epochs.latest, self.start_epoch)
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        return self.log.epochs.end_of(epoch, self.log.next_offset)
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        return self._snapshot_bytes if snapshot == self.snapshot else None
+
+    # Writing
+
+    def save_state(self, state: QuorumState) -> "asyncio.Future[None]":
+        """Write `quorum-state` durably."""
+        return self.directory.write([WriteFile(STATE_PATH, encode_quorum_state(state))])
+
+    def lead(self, epoch: int, records: Sequence[ControlRecord]) -> None:
+        """Append as the leader of `epoch` from now on; first the control batch that opens it."""
+        self._leader_epoch = epoch
+        wall_ms = self._clock.now_ms()
+        batch = memoryview(encode_control_batch(records, wall_ms))
+        self.append(batch, parse_header(batch), wall_ms, _ignore)
+
+    def resign(self) -> None:
+        """Append as a leader no more: every append that is not committed gets NOT_CONTROLLER."""
+        if self._leader_epoch is not None:
+            self._leader_epoch = None
+            self._uncommitted.fail(_NOT_LEADER)
+
+    def append(
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        wall_ms: int,
+        then: Done,
+        *,
+        origin: str = "coordinator",
+        flush: bool = True,  # noqa: ARG002 - as a runtime's log has it; here each batch is made durable
+    ) -> Appended:
+        """Append a batch of the active controller; `then` is called with None once the quorum has committed it.
+
+        Raises Rejected where this node does not lead.
+        """
+        self.check_hosted()
+        epoch = self._leader_epoch
+        if epoch is None:
+            raise _NOT_LEADER
+        appended = self.log.append_as_leader(
+            view,
+            header,
+            leader_epoch=epoch,
+            now_ms=self._clock.steady_ms(),
+            wall_ms=wall_ms,
+            origin=origin,
+        )
+
+        def durable(error: Failure) -> None:
+            if error is not None:
+                then(error)
+            elif self._leader_epoch != epoch:
+                then(_NOT_LEADER)
+            else:
+                self._uncommitted.add(appended.last_offset, then, math.inf)
+                self._uncommitted.commit(self._high_watermark)
+
+        self._write(appended, durable)
+        return appended
+
+    def append_fetched(self, records: Buffer) -> None:
+        """Append whole batches from the leader. Raises Corrupt where they are not sound."""
+        appended = self.log.append_as_follower(memoryview(records), self._clock.steady_ms())
+        self._write(appended, _ignore)
+
+    def _write(self, appended: Appended, then: Done) -> None:
+        def performed(error: Failure) -> None:
+            if error is None:
+                self.log.performed(appended)
+            then(error)
+            if error is None:
+                self.on_durable(self.log.log_end_offset)
+
+        self._perform((*appended.effects, *self.log.flush()), performed)
+
+    def commit(self, high_watermark: int) -> None:
+        """Note that all below is committed, and answer the appends below it."""
+        self._high_watermark = high_watermark
+        self._uncommitted.commit(high_watermark)
+
+    async def truncate(self, offset: int) -> None:
+        """Cut off all from `offset` on, durably."""
+        await self.write(())  # the appends before it
+        await self._rewrite(self.log.truncate_to(offset, self._clock.steady_ms()))
+
+    async def _rewrite(self, program: Program[None]) -> None:
+        """Run a program that writes, each effect in its turn: the log's state changes on the event loop only."""
+        result: Result = None
+        try:
+            while True:
+                result = await self.directory.run(_one(program.send(result)))
+        except StopIteration:
+            return
 
     async def close(self) -> None:
         """Close the log cleanly."""
         if self.directory.failure is None:
             try:
-                await self.partition.perform(self.partition.log.close())
+                await self.perform(self.log.close())
             except Rejected as error:
                 _log.error("metadata log not closed cleanly", reason=error.message)
 
+    # Snapshots
 
-async def open_metadata_log(
-    node_id: int, directory: LogDirectory, outside: Outside
-) -> tuple[MetadataLog, Replay]:
-    """Read snapshot and log, then lead the log in a new epoch; the replay ends with the first records of that epoch.
+    def take_snapshot(self, snapshot: SnapshotId, size: int) -> bool:
+        """Begin the log at the end of a snapshot that is durable; False for one that is older than the latest."""
+        if self.snapshot is not None and snapshot.end_offset <= self.snapshot.end_offset:
+            return False
+        self.snapshot, self._snapshot_bytes = snapshot, size
+        self.log.raise_log_start(snapshot.end_offset)
+        return True
 
-    Raises UserError where a file is damaged. Opening cuts nothing but a torn tail.
-    """
-    clock = outside.clock
-    try:
-        found = await directory.run(_read_state())
-        replay = found.replay
-        state = decode_quorum_state(found.state) if found.state else QuorumState()
-        image = replay.image()
-        start_offset = image.offset + 1
-        log = await _open_log(directory, clock, exists=found.exists, start_offset=start_offset)
-        alone = (node_id,)
-        partition = HostedPartition(
-            TopicIdPartition(METADATA_TOPIC_ID, 0),
-            TopicPartition(METADATA_TOPIC, 0),
-            log,
-            directory,
-            PartitionReplica(node_id=node_id, replicas=alone, isr=alone),
-            clock,
+    def store_snapshot(
+        self, snapshot: SnapshotId, position: int, data: Buffer
+    ) -> "asyncio.Future[None]":
+        """Write bytes of a snapshot that is being fetched."""
+        path = _part(snapshot)
+        first: list[Effect] = [Unlink(path)] if position == 0 else []
+        return self.directory.write([*first, Append(path, position, (bytes(data),))])
+
+    async def begin_with(self, snapshot: SnapshotId) -> Replay:
+        """Put a fetched snapshot in the place of the whole log; return what it says. Raises Corrupt."""
+        path = f"{METADATA_DIRECTORY}/{snapshot.file_name()}"
+        part = _part(snapshot)
+        await self.write([Sync(part), Rename(part, path), SyncDirectory(METADATA_DIRECTORY)])
+        data = await self.directory.look(_read(path, 0, FILE_BYTES_MAX))
+        replay = await self.directory.compute(lambda: replay_of(snapshot, data))
+        end = snapshot.end_offset
+        log, effects = create(
+            METADATA_DIRECTORY,
+            METADATA_TOPIC_ID,
+            LOG_CONFIG,
+            now_ms=self._clock.steady_ms(),
+            start_offset=end,
         )
-        await load(partition, partial(_replay_record, replay))
-    except (Corrupt, Rejected) as error:
-        raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
-    view = QuorumLog(log, snapshot_id(image) if start_offset else None)
-    return await _lead(directory, outside, partition, view, state, replay), replay
+        await self.directory.run(_begin_anew(effects, end))
+        self.log = log
+        self.snapshot, self._snapshot_bytes = snapshot, len(data)
+        return replay
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> Awaitable[bytes]:
+        """Return bytes of a snapshot; raises FileNotFoundError where a newer one has replaced it."""
+        return self.directory.look(
+            _read(f"{METADATA_DIRECTORY}/{snapshot.file_name()}", position, size)
+        )
 
 
-def _replay_of(identity: SnapshotId, data: bytes) -> Replay:
+def replay_of(identity: SnapshotId, data: bytes) -> Replay:
+    """Return the replay that begins with a snapshot. Raises Corrupt."""
     try:
         snapshot = decode_snapshot(data)
     except Corrupt as error:
@@ -140,133 +268,36 @@ def _replay_of(identity: SnapshotId, data: bytes) -> Replay:
     return Replay(image_of(snapshot, identity), voters)
 
 
-def _replay_record(replay: Replay, header: BatchHeader, record: Record) -> None:
-    decoded = decode_record(record, is_control=header.is_control)
-    replay.replay(record.offset, header.leader_epoch, decoded)
+def _ignore(_error: Failure) -> None:
+    """A failure is the directory's, which stops the node."""
 
 
-async def _open_log(
-    directory: LogDirectory, clock: Clock, *, exists: bool, start_offset: int
-) -> PartitionLog:
-    now_ms = clock.steady_ms()
-    if not exists:
-        log, effects = create(
-            METADATA_DIRECTORY,
-            METADATA_TOPIC_ID,
-            _LOG_CONFIG,
-            now_ms=now_ms,
-            start_offset=start_offset,
-        )
-        await directory.write(effects)
-        return log
-    program = recover(
-        METADATA_DIRECTORY,
-        _LOG_CONFIG,
-        clean=False,
-        recovery_point=start_offset,
-        now_ms=now_ms,
-        topic_id=METADATA_TOPIC_ID,
-        log_start_offset=start_offset,
-        synced=True,
-    )
-    try:
-        log = await directory.run(program)
-    except Corrupt as error:
-        raise UserError(f"{directory.path}/{error}; {_RESTORE} or {_REPAIR}") from error
-    if log.recovered.bytes_cut:
-        _log.warning("torn tail cut", partition=METADATA_DIRECTORY, bytes=log.recovered.bytes_cut)
-    return log
+def _part(snapshot: SnapshotId) -> str:
+    return f"{METADATA_DIRECTORY}/{snapshot.file_name()}{PART}"
 
 
-async def _lead(
-    directory: LogDirectory,
-    outside: Outside,
-    partition: HostedPartition,
-    view: QuorumLog,
-    state: QuorumState,
-    replay: Replay,
-) -> MetadataLog:
-    """Take part in a quorum of one voter, which is elected at once."""
-    node_id, clock = partition.replica.node_id, outside.clock
-    me = Voter(node_id, directory.id)
-    alone = VoterSet((me,))
-    is_logged = replay.voters is not None and voter_set(replay.voters) == alone
-    logged = [(view.end_offset - 1, alone)] if is_logged else []
-    member = Member(
-        me.key,
-        view,
-        VoterHistory(alone, logged, kraft_version=KRAFT_VERSION),
-        saved=state,
-        timeouts=Timeouts(),
-        entropy=outside.entropy,
-    )
-    raft = Raft(member)
-    for output in raft.start(clock.steady_ms()):
-        match output:
-            case Persist(saved):
-                await directory.write([WriteFile(_STATE_PATH, encode_quorum_state(saved))])
-            case AppendControl(epoch, records):
-                partition.lead(epoch, partition.replica.replicas, partition.replica.isr)
-                wall_ms = clock.now_ms()
-                batch = memoryview(encode_control_batch(records, wall_ms))
-                appended = await partition.commit(batch, parse_header(batch), wall_ms, flush=True)
-                for offset, record in enumerate(records, appended.base_offset):
-                    replay.replay(offset, epoch, record)
-            case _:
-                raise AssertionError(f"a quorum of one has nothing to do with {output}")
-    assert raft.is_leader
-    return MetadataLog(directory, partition, node_id, raft.epoch, voters_record(raft.voters))
+def _one(effect: Effect) -> Program[Result]:
+    return (yield effect)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """The contents of a metadata directory beside its log; `replay` has applied the snapshot."""
-
-    exists: bool
-    replay: Replay
-    state: bytes | None
+def _read(path: str, position: int, size: int) -> Program[bytes]:
+    data = yield Read(path, position, size)
+    assert isinstance(data, bytes)
+    return data
 
 
-def _read_state() -> Program[_Saved]:
+def _begin_anew(effects: Sequence[Effect], end_offset: int) -> Program[None]:
+    """Replace every segment by an empty one at `end_offset`. A crash leaves a log that ends there, or before it."""
     entries = yield ListDirectory(METADATA_DIRECTORY)
     assert isinstance(entries, list)
-    yield from _check_topic_id()
-    snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
-    replay = Replay()
-    if snapshots:
-        newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
-        data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
-        assert isinstance(data, bytes)
-        replay = _replay_of(newest, data)  # on this thread: a large snapshot takes seconds
-    state = None
-    if any(entry.name == QUORUM_STATE_FILE for entry in entries):
-        saved = yield Read(_STATE_PATH, 0, _FILE_BYTES_MAX)
-        assert isinstance(saved, bytes)
-        state = saved
-    exists = any(entry.name.endswith(LOG) for entry in entries)
-    if not exists and state is not None:
-        raise Corrupt(
-            f"there is no .log file, but {QUORUM_STATE_FILE}: the log was there; {_RESTORE}"
-        )
-    if not exists and not snapshots:
-        others = yield ListDirectory("")
-        assert isinstance(others, list)
-        names = {entry.name for entry in others if entry.is_directory} - {METADATA_DIRECTORY}
-        partition = next((name for name in sorted(names) if parse_directory_name(name)), None)
-        if partition is not None:
-            raise Corrupt(
-                f"there is no .log file, but partition {partition} lies beside it; set metadata.log.dir "
-                f"to the directory that has the metadata log, or {_RESTORE}"
-            )
-    return _Saved(exists, replay, state)
-
-
-def _check_topic_id() -> Program[None]:
-    try:
-        found = yield from read_topic_id(METADATA_DIRECTORY)
-        if found not in (None, METADATA_TOPIC_ID):
-            raise Corrupt(f"topic_id {topic_id_text(found)} is not the metadata log's")
-    except Corrupt as error:
-        raise Corrupt(
-            f"{PARTITION_METADATA}: {error}; remove the file: the next start writes a new one"
-        ) from error
+    bases = {entry.name: entry.name.partition(".")[0] for entry in entries}
+    files = {name: int(base) for name, base in bases.items() if base.isdecimal()}
+    for name, base in files.items():
+        if base >= end_offset:  # what no leader has
+            yield Unlink(f"{METADATA_DIRECTORY}/{name}")
+    yield from effects
+    yield WriteFile(f"{METADATA_DIRECTORY}/{LEADER_EPOCHS}", encode_epochs(()))
+    for name, base in files.items():
+        if base < end_offset:
+            yield Unlink(f"{METADATA_DIRECTORY}/{name}")
+    yield SyncDirectory(METADATA_DIRECTORY)

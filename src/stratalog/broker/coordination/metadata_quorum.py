@@ -1,59 +1,279 @@
 """The metadata quorum as this node sees it: its leader, this node's image, and the controller while this node leads.
 
-In: the metadata log and the image of what is committed. Out: where the leader is, and `active`, the controller, on the
-leader only. It decides no change of the cluster.
+In: requests of other nodes, the metadata log, the image. Out: where the leader is; `active`, the controller, on the
+leader only; the image, which follows what is committed. It decides no change of the cluster.
+
+Committed records reach the image by one of two ways. The controller that decided them has applied them already, and
+publishes each change. All others are read from the log: on every node that does not lead, and on a new leader until
+the record that opens its epoch is committed. Only then is its controller opened, so the controller begins with all
+that the log has.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import structlog
 
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.coordination.quorum_driver import QuorumDriver
+from stratalog.broker.coordination.quorum_peers import QuorumPeers
+from stratalog.broker.coordination.runtime import load
+from stratalog.config.quorum_settings import Address
+from stratalog.errors import Corrupt, Rejected
+from stratalog.metadata.delta import Delta
+from stratalog.metadata.difference import difference
+from stratalog.metadata.snapshot import SnapshotId
+from stratalog.ports import Clock
+from stratalog.quorum.messages import Request, Response, Send
+from stratalog.quorum.metadata_batches import decode_record
+from stratalog.quorum.progress import Follower
+from stratalog.quorum.raft import Raft
+from stratalog.quorum.voters import ReplicaKey, VoterSet, voter_set, voters_record
+from stratalog.wire.batch import BatchHeader
 from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.records import Record
 
-__all__ = ["Address", "MetadataQuorum"]
+__all__ = ["MetadataQuorum"]
 
-
-class Address(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
+_RESIGNATION_S: Final = 1.0
+"""How long a leader that stops waits for the others to learn of it."""
+_log = structlog.get_logger()
 
 
 class MetadataQuorum:
-    """One node's part in the quorum."""
+    """One node's part in the quorum. `start` it, then wait for `caught_up`; `resign`, then `stop`."""
 
-    def __init__(self, log: MetadataLog, image: ClusterImage) -> None:
+    def __init__(  # noqa: PLR0913 - the parts of a node's quorum
+        self,
+        raft: Raft,
+        log: MetadataLog,
+        image: ClusterImage,
+        clock: Clock,
+        peers: QuorumPeers,
+        *,
+        open_controller: Callable[[], Awaitable[ActiveController]],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """`open_controller` makes the controller on the image; `on_failed` receives why this node must stop."""
         self.image = image
         """The cluster as of the last committed record that this node has."""
         self.active: ActiveController | None = None
         """The controller; None while another node leads, or none does."""
         self.on_leader_change: list[Callable[[], None]] = []
         """Called after `leader_id`, `leader_epoch` or `active` changed."""
-        self._log = log
+        self.log = log
+        self.caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once this node has all that was committed when it first knew of a leader."""
+        self._raft = raft
+        self._peers = peers
+        self._open_controller = open_controller
+        self._on_failed = on_failed
+        self._seen = (self.leader_id, self.leader_epoch)
+        self._opened: ActiveController | None = None
+        """The controller, also before it serves: from its opening on it publishes what it decides."""
+        self._led_epoch = -1
+        self._work: asyncio.Task[None] | None = None
+        self._image_turn = asyncio.Lock()
+        self._is_closed = False
+        self._resigned: asyncio.Future[None] | None = None
+        self._driver = QuorumDriver(
+            raft,
+            log,
+            clock,
+            send=self._send,
+            load=self._load_snapshot,
+            on_step=self._on_step,
+            on_idle=self._on_idle,
+            on_failed=self._failed,
+        )
+
+    def start(self) -> None:
+        """Take part in the quorum."""
+        self._driver.start()
+
+    async def resign(self) -> None:
+        """Take part in no more elections; where this node leads others, wait until they know it, or a second."""
+        if len(self._raft.voters.voters) > 1 and not self._is_closed:
+            self._resigned = asyncio.get_running_loop().create_future()
+            self._driver.take(self._raft.stop)
+            await asyncio.wait((self._resigned,), timeout=_RESIGNATION_S)
+
+    async def stop(self) -> None:
+        """Take part no more."""
+        self._is_closed = True
+        self._driver.close()
+        self._peers.close()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait((self._work,))
+        if not self.caught_up.done():
+            self.caught_up.cancel()
+
+    # The quorum
 
     @property
     def leader_id(self) -> int:
         """The leader as far as this node knows, else -1."""
-        return self._log.leader_id
+        return self._raft.leader_id
 
     @property
     def leader_epoch(self) -> int:
         """The latest epoch that this node knows."""
-        return self._log.leader_epoch
+        return self._raft.epoch
 
     @property
-    def voters(self) -> VotersRecord:
+    def is_leader(self) -> bool:
+        """Whether this node leads the metadata log, with or without an active controller."""
+        return self._raft.is_leader
+
+    @property
+    def voters(self) -> VoterSet:
         """The voters that count."""
-        return self._log.voters
+        return self._raft.voters
+
+    @property
+    def logged_voters(self) -> VotersRecord | None:
+        """The record of the voters; None where the configuration names them, and not the log."""
+        return voters_record(self._raft.voters) if self._raft.has_logged_voters else None
 
     @property
     def high_watermark(self) -> int:
         """All below is committed."""
-        return self._log.high_watermark
+        return self._raft.high_watermark
+
+    def replicas(self) -> Mapping[ReplicaKey, Follower]:
+        """Return how far each replica is, as the leader sees it; empty on other nodes."""
+        return self._raft.replicas()
 
     def leader_address(self) -> Address | None:
         """Return the leader's controller listener; None while the leader or its address is unknown."""
-        return None
+        return self._peers.address_of(self.leader_id)
+
+    def request(self, request: Request) -> "asyncio.Future[Response]":
+        """Pass a request of another node; the future has the answer."""
+        return self._driver.request(request)
+
+    def _send(self, sent: Send) -> None:
+        """Send a request, and pass on what comes back."""
+
+        def answered(response: Response | None) -> None:
+            if response is None:
+                self._driver.take(partial(self._raft.on_broken_connection, sent.to))
+            else:
+                self._driver.take(partial(self._raft.on_response, sent.correlation_id, response))
+
+        self._peers.send(sent, answered)
+
+    def _on_step(self) -> None:
+        """Close the controller of an epoch that this node leads no more, before anything else is done."""
+        raft = self._raft
+        if self._led_epoch >= 0 and not (raft.is_leader and raft.epoch == self._led_epoch):
+            self._led_epoch = -1
+            opened, self._opened = self._opened, None
+            was_active, self.active = self.active is not None, None
+            self.log.resign()
+            if opened is not None:
+                opened.resign()
+            if was_active:
+                _log.info("controller resigned", epoch=raft.epoch)
+            self._leader_changed()
+        elif self._seen != (raft.leader_id, raft.epoch):
+            self._leader_changed()
+        if raft.is_leader:
+            self._led_epoch = raft.epoch
+
+    def _leader_changed(self) -> None:
+        self._seen = (self.leader_id, self.leader_epoch)
+        for react in self.on_leader_change:
+            react()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._driver.close()
+            if self.caught_up.done():
+                self._on_failed(error)
+            else:
+                self.caught_up.set_exception(error)
+
+    # The image
+
+    def _on_idle(self) -> None:
+        """Go on with the image where something is committed, or open the controller where all is applied."""
+        if self._resigned is not None and self._raft.may_stop and not self._resigned.done():
+            self._resigned.set_result(None)
+        if self._is_closed or (self._work is not None and not self._work.done()):
+            return
+        if self._opened is None:
+            work: Any = None
+            if self.image.image.offset + 1 < self._readable():
+                work = self._replay()
+            elif self._raft.is_leader and self._raft.is_caught_up:
+                work = self._activate(self._raft.epoch)
+            if work is not None:
+                self._work = asyncio.get_running_loop().create_task(work)
+                self._work.add_done_callback(self._worked)
+                return
+        if not self.caught_up.done() and self._raft.is_caught_up:
+            self.caught_up.set_result(None)
+
+    def _worked(self, work: "asyncio.Task[None]") -> None:
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is not None:
+            self._failed(error)
+        else:
+            self._on_idle()
+
+    def _readable(self) -> int:
+        """Return where the records end that are committed and on this node's disk."""
+        return min(self._raft.high_watermark, self.log.log.log_end_offset)
+
+    async def _replay(self) -> None:
+        """Apply what is committed and not applied."""
+        async with self._image_turn:
+            start, end = self.image.image.offset + 1, self._readable()
+            if self._opened is None and start < end:
+                delta = Delta(self.image.image)
+                await load(self.log, partial(_apply, delta), start=start, end=end)
+                if delta.offset + 1 < end:
+                    raise Corrupt(
+                        f"{self.log.path_of(start)}: offsets {start} to {end} are missing"
+                    )
+                self.image.publish(delta.image(), delta)
+
+    async def _load_snapshot(self, snapshot: SnapshotId) -> VoterSet | None:
+        """Put a fetched snapshot in the place of log and image."""
+        async with self._image_turn:
+            replay = await self.log.begin_with(snapshot)
+            after = replay.image()
+            self.image.publish(after, difference(self.image.image, after))
+            _log.info("metadata snapshot loaded", offset=snapshot.end_offset, epoch=snapshot.epoch)
+            return None if replay.voters is None else voter_set(replay.voters)
+
+    async def _activate(self, epoch: int) -> None:
+        """Open the controller. It holds what it decides until that is committed."""
+        opened = await self._open_controller()
+        if self._led_epoch != epoch:
+            return
+        self._opened = opened
+        try:
+            await opened.bootstrap()
+        except Rejected:
+            return  # it leads no more
+        if self._opened is opened:
+            self.active = opened
+            _log.info("controller active", epoch=epoch)
+            self._leader_changed()
+
+
+def _apply(delta: Delta, header: BatchHeader, record: Record) -> None:
+    """Apply a record of the log, unless it stands in a batch before the first that is wanted."""
+    if record.offset > delta.offset:
+        delta.epoch = max(delta.epoch, header.leader_epoch)
+        delta.replay(record.offset, decode_record(record, is_control=header.is_control))

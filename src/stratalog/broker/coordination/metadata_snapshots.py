@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.storage.directory import Failure
 from stratalog.broker.storage.survey import METADATA_DIRECTORY
 from stratalog.config import BrokerConfig
@@ -29,11 +29,12 @@ class MetadataSnapshots:
     """The snapshots of one node's copy of the log."""
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+        self, config: BrokerConfig, clock: Clock, quorum: MetadataQuorum, image: ClusterImage
     ) -> None:
         self._limit_bytes = config.int(_LIMIT)
         self._clock = clock
-        self._metadata_log = log
+        self._quorum = quorum
+        self._metadata_log = quorum.log
         self._image = image
         self._writing: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
@@ -51,21 +52,23 @@ class MetadataSnapshots:
         segment goes with a later snapshot.
         """
         log = self._metadata_log
-        if self._writing is not None or log.partition.log.size < self._limit_bytes:
+        if self._writing is not None or log.log.size < self._limit_bytes:
             return
+        if self._image.image.offset >= log.log.log_end_offset:
+            return  # the other voters have committed what this node's disk still lacks
         if log.directory.failure is not None or any(hold() for hold in self._image.holds):
             return
         work = self._write(self._image.image)
         self._writing = asyncio.get_running_loop().create_task(work)
 
     async def _write(self, image: Image) -> None:
-        """Encode the image batch by batch, each in its own turn, and replace older records by the snapshot."""
-        directory, log = self._metadata_log.directory, self._metadata_log.partition.log
+        """Encode the image batch by batch, each in a turn of its own, and put it in the place of older records."""
+        directory = self._metadata_log.directory
         clock = self._clock
         wall_ms = clock.now_ms()
         identity = snapshot_id(image)
         data = bytearray()
-        control = voters_control(self._metadata_log.voters)
+        control = voters_control(self._quorum.logged_voters)
         for batch in snapshot_batches(image, wall_ms, wall_ms, control):
             data += batch
             await asyncio.sleep(0)
@@ -73,14 +76,16 @@ class MetadataSnapshots:
 
         def written(error: Failure) -> None:
             self._writing = None
-            if error is None and directory.failure is None:
-                log.raise_log_start(identity.end_offset)
+            replaced = self._metadata_log.take_snapshot
+            if error is None and directory.failure is None and replaced(identity, len(data)):
+                log = self._metadata_log.log
                 directory.perform(log.due(clock.steady_ms(), wall_ms=clock.now_ms()), self._report)
                 dropped = directory.run(_drop_older(identity))
                 dropped.add_done_callback(lambda dropped: self._report(dropped.exception()))
             self._report(error)
 
-        directory.perform([*log.roll(clock.steady_ms()), WriteFile(path, data)], written)
+        roll = self._metadata_log.log.roll(clock.steady_ms())
+        directory.perform([*roll, WriteFile(path, data)], written)
 
     def _report(self, error: Failure) -> None:
         if error is not None:

@@ -14,12 +14,15 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.storage.directory import Failure
+from stratalog.broker.partitions.placed_log import PlacedLog
+from stratalog.broker.storage.directory import Done, Failure
 from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.values import Appended
 from stratalog.ports import Buffer, Clock
 from stratalog.statemachine import Ahead, Decision, Now, Waiter
 from stratalog.wire.batch import BatchHeader, crc_holds, parse_header, scan
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Record, read_records
 
 R = TypeVar("R")
@@ -54,10 +57,32 @@ class Machine(Protocol[D]):
         """Return the largest size that records can have in a batch; 0 where no batch is ever too large."""
 
 
+class Journal(Protocol):
+    """The log of a state machine that this broker leads."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    def append(
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        wall_ms: int,
+        then: Done,
+        *,
+        origin: str,
+        flush: bool,
+    ) -> Appended:
+        """Append a batch; `then` is called once it is committed, or with a failure."""
+
+
 class Runtime(Generic[R]):
     """One state machine on one log, while this broker leads it."""
 
-    def __init__(self, partition: HostedPartition, clock: Clock, machine: Machine[R]) -> None:
+    def __init__(self, partition: Journal, clock: Clock, machine: Machine[R]) -> None:
         self.partition = partition
         self._clock = clock
         self._machine = machine
@@ -224,15 +249,22 @@ async def in_turns(steps: Iterable[object]) -> None:
             await asyncio.sleep(0)
 
 
-async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record], None]) -> None:
-    """Replay a whole log in turns: call `replay(batch header, record)` for each record.
+async def load(
+    partition: PlacedLog,
+    replay: Callable[[BatchHeader, Record], None],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+) -> None:
+    """Replay a log or a part of it in turns: call `replay(batch header, record)` for each record.
 
-    Raises Corrupt, with the file's path, where bytes are damaged, and Rejected as `HostedPartition.read`.
+    Raises Corrupt where bytes are not what was written, with the file's path, and Rejected as `PlacedLog.read`.
     """
     log = partition.log
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        found = partition.read(offset, _LOAD_BYTES, end_offset=log.log_end_offset)
+    offset = log.log_start_offset if start is None else start
+    last = log.log_end_offset if end is None else end
+    while offset < last:
+        found = partition.read(offset, _LOAD_BYTES, end_offset=last)
         slices = found if not isinstance(found, Awaitable) else await found
         if not slices.buffers:
             return  # the last offsets have no batch: a crash lost them
@@ -243,7 +275,7 @@ async def load(partition: HostedPartition, replay: Callable[[BatchHeader, Record
 
 
 def _replayed(
-    partition: HostedPartition,
+    partition: PlacedLog,
     buffers: Iterable[Buffer],
     replay: Callable[[BatchHeader, Record], None],
 ) -> Iterator[None]:

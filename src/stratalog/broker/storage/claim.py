@@ -87,7 +87,11 @@ def open_directories(
                 failures[path] = error
         if metadata_path in failures:
             raise _unusable(metadata_path, failures[metadata_path])
-        claimed = claim(list(disks.items()), config.int("node.id"), outside.entropy, metadata_path)
+        node_id = config.int("node.id")
+        is_alone = set(config.quorum_voters) <= {node_id}
+        claimed = claim(
+            list(disks.items()), node_id, outside.entropy, metadata_path, is_alone=is_alone
+        )
     except UserError:
         for disk in disks.values():
             disk.close()
@@ -117,13 +121,19 @@ class Claimed:
 
 
 def claim(
-    disks: Sequence[tuple[str, Disk]], node_id: int, entropy: Entropy, metadata_path: str
+    disks: Sequence[tuple[str, Disk]],
+    node_id: int,
+    entropy: Entropy,
+    metadata_path: str,
+    *,
+    is_alone: bool,
 ) -> Claimed:
     """Lock every directory; on the first start of a node format the empty ones, `metadata_path` last.
 
     A directory on a failing drive fails alone. So does an empty directory of a formatted node: probably its drive is
-    not mounted. `strata storage format` adds a new directory, as in Kafka. Raises UserError, one line: locked by
-    another process, of another node or cluster, damaged, `metadata_path` unusable.
+    not mounted. `strata storage format` adds a new directory, as in Kafka. Without `is_alone` the
+    first one too is formatted so: with the cluster's id. Raises UserError, one line: locked by another process, of
+    another node or cluster, damaged, not formatted, `metadata_path` unusable.
     """
     failures: dict[str, OSError] = {}
     metas: dict[str, MetaProperties] = {}
@@ -144,7 +154,7 @@ def claim(
             "log directories of different clusters: "
             + ", ".join(f"{path} is of {meta.cluster_id}" for path, meta in metas.items())
         )
-    cluster_id = clusters.pop() if clusters else new_cluster_id(entropy)
+    cluster_id = _only(clusters, metadata_path, entropy, is_alone=is_alone)
     is_formatted = metadata_path in metas
     for path, disk in sorted(empty, key=lambda one: one[0] == metadata_path):
         try:
@@ -166,6 +176,18 @@ def claim(
             except OSError as error:
                 failures[path] = error
     return Claimed(cluster_id, ids, failures)
+
+
+def _only(clusters: set[str], path: str, entropy: Entropy, *, is_alone: bool) -> str:
+    """Return the id of the directories' cluster, a new one where they have none."""
+    if clusters:
+        return min(clusters)
+    if not is_alone:
+        raise UserError(
+            f"log directory {path} is not formatted: give each node of the cluster the same id with "
+            "`strata storage format -t ID`"
+        )
+    return new_cluster_id(entropy)
 
 
 def _identified(disk: Disk, meta: MetaProperties, entropy: Entropy) -> UUID:

@@ -1,0 +1,190 @@
+"""Open the metadata log of this node: recover it, and read what lies beside it.
+
+In: the metadata log's directory. Out: the log, the saved state of the quorum, and a replay of its records. It
+decides no change of the cluster, and leads nothing.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from stratalog.broker.coordination.metadata_log import (
+    FILE_BYTES_MAX,
+    LOG_CONFIG,
+    PART,
+    STATE_PATH,
+    MetadataLog,
+    replay_of,
+)
+from stratalog.broker.coordination.runtime import load
+from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.errors import Corrupt, Rejected, UserError
+from stratalog.log.checkpoints import PARTITION_METADATA
+from stratalog.log.creating import create
+from stratalog.log.effects import ListDirectory, Program, Read, Unlink
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.recovery import load as recover
+from stratalog.log.recovery import read_topic_id
+from stratalog.log.segment import LOG
+from stratalog.metadata.replay import Replay
+from stratalog.metadata.snapshot import SnapshotId, parse_file_name
+from stratalog.ports import Clock
+from stratalog.quorum.metadata_batches import METADATA_TOPIC_ID, decode_record
+from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, decode_quorum_state
+from stratalog.quorum.voters import VoterSet, voter_set
+from stratalog.wire.batch import BatchHeader
+from stratalog.wire.ids import topic_id_text
+from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.records import Record
+
+__all__ = ["OpenedLog", "open_metadata_log"]
+
+_RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
+_REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """A metadata log as it was found: `voters` has each Voters record with its offset, that of the snapshot first."""
+
+    log: MetadataLog
+    state: QuorumState
+    replay: Replay
+    voters: list[tuple[int, VoterSet]]
+
+
+async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
+    """Read snapshot and log; nothing is cut but a torn tail.
+
+    With `is_alone` this node is the only voter: all of the log is committed, and the replay has it. Else the replay has
+    the snapshot, and the quorum says how far the log counts. Raises UserError where a file is damaged.
+    """
+    try:
+        found = await directory.run(_read_state(is_alone=is_alone))
+        replay = found.replay
+        state = decode_quorum_state(found.state) if found.state else QuorumState()
+        start_offset = replay.image().offset + 1
+        local = await _open_log(directory, clock, exists=found.exists, start_offset=start_offset)
+        log = MetadataLog(local, directory, clock, found.snapshot, found.snapshot_bytes)
+        voters: list[tuple[int, VoterSet]] = []
+        if replay.voters is not None:
+            voters.append((start_offset - 1, voter_set(replay.voters)))
+        await load(log, partial(_take_record, replay if is_alone else None, voters))
+    except (Corrupt, Rejected) as error:
+        raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
+    return OpenedLog(log, state, replay, voters)
+
+
+def _take_record(
+    replay: Replay | None,
+    voters: list[tuple[int, VoterSet]],
+    header: BatchHeader,
+    record: Record,
+) -> None:
+    if replay is None and not header.is_control:
+        return
+    decoded = decode_record(record, is_control=header.is_control)
+    if isinstance(decoded, VotersRecord) and (not voters or record.offset > voters[-1][0]):
+        voters.append((record.offset, voter_set(decoded)))
+    if replay is not None:
+        replay.replay(record.offset, header.leader_epoch, decoded)
+
+
+async def _open_log(
+    directory: LogDirectory, clock: Clock, *, exists: bool, start_offset: int
+) -> PartitionLog:
+    now_ms = clock.steady_ms()
+    if not exists:
+        log, effects = create(
+            METADATA_DIRECTORY,
+            METADATA_TOPIC_ID,
+            LOG_CONFIG,
+            now_ms=now_ms,
+            start_offset=start_offset,
+        )
+        await directory.write(effects)
+        return log
+    program = recover(
+        METADATA_DIRECTORY,
+        LOG_CONFIG,
+        clean=False,
+        recovery_point=start_offset,
+        now_ms=now_ms,
+        topic_id=METADATA_TOPIC_ID,
+        log_start_offset=start_offset,
+        synced=True,
+    )
+    try:
+        log = await directory.run(program)
+    except Corrupt as error:
+        raise UserError(f"{directory.path}/{error}; {_RESTORE} or {_REPAIR}") from error
+    if log.recovered.bytes_cut:
+        _log.warning("torn tail cut", partition=METADATA_DIRECTORY, bytes=log.recovered.bytes_cut)
+    return log
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a metadata directory holds beside its log; `replay` has the snapshot."""
+
+    exists: bool
+    replay: Replay
+    snapshot: SnapshotId | None
+    snapshot_bytes: int
+    state: bytes | None
+
+
+def _read_state(*, is_alone: bool) -> Program[_Saved]:
+    entries = yield ListDirectory(METADATA_DIRECTORY)
+    assert isinstance(entries, list)
+    yield from _check_topic_id()
+    snapshots = [found for entry in entries if (found := parse_file_name(entry.name)) is not None]
+    replay, newest, size = Replay(), None, 0
+    if snapshots:
+        newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
+        data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, FILE_BYTES_MAX)
+        assert isinstance(data, bytes)
+        size = len(data)
+        replay = replay_of(newest, data)  # on this thread: a large cluster's takes seconds
+    state = None
+    if any(entry.name == QUORUM_STATE_FILE for entry in entries):
+        saved = yield Read(STATE_PATH, 0, FILE_BYTES_MAX)
+        assert isinstance(saved, bytes)
+        state = saved
+    exists = any(entry.name.endswith(LOG) for entry in entries)
+    # A crash while a fetched snapshot takes the log's place may leave none; the quorum has the records.
+    if not exists and state is not None and (is_alone or not snapshots):
+        raise Corrupt(
+            f"there is no .log file, but {QUORUM_STATE_FILE}: the log was there; {_RESTORE}"
+        )
+    if not exists and not snapshots:
+        others = yield ListDirectory("")
+        assert isinstance(others, list)
+        names = {entry.name for entry in others if entry.is_directory} - {METADATA_DIRECTORY}
+        partition = next((name for name in sorted(names) if parse_directory_name(name)), None)
+        if partition is not None:
+            raise Corrupt(
+                f"there is no .log file, but partition {partition} lies beside it; set metadata.log.dir "
+                f"to the directory that has the metadata log, or {_RESTORE}"
+            )
+    for entry in entries:
+        # A crash may have come before an older snapshot was dropped, or before a fetched one was whole.
+        older = parse_file_name(entry.name) not in (None, newest)
+        if older or entry.name.endswith(PART):
+            yield Unlink(f"{METADATA_DIRECTORY}/{entry.name}")
+    return _Saved(exists, replay, newest, size, state)
+
+
+def _check_topic_id() -> Program[None]:
+    try:
+        found = yield from read_topic_id(METADATA_DIRECTORY)
+        if found not in (None, METADATA_TOPIC_ID):
+            raise Corrupt(f"topic_id {topic_id_text(found)} is not the metadata log's")
+    except Corrupt as error:
+        raise Corrupt(
+            f"{PARTITION_METADATA}: {error}; remove the file: the next start writes a new one"
+        ) from error

@@ -1,0 +1,154 @@
+"""Settings of the metadata quorum and of the listeners between nodes.
+
+In: nothing. Out: settings, and the rules for them together. It reads no file.
+
+Names, types, limits and rules are those of Apache Kafka 4.3's `QuorumConfig`, `ReplicationConfigs` and `KafkaConfig`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from stratalog.config.kinds import BadValue, Kind, Setting, Shaped
+from stratalog.config.listeners import check_protocols, parse_address
+from stratalog.errors import UserError
+
+__all__ = ["QUORUM", "Address", "check_quorum", "parse_voters"]
+
+_ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - refused, not bound
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+
+def parse_voters(texts: Sequence[str]) -> dict[int, Address]:
+    """Return host and port by node id of `id@host:port` items; raises BadValue."""
+    voters: dict[int, Address] = {}
+    for text in texts:
+        node_id, at, address = text.partition("@")
+        host, port = parse_address(address)
+        if not (at and node_id.isdecimal() and host and port) or int(node_id) in voters:
+            raise BadValue
+        if host == _ANY_HOST:
+            raise BadValue  # other nodes cannot reach it
+        voters[int(node_id)] = Address(host, port)
+    return voters
+
+
+def _check_voters(texts: Sequence[str]) -> None:
+    parse_voters(texts)
+
+
+def _check_protocol(texts: Sequence[str]) -> None:
+    check_protocols([f"NAME:{texts[0]}"])
+
+
+QUORUM = (
+    Setting(
+        "controller.quorum.voters",
+        Kind.LIST,
+        (),
+        "The controllers that vote, and where each listens. Without it this node is a quorum of its own.",
+        Shaped(
+            _check_voters,
+            "id@host:port, several separated by commas, each id once, no host 0.0.0.0",
+        ),
+    ),
+    Setting(
+        "controller.quorum.election.timeout.ms",
+        Kind.INT,
+        1000,
+        "How long a controller waits for a leader before it asks the others for their votes; with jitter up to twice "
+        "as long.",
+    ),
+    Setting(
+        "controller.quorum.election.backoff.max.ms",
+        Kind.INT,
+        1000,
+        "The longest wait after an election that had no winner.",
+    ),
+    Setting(
+        "controller.quorum.fetch.timeout.ms",
+        Kind.INT,
+        2000,
+        "How long a node goes without an answer of the leader before it looks for another one. A leader without "
+        "fetches of a majority resigns after 1.5 times as long.",
+    ),
+    Setting(
+        "controller.quorum.request.timeout.ms",
+        Kind.INT,
+        2000,
+        "How long a request between controllers waits for its answer.",
+    ),
+    Setting(
+        "controller.quorum.retry.backoff.ms",
+        Kind.INT,
+        20,
+        "The wait before a request between controllers is sent again.",
+    ),
+    Setting(
+        "security.inter.broker.protocol",
+        Kind.STRING,
+        "PLAINTEXT",
+        "The security protocol between brokers, where `inter.broker.listener.name` is not set.",
+        Shaped(_check_protocol, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+    ),
+)
+
+
+def check_quorum(
+    roles: Collection[str],
+    node_id: int,
+    voters: Mapping[int, Address],
+    controller_names: Sequence[str],
+    listeners: Collection[str],
+) -> None:
+    """Raise UserError where roles, voters and controller listeners contradict one another.
+
+    `controller_names` are those of `controller.listener.names`, `listeners` the names of all listeners.
+    """
+    if "controller" not in roles:
+        if not voters:
+            raise UserError(
+                "controller.quorum.voters: '' is not accepted where process.roles is broker; "
+                "accepted: the controllers, as id@host:port"
+            )
+        if node_id in voters:
+            raise UserError(
+                f"controller.quorum.voters: it contains node.id {node_id}, whose process.roles is broker; "
+                "accepted: controllers only"
+            )
+        if not controller_names:
+            raise UserError(
+                "controller.listener.names: '' is not accepted where process.roles is broker; "
+                "accepted: the name of the controllers' listener"
+            )
+        here = [name for name in controller_names if name in listeners]
+        if here:
+            raise UserError(
+                f"listeners: {here[0]} is a controller's, and process.roles is broker; "
+                "accepted: listeners that are not in controller.listener.names"
+            )
+        return
+    if not voters:
+        return
+    if node_id not in voters:
+        raise UserError(
+            f"controller.quorum.voters: it lacks node.id {node_id}, whose process.roles has controller; "
+            "accepted: voters with this node"
+        )
+    if set(voters) == {node_id}:
+        return  # it speaks to no other controller
+    if not controller_names:
+        raise UserError(
+            "controller.listener.names: '' is not accepted where process.roles has controller and others vote; "
+            "accepted: the name of one of listeners"
+        )
+    if not any(name in listeners for name in controller_names):
+        raise UserError(
+            f"controller.listener.names: {', '.join(controller_names)} is none of listeners; "
+            "accepted: the name of one of them"
+        )

@@ -1,0 +1,112 @@
+"""Several machines of one world that form one cluster: a quorum of static voters, each with both roles.
+
+In: a world, the number of nodes. Out: formatted machines, and waiting for what they agree on. It repairs nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from tests.sim.machine import Machine
+from tests.sim.world import World
+
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.broker.storage.claim import format_directory
+
+CLUSTER_ID = "simulated-cluster-0000"
+CONTROLLER_PORT = 9093
+
+
+def host_of(node_id: int) -> str:
+    return f"10.0.0.{node_id}"
+
+
+class Cluster:
+    """Machines by node id."""
+
+    def __init__(
+        self,
+        world: World,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        roles: Mapping[int, str] | None = None,
+    ) -> None:
+        self.world = world
+        self.machines: dict[int, Machine] = {}
+        roles = roles or {}
+        every = "broker,controller"
+        voters = [one for one in range(1, nodes + 1) if "controller" in roles.get(one, every)]
+        self.voters = ",".join(f"{one}@{host_of(one)}:{CONTROLLER_PORT}" for one in voters)
+        for node_id in range(1, nodes + 1):
+            self.machines[node_id] = self._machine(node_id, roles.get(node_id, every), settings)
+
+    def _machine(self, node_id: int, role: str, settings: Mapping[str, str] | None) -> Machine:
+        host = host_of(node_id)
+        listeners = {
+            "broker": f"PLAINTEXT://{host}:9092",
+            "controller": f"CONTROLLER://{host}:{CONTROLLER_PORT}",
+        }
+        machine = Machine(
+            self.world,
+            {
+                "node.id": str(node_id),
+                "process.roles": role,
+                "listeners": ",".join(listeners[one] for one in role.split(",")),
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "controller.quorum.voters": self.voters,
+                **(settings or {}),
+            },
+        )
+        disk = machine.host.disk("/data")
+        format_directory("/data", disk, node_id, CLUSTER_ID, machine.host.outside.entropy)
+        return machine
+
+    async def start(self) -> None:
+        """Start all machines at once: none is ready before a quorum has a leader."""
+        async with asyncio.TaskGroup() as group:
+            for machine in self.machines.values():
+                group.create_task(machine.start())
+
+    async def stop(self) -> None:
+        """Stop the machines that run, one after another."""
+        for machine in self.machines.values():
+            if machine.is_up:
+                await machine.stop()
+
+    def quorum(self, node_id: int) -> MetadataQuorum:
+        quorum = self.machines[node_id].node._quorum
+        assert quorum is not None, "started"
+        return quorum
+
+    def quorums(self) -> dict[int, MetadataQuorum]:
+        """Return the quorum as each running node sees it."""
+        return {one: self.quorum(one) for one, machine in self.machines.items() if machine.is_up}
+
+    def active(self) -> int | None:
+        """Return the node with the active controller of the latest epoch."""
+        epochs = {q.leader_epoch: one for one, q in self.quorums().items() if q.active is not None}
+        return epochs[max(epochs)] if epochs else None
+
+    async def until(self, holds: Callable[[], bool], what: str, within_s: float = 30) -> None:
+        """Wait until `holds`, in virtual time."""
+        for _ in range(round(within_s / 0.01)):
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"not within {within_s} s: {what}")
+
+    async def until_active(self, but: int | None = None) -> int:
+        """Wait for an active controller, on another node than `but`; return its node."""
+        await self.until(lambda: self.active() not in (None, but), "an active controller")
+        found = self.active()
+        assert found is not None
+        return found
+
+    async def until_equal(self) -> None:
+        """Wait until every running node has the same image."""
+
+        def equal() -> bool:
+            images = [one.image.image for one in self.quorums().values()]
+            return all(one == images[0] for one in images)
+
+        await self.until(equal, "the same image everywhere")
