@@ -69,15 +69,12 @@ def profiles() -> str:
     return f"""## `strata server --profile production`
 
 What two articles advise, set where nothing else is: a file, the environment or an override beats it. The server prints
-each value that it takes, and each that stays.
+each value that it takes, and each that stays. Voters are those of `controller.quorum.voters`.
 
 {
         table(
             ("setting", "value", "advised by", "why", "where"),
-            [
-                (f"`{a.name}`", f"`{a.value}`", a.of, a.why, "with a tier" if a.tier else "always")
-                for a in PROFILES["production"]
-            ],
+            [(f"`{a.name}`", f"`{a.value}`", a.of, a.why, a.where) for a in PROFILES["production"]],
         )
     }
 What they advise besides, and why it is left alone:

@@ -38,6 +38,7 @@ WRITTEN_BY_HAND = (
     "docs/testing.md",
     "docs/README.md",
     "docs/clients.md",
+    "docs/cluster.md",
     "docs/comparison.md",
     "docs/concepts.md",
     "docs/faq.md",

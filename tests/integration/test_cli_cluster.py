@@ -76,6 +76,7 @@ def test_three_nodes_are_started_killed_restarted_and_stopped(cluster: Cluster) 
     assert [node["id"] for node in ready["nodes"]] == [1, 2, 3]
     ports = [node["port"] for node in ready["nodes"]]
     assert ready["bootstrap_servers"] == ",".join(f"127.0.0.1:{port}" for port in ports)
+    assert cluster.ok("bootstrap") == ready["bootstrap_servers"] + "\n"
     assert all(map(answers, ports))
     assert len({meta(cluster, node)["cluster.id"] for node in (1, 2, 3)}) == 1
     assert [meta(cluster, node)["node.id"] for node in (1, 2, 3)] == ["1", "2", "3"]
@@ -98,6 +99,7 @@ def test_three_nodes_are_started_killed_restarted_and_stopped(cluster: Cluster) 
     cluster.ok("stop")
     assert not any(map(is_running, processes))
     assert (cluster.directory / "node-2/data/.kafka_cleanshutdown").exists()
+    assert "no node serves" in cluster.refused("bootstrap")
     assert "--nodes: 4 is not accepted; accepted: 3" in cluster.refused("start", "--nodes", "4")
 
     again = cluster.start("--override", "num.partitions=5")

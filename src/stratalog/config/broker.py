@@ -18,7 +18,7 @@ from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
-from stratalog.config.profiles import PROFILES
+from stratalog.config.profiles import PROFILES, WITH_THREE, WITH_TIER
 from stratalog.config.quorum_settings import Address, check_quorum, parse_voters
 from stratalog.config.shown import name_in
 from stratalog.errors import UserError
@@ -34,6 +34,7 @@ NOT_SETTINGS = frozenset(
 PREFIXES = ("KAFKA_", "STRATA_")
 """Weakest first."""
 _CONFLUENT = "CONFLUENT_TIER_"
+_VOTERS_OF_A_CLUSTER = 3
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -310,13 +311,18 @@ def _take_profile(profile: str, chosen: dict[str, tuple[str, str]]) -> list[str]
         raise UserError(
             f"--profile: {profile!r} is not accepted; accepted: {', '.join(sorted(PROFILES))}"
         )
-    has_tier = bool(chosen.get("tier.url", ("", ""))[0])
+    voters = items_of(chosen.get("controller.quorum.voters", ("", ""))[0])
+    left_out = set()
+    if not chosen.get("tier.url", ("", ""))[0]:
+        left_out.add(WITH_TIER)
+    if len(voters) < _VOTERS_OF_A_CLUSTER:
+        left_out.add(WITH_THREE)
     lines = []
     for advice in PROFILES[profile]:
         if advice.name in chosen:
             text, source = chosen[advice.name]
             lines.append(f"profile {profile}: {advice.name} stays {text} (from the {source})")
-        elif has_tier or not advice.tier:
+        elif advice.where not in left_out:
             chosen[advice.name] = (advice.value, f"profile {profile}")
             setting = BROKER_SETTINGS[advice.name]
             was = setting.text(setting.default)

@@ -27,6 +27,7 @@ def node_settings(node_id: int, ports: Mapping[int, NodePorts], log_dir: str) ->
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "listeners": f"PLAINTEXT://{HOST}:{own.clients},CONTROLLER://{HOST}:{own.controllers}",
+        "controller.quorum.election.timeout.ms": "250",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",

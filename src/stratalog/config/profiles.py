@@ -9,19 +9,25 @@ The recommendations come from two articles. *Tips*: "Kafka tips", nine months of
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
-__all__ = ["LEFT_TO_YOU", "PROFILES", "Advice"]
+__all__ = ["LEFT_TO_YOU", "PROFILES", "WITH_THREE", "WITH_TIER", "Advice"]
+
+WITH_TIER: Final = "with a tier"
+"""Nodes with a bucket: `tier.url` is set."""
+WITH_THREE: Final = "with three voters or more"
+"""Nodes whose `controller.quorum.voters` names three nodes or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommended value, as text. `of`: the article; `why`: its reason. `tier`: only where `tier.url` is set."""
+    """A recommended value, as text. `of`: the article; `why`: its reason; `where`: the nodes that it is for."""
 
     name: str
     value: str
     of: str
     why: str
-    tier: bool = False
+    where: str = "always"
 
 
 PRODUCTION = (
@@ -39,35 +45,53 @@ PRODUCTION = (
         "roll more often than every 7 days, so that old records do not stay because new ones lie beside them",
     ),
     Advice(
-        "tier.enable", "true", "FlashBlade", "topics go to the bucket from the start", tier=True
+        "default.replication.factor",
+        "3",
+        "both",
+        "a topic survives two lost brokers",
+        where=WITH_THREE,
+    ),
+    Advice(
+        "min.insync.replicas",
+        "2",
+        "ours",
+        "an acknowledged record (acks=all) is on two brokers",
+        where=WITH_THREE,
+    ),
+    Advice(
+        "tier.enable",
+        "true",
+        "FlashBlade",
+        "topics go to the bucket from the start",
+        where=WITH_TIER,
     ),
     Advice(
         "log.segment.bytes",
         "104857600",
         "FlashBlade",
         "a segment of 100 MB is still in memory when it is copied to the bucket",
-        tier=True,
+        where=WITH_TIER,
     ),
     Advice(
         "log.local.retention.ms",
         "0",
         "FlashBlade",
         "a fast bucket needs no second copy on local disks",
-        tier=True,
+        where=WITH_TIER,
     ),
     Advice(
         "remote.log.manager.copier.thread.pool.size",
         "8",
         "FlashBlade",
         "archiver threads, for throughput",
-        tier=True,
+        where=WITH_TIER,
     ),
     Advice(
         "remote.log.reader.threads",
         "16",
         "FlashBlade",
         "fetcher threads, for throughput",
-        tier=True,
+        where=WITH_TIER,
     ),
 )
 
@@ -80,12 +104,6 @@ LEFT_TO_YOU = (
         "Tips",
         "as short as is practical, 3 days say",
         "it deletes data; with a tier years may be the point",
-    ),
-    (
-        "default.replication.factor",
-        "both",
-        "3",
-        "one node cannot keep three replicas; with several it will be set",
     ),
     (
         "socket.send.buffer.bytes, socket.receive.buffer.bytes",

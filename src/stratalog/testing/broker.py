@@ -7,8 +7,10 @@ A thread instead of a process: the slow part of a broker's start is the import, 
 broker shares the interpreter with the test: for measurements start `strata server`.
 """
 
+import asyncio
 import shutil
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,6 +43,7 @@ QUICK: Final = {
 }
 """Defaults for tests: no delays, and as few partitions as possible."""
 _TIMEOUT_S: Final = 30.0
+_STEP_S: Final = 0.005
 
 
 class TemporaryBroker:
@@ -152,6 +155,10 @@ class TemporaryBroker:
             self._scratch.remove()
             self._scratch = self._directory = None
 
+    def wait_for_brokers(self, node_ids: AbstractSet[int]) -> None:
+        """Wait until this broker knows of these brokers, and none of them is fenced."""
+        self._run(self._know(node_ids))
+
     def stop(self) -> None:
         """Stop the broker as SIGTERM does: answer running requests, and close logs cleanly."""
         if self._node is not None:
@@ -240,6 +247,13 @@ class TemporaryBroker:
             apis[key] = replace(
                 apis[key], load=partial(failing, self._api(apis[key].name), failure)
             )
+
+    async def _know(self, node_ids: AbstractSet[int]) -> None:
+        assert self._node is not None
+        assert self._node.broker is not None
+        metadata = self._node.broker.metadata
+        while not node_ids <= {one.id for one in metadata.image.brokers.values() if not one.fenced}:  # noqa: ASYNC110 - records of other nodes
+            await asyncio.sleep(_STEP_S)
 
     async def _retain(self, node: Node) -> None:
         assert node.broker is not None

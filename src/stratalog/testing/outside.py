@@ -101,9 +101,10 @@ class CutDisk(LocalDisk):
 
 
 class CutNetwork(TcpNetwork):
-    """TCP that remembers its listeners and connections, to end them all at once."""
+    """TCP that remembers its listeners and connections, to end them all at once. Once cut off it opens none."""
 
-    def __init__(self) -> None:
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
         self._listeners: list[TcpListener] = []
         self._transports: list[asyncio.BaseTransport] = []
 
@@ -120,8 +121,7 @@ class CutNetwork(TcpNetwork):
             connected = made.connection_made
 
             def connection_made(transport: asyncio.BaseTransport) -> None:
-                self._transports = [one for one in self._transports if not one.is_closing()]
-                self._transports.append(transport)
+                self._remember(transport)
                 connected(transport)
 
             made.connection_made = connection_made  # type: ignore[method-assign]
@@ -131,13 +131,31 @@ class CutNetwork(TcpNetwork):
         self._listeners.append(listener)
         return listener
 
+    async def connect(
+        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        self._switch.check()
+        transport, made = await super().connect(host, port, protocol)
+        self._remember(transport)
+        if self._switch.cut:  # meanwhile
+            self._abort(transport)
+        return transport, made
+
+    def _remember(self, transport: asyncio.BaseTransport) -> None:
+        self._transports = [one for one in self._transports if not one.is_closing()]
+        self._transports.append(transport)
+
+    @staticmethod
+    def _abort(transport: asyncio.BaseTransport) -> None:
+        abort: Any = getattr(transport, "abort", transport.close)
+        abort()
+
     async def cut(self) -> None:
         """Close every listener, and abort every connection."""
         for listener in self._listeners:
             await listener.close()
         for transport in self._transports:
-            abort: Any = getattr(transport, "abort", transport.close)
-            abort()
+            self._abort(transport)
 
 
 class CutWorkers(SystemWorkers):
@@ -162,7 +180,7 @@ class CutOutside:
 
     def __init__(self, clock: AdvancedClock) -> None:
         self._switch = Switch()
-        self._network = CutNetwork()
+        self._network = CutNetwork(self._switch)
         self._disks: list[CutDisk] = []
         self._workers = CutWorkers()
         system = outside()

@@ -17,6 +17,8 @@ from stratalog.errors import UserError
 from stratalog.testing.broker import TemporaryBroker
 
 _NODES: Final = 3
+_QUICK: Final = {"broker.heartbeat.interval.ms": 300, "broker.session.timeout.ms": 2000}
+"""A killed node's partitions have other leaders after two seconds, not after nine."""
 
 
 class TemporaryCluster:
@@ -33,7 +35,7 @@ class TemporaryCluster:
             raise UserError(f"nodes: {nodes} is not accepted; accepted: 1 and more")
         self._scratch: ScratchDirectory | None = None
         self._nodes = nodes
-        self._settings = dict(settings or {})
+        self._settings: dict[str, str | float] = {**_QUICK, **(settings or {})}
         self.brokers: dict[int, TemporaryBroker] = {}
 
     @property
@@ -61,6 +63,8 @@ class TemporaryCluster:
                 broker.begin()
             for broker in self.brokers.values():
                 broker.finish()
+            for broker in self.brokers.values():
+                broker.wait_for_brokers(self.brokers.keys())
         except BaseException:  # an interrupt too: no `__exit__` follows
             self.close()
             raise
@@ -77,6 +81,7 @@ class TemporaryCluster:
     def restart(self, node: int) -> None:
         """Stop a node unless it has ended already, and start it again with all its data, at its address."""
         self.brokers[node].restart()
+        self.brokers[node].wait_for_brokers({node})
 
     def close(self) -> None:
         """End all nodes at once, and remove their data."""

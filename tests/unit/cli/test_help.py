@@ -18,6 +18,7 @@ from stratalog.cli.app import app
 from stratalog.testing import TemporaryBroker
 
 NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "topic delete"} | {
+    "cluster bootstrap",
     "cluster kill",
     "cluster restart",
     "cluster stop",

@@ -11,7 +11,7 @@ from stratalog.config.aliases import (
 )
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kinds import Kind
-from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
+from stratalog.config.profiles import LEFT_TO_YOU, PROFILES, WITH_THREE
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import UserError
 
@@ -131,7 +131,25 @@ def test_a_profile_recognises_a_tier_by_any_name() -> None:
     config, lines = BrokerConfig.load({"confluent.tier.s3.bucket": "b"}, profile="production")
     assert config.int("log.segment.bytes") == 104857600
     assert config.int("log.local.retention.ms") == 0
-    assert len(lines) == 1 + len(PROFILES["production"])
+    assert len(lines) == 1 + sum(one.where != WITH_THREE for one in PROFILES["production"])
+
+
+@pytest.mark.parametrize(
+    ("voters", "factor", "min_isr"),
+    [("", 1, 1), ("1@a:9,2@b:9", 1, 1), ("1@a:9,2@b:9,3@c:9", 3, 2)],
+)
+def test_a_profile_keeps_copies_where_the_cluster_has_three_voters(
+    voters: str, factor: int, min_isr: int
+) -> None:
+    settings = {
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    config, _ = BrokerConfig.load(settings, profile="production")
+    assert config.int("default.replication.factor") == factor
+    assert config.int("min.insync.replicas") == min_isr
 
 
 def test_an_unknown_profile() -> None:

@@ -196,6 +196,22 @@ def status(directory: Directory = DEFAULT_DIRECTORY, json: Json = False) -> None
 
 
 @cluster_app.command()
+def bootstrap(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Print the addresses of the nodes that serve, for -b of other commands.
+
+    Example: strata cluster bootstrap
+    """
+    from stratalog.cli.node.cluster_directory import ClusterDirectory
+    from stratalog.errors import UserError
+
+    with ClusterDirectory.existing(directory.absolute()) as cluster:
+        addresses = bootstrap_of(rows_of(cluster))
+    if not addresses:
+        raise UserError(f"{directory}: no node serves; strata cluster start starts them")
+    typer.echo(addresses)
+
+
+@cluster_app.command()
 def kill(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """End one node at once, as kill -9 does.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from stratalog.config.local_cluster import HOST
 from stratalog.errors import Unavailable, UserError
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class ClusterDirectory:
             for node in nodes:
                 self._spawn(node)
             await self._until_serving(nodes)
+            await self._until_known(nodes)
             served = True
         finally:
             if not served:
@@ -230,6 +232,27 @@ class ClusterDirectory:
                         f"({self.log(node)})"
                     )
                 await sleep(_STEP_S)
+
+    async def _until_known(self, nodes: Sequence[int]) -> None:
+        """Wait until each of these nodes names all of them as brokers that serve."""
+        from asyncio import get_running_loop, sleep
+
+        from stratalog.adapters.network import TcpNetwork
+        from stratalog.client.aio import Client
+
+        clock = get_running_loop().time
+        deadline = clock() + _START_S
+        for node in nodes:
+            ready = self.ready(node) or {"port": 0}
+            async with await Client.connect(TcpNetwork(), f"{HOST}:{ready['port']}") as client:
+                while missing := set(nodes) - (await client.metadata([])).brokers.keys():
+                    if clock() > deadline:
+                        numbers = ", ".join(map(str, sorted(missing)))
+                        raise Unavailable(
+                            f"node {node} has no word of node(s) {numbers} after {_START_S:g} s "
+                            f"({self.log(node)})"
+                        )
+                    await sleep(_STEP_S)
 
     def send(self, node: int, number: Signals) -> None:
         """Send a signal to a node, if it runs."""
