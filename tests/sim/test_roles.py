@@ -378,6 +378,48 @@ def test_answers_name_the_leader_and_the_controller_that_the_image_names() -> No
     run(story())
 
 
+def test_produce_and_fetch_name_the_current_leader_and_its_address() -> None:
+    async def story() -> None:
+        machine = Machine(World(9))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 2)])
+        await write(machine, other_broker())
+        await lead_elsewhere(machine, client, "t")
+        found = machine.broker.metadata.topic("t")
+        assert found is not None
+        raw = await Raw.connect(machine.world.network)
+        produced = await raw.ask(10, produce_body())
+        by_id = TopicProduceData(
+            topic_id=found.id, partition_data=produce_body().topic_data[0].partition_data
+        )
+        produced_by_id = await raw.ask(
+            13, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[by_id])
+        )
+        fetched = await raw.ask(16, fetch_body([(found.id, 0, 0), (found.id, 1, 0)]))
+        for answer, (row, *rest) in (
+            (produced, produced.responses[0].partition_responses),
+            (produced_by_id, produced_by_id.responses[0].partition_responses),
+            (fetched, fetched.responses[0].partitions),
+        ):
+            leader = row.current_leader
+            epoch = found.partitions[0].leader_epoch
+            assert row.error_code == ErrorCode.not_leader_or_follower
+            assert (leader.leader_id, leader.leader_epoch) == (OTHER, epoch)
+            (node,) = answer.node_endpoints
+            assert (node.node_id, node.host, node.port) == (OTHER, "other", 1234)
+            assert [one.current_leader.leader_id for one in rest] == [-1] * len(rest)
+        await have_no_leader(machine, client, "t")
+        fetched = await raw.ask(16, fetch_body([(found.id, 0, 0)]))
+        assert fetched.responses[0].partitions[0].current_leader.leader_id == -1
+        assert not fetched.node_endpoints
+        old = await raw.ask(9, produce_body())
+        assert old.responses[0].partition_responses[0].current_leader.leader_id == -1
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
 def other_broker() -> RegisterBrokerRecord:
     endpoint = BrokerEndpoint(name="PLAINTEXT", host="other", port=1234, security_protocol=0)
     return RegisterBrokerRecord(

@@ -16,7 +16,7 @@ import msgspec
 from stratalog.ports import Buffer
 from stratalog.wire.apis import FETCH
 from stratalog.wire.codecs import codec
-from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse
+from stratalog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint
 
 __all__ = ["EncodedResponse", "EncodedTopics", "addressed", "encode_topics"]
 
@@ -42,10 +42,19 @@ class EncodedResponse(msgspec.Struct, frozen=True):
     topics: EncodedTopics
 
 
-def encode_topics(topics: Sequence[FetchableTopicResponse], version: int) -> EncodedTopics:
-    """Write a response with `topics`, but without a session or correlation id."""
+def encode_topics(
+    topics: Sequence[FetchableTopicResponse],
+    version: int,
+    leaders: Sequence[NodeEndpoint] = (),
+) -> EncodedTopics:
+    """Write a response with `topics`, but without a session or correlation id.
+
+    `leaders` are the addresses of those that partitions name as their current leaders (KIP-951).
+    """
     out = bytearray(_header_bytes(version))
-    pieces = codec(FETCH).write_response[version](out, FetchResponse(responses=topics))
+    pieces = codec(FETCH).write_response[version](
+        out, FetchResponse(responses=topics, node_endpoints=leaders)
+    )
     size = 0
     for piece in pieces:
         size += len(piece)

@@ -30,6 +30,8 @@ from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
 from stratalog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -43,9 +45,12 @@ _Answer = ProduceResponse | None
 _ALL: Final = -1
 _ACKS: Final = (_ALL, 0, 1)
 _ZSTD_FROM: Final = 7
+_LEADERS_FROM: Final = 10
+"""The first version whose response names the current leader (KIP-951)."""
 _TOPIC_IDS_FROM: Final = 13
 _AT_ONCE: Final = 200
 """Partitions per slice."""
+_NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 _Named = dict[str | UUID, dict[int, PartitionProduceData]]
 """Partitions by their topic's name, or id from version 13 on, and by their index."""
 _NO_LOG_START: Final = (ErrorCode.record_list_too_large, ErrorCode.kafka_storage_error)
@@ -114,11 +119,13 @@ async def _append_in_parts(call: Call[ProduceRequest, Needs]) -> _Answer:
         async for one in pace.each(topic.partition_data):
             partitions[one.index] = one
     rows: dict[str | UUID, list[PartitionProduceResponse]] = {}
+    leaders: dict[int, NodeEndpoint] = {}
     once = [_topic(*one) async for one in pace.each(named.items())]
     async for share in pace.shares(once, lambda topic: topic.partition_data):
         topics = [replace(topic, partition_data=list(partitions)) for _, topic, partitions in share]
         answer = await _append_with_room(call, replace(request, topic_data=topics))
         if answer is not None:
+            leaders |= {one.node_id: one for one in answer.node_endpoints}
             for produced in answer.responses:
                 rows.setdefault(_key(call, produced), []).extend(produced.partition_responses)
     if not request.acks:
@@ -129,7 +136,8 @@ async def _append_in_parts(call: Call[ProduceRequest, Needs]) -> _Answer:
             if isinstance(key, UUID)
             else TopicProduceResponse(name=key, partition_responses=partitions)
             async for key, partitions in pace.each(rows.items())
-        ]
+        ],
+        node_endpoints=list(leaders.values()),
     )
 
 
@@ -204,9 +212,10 @@ class _Part:
 class _Produce:
     """A request whose appends are all decided: `answered` has the answer once all are committed or have failed."""
 
-    __slots__ = ("_acks", "_answered", "pending", "topics")
+    __slots__ = ("_acks", "_answered", "_call", "pending", "topics")
 
-    def __init__(self, acks: int) -> None:
+    def __init__(self, call: Call[ProduceRequest, Needs], acks: int) -> None:
+        self._call = call
         self._acks = acks
         self.pending = 1  # itself, until everything is decided
         self.topics: list[tuple[TopicProduceData, list[_Part]]] = []
@@ -234,6 +243,7 @@ class _Produce:
         # The parts refer to this object: a reference cycle would keep their batches.
         topics, self.topics = self.topics, []
         answers = []
+        is_led_elsewhere = False
         for topic, parts in topics:
             answered = []
             for part in parts:
@@ -241,13 +251,47 @@ class _Produce:
                 # With acks=0 there is no answer: closing the connection reports a failure, as in Kafka.
                 if error is not None and (self._acks == 0 or not isinstance(error, Rejected)):
                     raise error
-                answered.append(part.answer())
+                answered.append(answer := part.answer())
+                is_led_elsewhere |= answer.error_code == _NOT_LEADER
             answers.append(
                 TopicProduceResponse(
                     name=topic.name, topic_id=topic.topic_id, partition_responses=answered
                 )
             )
-        return ProduceResponse(responses=answers) if self._acks else None
+        if not self._acks:
+            return None
+        if is_led_elsewhere and self._call.version >= _LEADERS_FROM:
+            return _with_leaders(self._call, answers)
+        return ProduceResponse(responses=answers)
+
+
+def _with_leaders(
+    call: Call[ProduceRequest, Needs], topics: list[TopicProduceResponse]
+) -> ProduceResponse:
+    """Return the response with the leader of each partition that another broker leads, and the leaders' addresses."""
+    cluster = call.needs.cluster
+    leaders: dict[int, NodeEndpoint] = {}
+
+    def named(
+        topic: TopicProduceResponse, one: PartitionProduceResponse
+    ) -> PartitionProduceResponse:
+        if one.error_code != _NOT_LEADER:
+            return one
+        leader = cluster.current_leader(_key(call, topic), one.index)
+        if leader is None:
+            return one
+        broker = cluster.live_broker(leader.node_id, call.session.listener.name)
+        if broker is not None:
+            node, host, port, rack = broker
+            leaders[node] = NodeEndpoint(node_id=node, host=host, port=port, rack=rack)
+        current = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+        return replace(one, current_leader=current)
+
+    responses = [
+        replace(topic, partition_responses=[named(topic, one) for one in topic.partition_responses])
+        for topic in topics
+    ]
+    return ProduceResponse(responses=responses, node_endpoints=list(leaders.values()))
 
 
 def _append_all(
@@ -255,7 +299,7 @@ def _append_all(
 ) -> "_Answer | asyncio.Future[_Answer]":
     """Decide every append now; return the answer, or a future until all are committed."""
     now_ms = call.needs.clock.now_ms()
-    whole = _Produce(request.acks)
+    whole = _Produce(call, request.acks)
     for topic in request.topic_data:
         if not topic.partition_data:
             continue

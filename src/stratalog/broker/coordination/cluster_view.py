@@ -28,6 +28,13 @@ class Standing(NamedTuple):
     offline: list[int]
 
 
+class CurrentLeader(NamedTuple):
+    """A partition's leader, NO_LEADER for none, and its epoch."""
+
+    node_id: int
+    epoch: int
+
+
 class ClusterView:
     """One broker's view. `internal_topics` are names."""
 
@@ -67,6 +74,19 @@ class ClusterView:
             for broker in self.image.brokers.values()
             if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
+
+    def live_broker(self, node_id: int, listener: str) -> LiveBroker | None:
+        """Return a broker as `live_brokers` does; None for one that is not active."""
+        brokers = self.live_brokers(listener)
+        return next((broker for broker in brokers if broker[0] == node_id), None)
+
+    def current_leader(self, topic: str | UUID, index: int) -> CurrentLeader | None:
+        """Return the leader that the image names, for a client with an older one (KIP-951); None if unknown."""
+        topic_id = topic if isinstance(topic, UUID) else self.image.topic_ids_by_name.get(topic)
+        partition = None if topic_id is None else self.image.partition(topic_id, index)
+        return (
+            None if partition is None else CurrentLeader(partition.leader, partition.leader_epoch)
+        )
 
     def controller_id(self) -> int:
         """Return the broker to which clients send requests for the controller; NO_CONTROLLER while none is active.
