@@ -150,8 +150,10 @@ def test_a_second_broker_joins_leads_and_is_fenced_when_it_falls_silent() -> Non
         assert not (await second.beat()).is_fenced
         await create(client, "t", {0: (2, 1), 1: (1, 2)})
         asked = MetadataRequest(topics=None)
-        metadata = await (await Raw.connect(machine.world.network)).ask(12, asked)
+        clients = await Raw.connect(machine.world.network)
+        metadata = await clients.ask(12, asked)
         assert {(one.node_id, one.host) for one in metadata.brokers} >= {(2, "second")}
+        assert [list(one.offline_replicas) for one in metadata.topics[0].partitions] == [[], []]
         assert (partition(machine, "t").leader, partition(machine, "t").isr) == (2, (2, 1))
         for _ in range(10):
             # The node extends its own session, and the second broker's as long as that one asks.
@@ -163,6 +165,10 @@ def test_a_second_broker_joins_leads_and_is_fenced_when_it_falls_silent() -> Non
         assert partition(machine, "t", 1).isr == (1,)
         assert machine.broker.metadata.image.brokers[2].fenced
         assert not machine.broker.metadata.image.brokers[1].fenced
+        metadata = await clients.ask(12, asked)
+        assert [one.node_id for one in metadata.brokers] == [1]
+        rows = metadata.topics[0].partitions
+        assert [(one.leader_id, list(one.offline_replicas)) for one in rows] == [(1, [2])] * 2
 
     story(tell)
 

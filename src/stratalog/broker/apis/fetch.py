@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.led_elsewhere import LedElsewhere
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Call
@@ -33,13 +34,10 @@ from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import (
     NO_EPOCH_END_OFFSET,
-    NO_LEADER_ID_AND_EPOCH,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionData,
 )
 
@@ -50,9 +48,6 @@ _Filled = tuple[HostedPartition, int, int]
 _READ_COMMITTED: Final = 1
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
-_LEADERS_FROM: Final = 16
-"""The first version whose response names the current leader (KIP-951)."""
-_LED_ELSEWHERE: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 _SHARED_PARTITIONS_MAX: Final = 16
 """A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
@@ -138,11 +133,11 @@ class _Collection:
     __slots__ = (
         "_brought",
         "_call",
+        "_elsewhere",
         "_failed",
         "_fetch",
         "_follower",
         "_hosted",
-        "_leaders",
         "_max_bytes",
         "_min_bytes",
         "_promised",
@@ -161,7 +156,7 @@ class _Collection:
         allowed = call.needs.client_memory.fetch_bytes(call.needs.fetch_bytes_max)
         self._max_bytes = max(min(request.max_bytes, allowed), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        self._leaders: set[int] = set()  # of partitions that are led elsewhere
+        self._elsewhere: LedElsewhere | None = None
         self._promised = 0  # bytes that pending reads may return
         self.pending: list[tuple[int, int, asyncio.Task[_Read]]] = []
 
@@ -384,17 +379,8 @@ class _Collection:
             else FetchableTopicResponse(topic=topic, partitions=partitions)
             for topic, partitions in by_topic.items()
         ]
-        leaders = self._addresses() if self._leaders else ()
+        leaders = () if self._elsewhere is None else self._elsewhere.addresses()
         return encode_topics(topics, self._call.version, leaders)
-
-    def _addresses(self) -> list[NodeEndpoint]:
-        """Return the addresses of the leaders that the answer names."""
-        listener = self._call.session.listener.name
-        return [
-            NodeEndpoint(node_id=node, host=host, port=port, rack=rack)
-            for node, host, port, rack in self._call.needs.cluster.live_brokers(listener)
-            if node in self._leaders
-        ]
 
     async def _read_pending(self) -> None:
         pending, self.pending = self.pending, []
@@ -472,19 +458,18 @@ class _Collection:
         )
 
     def _refused(self, key: PartitionKey, error: Rejected) -> PartitionData:
-        current = NO_LEADER_ID_AND_EPOCH
-        if error.code in _LED_ELSEWHERE and self._call.version >= _LEADERS_FROM:
-            leader = self._call.needs.cluster.current_leader(*key)
-            if leader is not None:
-                self._leaders.add(leader.node_id)
-                current = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+        if self._elsewhere is None:
+            call = self._call
+            self._elsewhere = LedElsewhere(
+                call.needs.cluster, call.session.listener.name, call.version
+            )
         return PartitionData(
             partition_index=key.partition,
             error_code=error.code,
             high_watermark=-1,
             last_stable_offset=-1,
             log_start_offset=-1,
-            current_leader=current,
+            current_leader=self._elsewhere.leader_of(error.code, *key),
             aborted_transactions=[] if self._read_committed else None,
             records=(),
         )

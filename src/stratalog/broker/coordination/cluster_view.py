@@ -100,18 +100,20 @@ class ClusterView:
     def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
         """Return a partition's leader and offline replicas.
 
-        A leader whose log directory here has failed is no leader.
+        A replica is offline where its broker is fenced or unknown, or its log directory here has failed. An offline
+        leader is no leader.
         """
-        offline: list[int] = []
-        leader = partition.leader
-        if self.node_id in partition.replicas:
-            hosted = self._hosting.find(topic_id, index)
-            if hosted is None or hosted.directory.failure is not None:
-                offline = [self.node_id]
-        if leader in offline:
-            leader = NO_LEADER
+        offline = [one for one in partition.replicas if self._is_offline(one, topic_id, index)]
+        leader = NO_LEADER if partition.leader in offline else partition.leader
         error = ErrorCode.leader_not_available if leader == NO_LEADER else ErrorCode.none
         return Standing(error, leader, offline)
+
+    def _is_offline(self, broker_id: int, topic_id: UUID, index: int) -> bool:
+        if broker_id == self.node_id:
+            hosted = self._hosting.find(topic_id, index)
+            return hosted is None or hosted.directory.failure is not None
+        broker = self.image.brokers.get(broker_id)
+        return broker is None or broker.fenced
 
 
 def _endpoint(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None:
