@@ -1,7 +1,7 @@
-"""The real access log that tests share, and what is known of it.
+"""The real access log that tests share, and its known counts.
 
-In: nothing. Out: where it lies; its lines; how many requests have which HTTP status, counted by its publisher's own
-tools and not by ours. Never here: how anything reads a line.
+In: nothing. Out: its path; its lines; the number of requests by HTTP status, counted by its publisher's tools and not
+by ours. Never here: the parsing of a line.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A partition's log on a simulated disk, driven step by step as a broker drives it.
 
-In: records to append. Out: effects performed in order, when asked for. It never performs what was not asked for, so
-that a test can stop between a decision and its effect.
+In: records to append. Out: effects performed in order, on request. It performs no effect without a request, so that a
+test can stop between a decision and its effect.
 """
 
 import uuid
@@ -36,7 +36,7 @@ def batch(count: int = 1, *, timestamp: int = 1000, size: int = 20, **fields: ob
 
 @dataclass
 class Steps:
-    """The log, its disk, and what was decided but not yet performed."""
+    """The log, its disk, and decided effects that are not performed yet."""
 
     config: LogConfig
     disk: SimDisk = field(default_factory=SimDisk)
@@ -153,7 +153,7 @@ class Steps:
         self.decided(self.log.roll(self.now_ms))
 
     def load(self, *, clean: bool = False) -> PartitionLog:
-        """Forget the log and load it from the disk with what the checkpoints say."""
+        """Drop the log and load it from the disk with the values of the checkpoints."""
         self.queue.clear()
         self.log = run(
             self.disk,

@@ -39,7 +39,7 @@ def names_say_what_things_are(file: "Source") -> Iterator[str]:
     if not file.is_product:
         return
     if Path(file.path).stem in MODULE_NAMES_BANNED:
-        yield "a module is named for what it holds"
+        yield "name the module after its contents"
     for node in ast.walk(file.tree):
         if isinstance(node, ast.ClassDef):
             for word, instead in CLASS_NAMES_BANNED.items():

@@ -1,4 +1,4 @@
-"""What every object store must do, asked of each kind in its own place: in memory, a directory, a real server.
+"""The requirements of every object store, tested with each kind: in memory, a directory, a real server.
 
 In: an opened store, or the URL of one. Out: nothing, or the assertion that failed. Never starts a server.
 """

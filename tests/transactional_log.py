@@ -1,7 +1,8 @@
-"""A partition's log with transactions, made up: its batches, what was aborted, and what each kind of reader sees.
+"""An artificial partition log with transactions: its batches, the aborted transactions, and the records that each kind
+of reader sees.
 
-In: steps, each a producer and what it does. Out: batches that follow each other from offset 0 on, as a broker would
-have them once every transaction has ended.
+In: steps, each a producer and its action. Out: batches that follow each other from offset 0 on, as a broker would have
+them once every transaction has ended.
 """
 
 from collections.abc import Iterable

@@ -35,7 +35,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a suite runs against one broker: its `settings`, and `run`, which gives outcomes against an address."""
+    """The part of a suite that runs against one broker: its `settings`, and `run`, which returns outcomes against an
+    address.
+    """
 
     settings: dict[str, str]
     run: Callable[[str, Sequence[str]], list[Outcome]]
@@ -62,7 +64,7 @@ class Suite:
         return {test: result for test, _, result in (line.partition("\t") for line in lines)}
 
     def record(self, passed: set[str]) -> None:
-        """Add what passed to the list; nothing leaves it."""
+        """Add passed tests to the list; no test leaves it."""
         self.pass_list.write_text(
             "".join(f"{test}\n" for test in sorted(self.must_pass() | passed))
         )
@@ -160,7 +162,7 @@ def command_line(suite: Suite, what_select_means: str) -> int:
 
 
 def tell(outcomes: Sequence[Outcome], name: str, text: str) -> None:
-    """Print outcomes as they come; leave the output of what failed in $STRATALOG_COMPAT_LOGS, where one is named."""
+    """Print outcomes as they arrive; keep the output of failed tests in $STRATALOG_COMPAT_LOGS, if set."""
     for outcome in outcomes:
         print(f"{outcome.result:8} {outcome.seconds:6.1f} {outcome.test}", flush=True)
     logs = os.environ.get("STRATALOG_COMPAT_LOGS")

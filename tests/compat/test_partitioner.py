@@ -48,7 +48,9 @@ def test_random_keys_hash_and_go_where_kafkas_own_classes_say(tmp_path: Path) ->
     assert ours == answers
 
 
-def test_what_javas_console_producer_sent_lies_where_ours_would(tmp_path: Path) -> None:
+def test_records_of_javas_console_producer_are_in_the_partitions_that_ours_chooses(
+    tmp_path: Path,
+) -> None:
     keys = [f"{number}é" * (number % 5) for number in range(300)]
     lines = "".join(f"{key}|{number}\n" for number, key in enumerate(keys))
     with broker_process(tmp_path, num__partitions=str(PARTITIONS)) as broker:

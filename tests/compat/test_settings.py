@@ -113,7 +113,7 @@ def test_defaults_are_kafkas_or_said_to_be_others(table: str) -> None:
             assert setting.kafka_default == known.default, name
 
 
-def test_what_a_running_broker_takes_is_what_kafkas_takes() -> None:
+def test_a_running_broker_takes_the_settings_that_kafkas_takes() -> None:
     modes = {row[1]: row[2] for row in printed() if row[0] == "mode"}
     assert len(modes) > 90
     for name, setting in BROKER_SETTINGS.items():

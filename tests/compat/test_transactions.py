@@ -1,4 +1,4 @@
-"""Goal: what we read of Apache Kafka's transactions is what Kafka's own consumer reads.
+"""Goal: we read the same records of Apache Kafka's transactions as Kafka's own consumer.
 
 Method: two transactional producers write to a real Apache Kafka beside each other, commit some transactions and abort
 others; `stratalog.read`, `strata consume` and a consumer of each isolation level must see the same offsets, and the
@@ -88,7 +88,7 @@ def printed(address: str, isolation: str) -> list[tuple[int, bytes]]:
     return [(int(offset), value.encode()) for offset, value in lines]
 
 
-def test_what_kafka_s_consumer_sees_of_transactions_is_what_we_see(tmp_path: Path) -> None:
+def test_we_see_the_transactions_that_kafka_s_consumer_sees(tmp_path: Path) -> None:
     with apache_kafka(tmp_path) as address:
         open_one = written(address)
         for isolation in ISOLATIONS:

@@ -33,7 +33,7 @@ IN_CI = os.environ.get("CI", "").lower() in {"true", "1"}
 
 
 class CannotBeHadError(AssertionError if IN_CI else SkipTest):  # type: ignore[misc]
-    """A tool that this machine cannot give; the text says what and why. pytest skips the test that raises SkipTest."""
+    """A tool that this machine lacks, with the reason. pytest skips the test that raises SkipTest."""
 
 
 def cannot_be_had(what: str, why: str) -> NoReturn:
@@ -219,7 +219,7 @@ def _quietly(command: list[str], directory: str) -> None:
     )
 
 
-# A machine that never asked knows of no packages.
+# A machine without an earlier update has no package lists.
 _DOWNLOAD = 'apt-get download "$@" || { apt-get update && apt-get download "$@"; }'
 
 

@@ -264,7 +264,7 @@ def topic_ids(machine: Machine) -> list[UUID]:
 
 
 async def finish(machine: Machine, neighbour: Neighbour, found: Round, *, kill: bool) -> None:
-    """The attackers are gone: nothing is left of them, and the next process finds what was acknowledged."""
+    """Check after the attack: no connection remains, and the next process finds every acknowledged record."""
     await neighbour.client.close()
     await asyncio.sleep(PATIENCE_S)
     left = machine.node._connections

@@ -1,4 +1,4 @@
-"""What another client sees of a broker that is under attack, and what the attack costs the broker.
+"""Measure another client's latencies during an attack, and the cost of the attack for the broker.
 
 In: a broker's port and, for its memory and CPU, its process. Out: latencies, memory, the CPU time that the broker's
 first thread (our event loop) took for each answer. It never attacks.

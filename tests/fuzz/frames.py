@@ -62,7 +62,7 @@ LIKELY = {
     "bytes": (1 << 20, 1 << 20, 1, 0, -1, 0x7FFFFFFF),
     "factor": (1, -1, 1, 2, 0),
 }
-"""Numbers by a word of the field's name: with others most requests would end at the first question."""
+"""Numbers by a word of the field's name: with other numbers most requests would fail at their first check."""
 OVERLONG = (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\xff" * 10, b"\x80" * 5 + b"\x01")
 LENGTHS = tuple(
     number.to_bytes(size, "big", signed=True)
@@ -72,12 +72,14 @@ LENGTHS = tuple(
 LIST_OFFSETS = 2
 JOIN_GROUP = 11
 DAMAGED_OF_ONE = 3
-"""Damaged frames for each sound one: what that says is hostile enough, and it gets further."""
+"""Number of damaged frames for each sound one: the content of a sound frame is hostile, too, and reaches further
+code.
+"""
 
 
 @dataclass
 class Known:
-    """What the fuzzer may name. `topic_ids` of topics that are there; the rest it makes up itself."""
+    """Names for the fuzzer. `topic_ids` are ids of existing topics; the fuzzer invents the other names."""
 
     topics: tuple[str, ...] = ("sound", "other", "made", "__consumer_offsets")
     groups: tuple[str, ...] = ("group", "others", "")
@@ -86,7 +88,7 @@ class Known:
     sessions: list[int] = field(default_factory=list)
 
     def learn(self, key: int, answer: Any) -> None:
-        """What the broker gave out may be named from now on: members of groups, fetch sessions."""
+        """Add names from the broker's answers: members of groups, fetch sessions."""
         if key == JOIN_GROUP and answer.member_id:
             self.members = [*self.members[-9:], answer.member_id]
         if key == FETCH and answer.session_id:

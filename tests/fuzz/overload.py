@@ -1,4 +1,4 @@
-"""Clients that ask for too much, and what another client sees of the broker meanwhile.
+"""Clients that request too much, and the latencies of another client meanwhile.
 
 usage: python -m tests.fuzz.overload [--seconds 10] [--mib 100] [--kafka]
 
@@ -154,7 +154,7 @@ def largest(large: Large, frame_bytes_max: int, *, same: bool) -> int:
 
 
 def attack(target: Target, what: str, act: Callable[[], str]) -> Seen:
-    """Do something to the broker; print and return what another client sees meanwhile."""
+    """Run one attack on the broker; print and return another client's latencies meanwhile."""
     before, lines = anonymous_mib(target.pid), target.log_lines
     with Beside(target.port, target.pid) as beside:
         result = act()
@@ -170,7 +170,7 @@ def attack(target: Target, what: str, act: Callable[[], str]) -> Seen:
 def flooded(
     target: Target, large: dict[str, Large], name: str, seconds: float
 ) -> tuple[Seen, float]:
-    """Flood with an API; return what came of it, and the answers a second."""
+    """Flood the broker with an API; return the result, and the answers a second."""
     which, count = FLOODS[name]
     flood = Flood(target.port, large[which].frame(count, same=True), connections=CONNECTIONS)
 

@@ -79,7 +79,7 @@ async def stored(machine, batch):
     await done
 
 
-def test_what_a_header_can_tell_is_refused_with_kafkas_code():
+def test_a_malformed_header_is_refused_with_kafkas_code():
     async def story():
         broker, client = await machine()
         for what, (changes, code) in REFUSED.items():
@@ -95,7 +95,7 @@ def test_what_a_header_can_tell_is_refused_with_kafkas_code():
 
 
 @pytest.mark.parametrize("codec", range(5), ids=CODECS)
-def test_what_records_are_is_refused(codec):
+def test_malformed_records_are_refused(codec):
     async def story():
         broker, client = await machine()
         for what, payload in UNSOUND.items():
@@ -114,7 +114,7 @@ def test_what_records_are_is_refused(codec):
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODECS[1:])
-def test_what_cannot_be_restored_is_refused(codec):
+def test_records_that_cannot_be_decompressed_are_refused(codec):
     whole = compress(codec, record(value=bytes(range(256)) * 200))
     nonsense = {
         "no such bytes": b"no codec at all",

@@ -1,4 +1,4 @@
-"""Scripts with their traces: each `> command` line is run, and what it tells must be the lines that follow it.
+"""Scripts with their traces: each `> command` line is run, and its output must equal the lines after it.
 
 In: a folder of scripts, and a story with `run(command) -> lines`. Out: the assertion that a trace changed, or, with
 GOLDEN_REWRITE=1, the scripts with the traces of today. Never judges a trace: its committer does.

@@ -1,4 +1,4 @@
-"""Goal: brokers and partitions change by Kafka's rules. Method: scripts of requests, each followed by what it changed.
+"""Goal: brokers and partitions change by Kafka's rules. Method: scripts of requests, each followed by its changes.
 
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """

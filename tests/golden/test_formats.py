@@ -1,5 +1,5 @@
-"""Goal: what lies in a bucket stays readable, and is written the same for ever. Method: files that were written once,
-held byte for byte against what today's code writes, and read back.
+"""Goal: objects in a bucket stay readable, and their format never changes. Method: compare files that were written once
+with the output of today's code, byte for byte, and read them back.
 
 These files never change. A format that changes gets a new version, a new file, and readers for both.
 """

@@ -1,4 +1,4 @@
-"""Goal: a quorum's members do what KRaft says, message by message. Method: scripts, each input followed by its outputs.
+"""Goal: a quorum's members follow KRaft, message by message. Method: scripts, each input followed by its outputs.
 
 After an intended change run with GOLDEN_REWRITE=1, and commit the difference only if you can explain each line of it.
 """

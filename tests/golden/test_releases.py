@@ -1,6 +1,6 @@
-"""Goal: what an earlier release wrote opens under today's code. Method: each release's archive is unpacked, and a real
-broker serves its directory and bucket, once after a clean stop and once after a kill; records, committed offsets,
-settings and the bucket are compared with the results of the release itself.
+"""Goal: today's code opens the files of earlier releases. Method: each release's archive is unpacked, and a real broker
+serves its directory and bucket, once after a clean stop and once after a kill; records, committed offsets, settings and
+the bucket are compared with the results of the release itself.
 
 An archive is never made again (`tests/golden/releases/make.py`).
 """

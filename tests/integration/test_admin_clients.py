@@ -276,7 +276,7 @@ def test_all_settings_are_replaced(admin: AdminClient, python_admin: KafkaAdminC
     assert setting(admin, "replaced", "segment.ms")[1] == 5
 
 
-def test_what_kafka_python_describes(
+def test_kafka_python_describes_the_broker(
     broker: BrokerProcess, admin: AdminClient, python_admin: KafkaAdminClient
 ) -> None:
     create(admin, "described", partitions=2)

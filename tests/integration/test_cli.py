@@ -1,4 +1,4 @@
-"""The command against a real broker: what a person does in an hour, and what a person gets wrong."""
+"""The command against a real broker: an hour's normal use, and mistakes."""
 
 import json
 import os

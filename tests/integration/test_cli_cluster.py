@@ -108,7 +108,7 @@ def test_three_nodes_are_started_killed_restarted_and_stopped(cluster: Cluster) 
     assert json.loads(created.stdout)["partitions"] == 5, created.stderr
 
 
-def test_what_cannot_start_is_one_line_and_leaves_no_process(cluster: Cluster) -> None:
+def test_a_failed_start_is_one_line_and_leaves_no_process(cluster: Cluster) -> None:
     cluster.start("--nodes", "1")
     port = cluster.rows()[1]["port"]
     cluster.ok("stop")

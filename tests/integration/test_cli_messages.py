@@ -1,4 +1,4 @@
-"""What a person reads when a command cannot do what was asked, and when its output is read no further."""
+"""Messages of failed commands, and commands whose output is closed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Real nodes on damaged disks: what is damaged is named, and nothing that is intact goes.
+"""Real nodes on damaged disks: the node names the damage, and keeps everything intact.
 
 Method: a node is stopped (or killed), a file of its log directory is damaged as a drive or a person may damage it, and
 the node is started again. `tests/sim/test_flipped_bytes.py` flips every byte; here are the ways that people see.

@@ -1,4 +1,4 @@
-"""What ends a server, and what must not: SIGHUP, a terminal that closes, a log that cannot be written."""
+"""Events that end a server, and events that must not: SIGHUP, a terminal that closes, a log that cannot be written."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""kill -9 during unanswered produces: what was acknowledged is read back, once and in order.
+"""kill -9 during unanswered produces: acknowledged records are read back, once and in order.
 
 Method: a raw client keeps several idempotence-free requests in flight, each batch numbered; the broker is killed at a
 random moment, at times with a torn batch put behind its log as a dying write would leave it; it starts again and every
@@ -33,7 +33,7 @@ TOPIC = "killed"
 
 @dataclass
 class Sent:
-    """What was asked of the broker, and what it acknowledged: batch number -> base offset."""
+    """The batches sent to the broker, and those that it acknowledged: batch number -> base offset."""
 
     next_number: int = 0
     acknowledged: dict[int, int] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def check(found: list[tuple[int, bytes]], sent: Sent) -> None:
     assert len(values) == len(set(values)), "nothing is there twice"
 
 
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     sent = Sent()

@@ -1,4 +1,4 @@
-"""What a server refuses to start with, in one line that names it and says what to do."""
+"""Refused starts of a server: one line names the problem and the remedy."""
 
 from pathlib import Path
 

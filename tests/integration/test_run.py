@@ -197,7 +197,7 @@ def test_a_log_of_only_bad_lines_is_a_warning_and_exit_code_1(tmp_path):
     assert "no time: 40" in (kept / "report.html").read_text()
 
 
-def test_what_a_person_must_mend_is_one_line(tmp_path):
+def test_an_error_for_a_person_is_one_line(tmp_path):
     (tmp_path / "taken" / "bucket").mkdir(parents=True)
     (tmp_path / "log").touch()
     for arguments, reason in (

@@ -171,7 +171,7 @@ def test_a_stream_has_every_offset_once(moving: Moving, data: st.DataObject) -> 
 
 @SOME
 @given(data=st.data())
-def test_what_is_deleted_between_plan_and_read_is_never_missed(
+def test_records_deleted_between_plan_and_read_are_never_missed(
     moving: Moving, data: st.DataObject
 ) -> None:
     """Records of the bucket are held by the query's lease; those of the broker are gone, and that is said."""

@@ -69,7 +69,7 @@ def test_a_second_run_repeats_no_set_up(checkout):
     assert shell(checkout, "setup_python run") == (0, "", "", [])
 
 
-def test_what_tests_need_includes_what_the_job_needs(checkout):
+def test_the_tests_requirements_include_the_jobs(checkout):
     assert shell(checkout, "setup_python run; setup_python test")[0] == 0
     assert shell(checkout, "setup_python run; setup_python test") == (0, "", "", [])
     _, _, _, calls = shell(checkout, "rm -r .venv; setup_python test; setup_python run")

@@ -156,7 +156,7 @@ def test_a_delta_in_pieces_is_the_delta_at_once(steps, data):
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, STEPS)
-def test_what_a_delta_lists_is_what_differs(first, second):
+def test_a_delta_lists_exactly_the_differences(first, second):
     log = history(first)
     base, start = log.image, log.next_offset
     for step in second:

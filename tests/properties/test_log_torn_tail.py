@@ -1,4 +1,4 @@
-"""A crash at every byte of the last batch: what was written before it stays, and nothing of it is half there."""
+"""A crash at every byte of the last batch: earlier batches stay, and no part of the last one does."""
 
 import pytest
 from tests.log_steps import Steps, batch

@@ -1,4 +1,4 @@
-"""Every message that kio has, in every version: our bytes are kio's, and what we read is what kio reads."""
+"""Every message that kio has, in every version: our bytes equal kio's, and we read the same values as kio."""
 
 from random import Random
 from struct import error as struct_error
@@ -108,7 +108,7 @@ def small_instance(chance, cls):
 
 
 @pytest.mark.parametrize("key", sorted(APIS))
-def test_what_a_budget_does_not_allow_is_not_built(key):
+def test_a_reader_builds_nothing_beyond_its_budget(key):
     chance = Random(key)
     api = APIS[key]
     for side in SIDES:

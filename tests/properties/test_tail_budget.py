@@ -54,7 +54,7 @@ def found(tail, offset):
 
 
 @given(st.lists(appends | cuts, max_size=60))
-def test_what_is_held_is_what_the_model_holds(steps):
+def test_the_tail_holds_the_batches_that_the_model_holds(steps):
     budget, model = TailBudget(BUDGET, SHARE), Model()
     tails = [TailCache(budget) for _ in range(PARTITIONS)]
     ends = [0] * PARTITIONS

@@ -1,4 +1,5 @@
-"""Goal: the walk over records takes what `read_records` takes, and says the same compiled as interpreted.
+"""Goal: the walk over records accepts the records that `read_records` accepts, and gives the same results compiled and
+interpreted.
 
 Method: batches sound, damaged and made of lies; the interpreted module is loaded from its text whether or not there is
 an extension made of it.
@@ -60,7 +61,7 @@ def walked(data: bytes, count: int, base: int, *demands: int) -> tuple[int, ...]
 
 
 @given(records)
-def test_what_was_built_is_fine(made: list[Record]) -> None:
+def test_built_batches_are_sound(made: list[Record]) -> None:
     batch = bytes(build_batch(made))
     base = parse_header(batch).base_timestamp
     verdict, position, index, largest = walked(batch[HEADER_SIZE:], len(made), base)

@@ -1,7 +1,7 @@
-"""What must hold after every step of a quorum, by the names of Raft's proofs.
+"""Properties that hold after every step of a quorum, by the names of Raft's proofs.
 
-In: appends, commits and leaders of all nodes. Out: `Broken` with what does not hold. It knows the logs and nothing of
-the members, but for a leader's voters.
+In: appends, commits and leaders of all nodes. Out: `Broken` with the violated property. It knows the logs and nothing
+of the members, but for a leader's voters.
 """
 
 from collections.abc import Iterable

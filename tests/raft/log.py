@@ -1,4 +1,4 @@
-"""One node's metadata log and disk in memory: what is written, what is durable, and what a crash leaves.
+"""One node's metadata log and disk in memory: written and durable records, and the state after a crash.
 
 In: batches, offsets. Out: `LogView` for a member. A crash takes batches that were never durable, one by one from the
 end; what `quorum-state` and a loaded snapshot say is durable at once.

@@ -1,4 +1,4 @@
-"""What is written to a topic of a machine that dies again and again, and what must be there afterwards.
+"""Writers of a topic on a machine that dies repeatedly, and checks of the surviving records.
 
 In: a topic's name. Out: writers for as long as the broker lives, and checks between its lives. It never ends a life.
 """
@@ -14,7 +14,7 @@ from stratalog.errors import Rejected, Unavailable
 
 
 class Story:
-    """What was written to one topic, and what must be there. `synced`: the topic syncs every batch."""
+    """The records written to one topic, and those that must survive. `synced`: the topic syncs every batch."""
 
     def __init__(self, topic: str, *, synced: bool = False) -> None:
         self.topic = topic

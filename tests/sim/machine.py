@@ -41,7 +41,7 @@ class Machine:
         self.world = world
         self.settings = {**QUICK, **(settings or {})}
         self.slowness = 0.0
-        """How likely a call of a drive or the bucket takes long, from the next start on."""
+        """Probability that a call of a drive or the bucket is slow, from the next start on."""
         self.starts = 0
         self.is_up = False
         """Whether a process runs, paused or not."""
@@ -73,12 +73,12 @@ class Machine:
         return self._workers.started
 
     def be_slow(self, slowness: float) -> None:
-        """From now on each call of a drive or the bucket takes long as likely as this."""
+        """Make each call of a drive or the bucket slow with this probability, from now on."""
         assert self._workers is not None, "started"
         self._workers.slowness = slowness
 
     def take_ms(self, milliseconds: float) -> None:
-        """From now on each call of a drive or the bucket takes this long."""
+        """Make each call of a drive or the bucket take this long, from now on."""
         assert self._workers is not None, "started"
         self._workers.delay_s = (milliseconds / 1000, milliseconds / 1000)
 
@@ -91,7 +91,7 @@ class Machine:
         return self._process
 
     async def start(self) -> Node:
-        """A new process. What it raises on the way is raised, with nothing of it left behind."""
+        """Start a new process. Raises the errors of a failed start, after removing everything of it."""
         world = self.world
         world.network.come_up(self.host.name)
         self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
@@ -138,7 +138,7 @@ class Machine:
         self.is_up = False
 
     def pause(self) -> None:
-        """As SIGSTOP; `resume` goes on."""
+        """Pause as SIGSTOP does, until `resume`."""
         self.process.pause()
 
     def resume(self) -> None:

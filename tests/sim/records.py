@@ -1,6 +1,6 @@
-"""Records that a simulation writes and looks for again.
+"""Records that a simulation writes and later checks.
 
-In: numbers. Out: batches whose values name them; what a topic holds, read through the broker or out of the bucket.
+In: numbers. Out: batches whose values name them; a topic's records, read through the broker or from the bucket.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,9 @@ async def read_all(
 
 
 def in_bucket(store: ObjectStore, topic: str) -> tuple[Manifest | None, dict[int, bytes]]:
-    """The newest manifest of a topic's only partition, and what its segments hold, read without a broker."""
+    """Return the newest manifest of a topic's only partition, and the records of its segments, read without a
+    broker.
+    """
     bucket = open_bucket(store)
     found: dict[int, bytes] = {}
     named = bucket.topic(topic)

@@ -350,7 +350,7 @@ def test_new_connections_wait_for_their_turn() -> None:
     story(tell)
 
 
-def test_what_has_no_effect_is_taken_kept_and_described_as_in_kafka() -> None:
+def test_settings_without_effect_are_kept_and_described_as_in_kafka() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         await alter(client, "log.cleaner.threads", "3")
         refused = await client.on_controller(

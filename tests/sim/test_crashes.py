@@ -82,7 +82,7 @@ async def lives(seed: int) -> tuple[World, list[Story], int]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_acknowledged_and_kept_is_there_after_every_crash(seed: int) -> None:
+def test_acknowledged_and_kept_records_survive_every_crash(seed: int) -> None:
     _world, stories, tiered_end = run(lives(seed))
     assert tiered_end > 0, "nothing was tiered: the run shows nothing"
     assert all(len(story.acknowledged) > 10 for story in stories)

@@ -1,4 +1,4 @@
-"""Read leases in a broker's life: what a query has pinned outlives its topic, and a reader that died lets go."""
+"""Read leases on a real broker: pinned objects outlive their topic, and a dead reader's lease ends."""
 
 import asyncio
 

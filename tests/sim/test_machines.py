@@ -1,4 +1,4 @@
-"""Two machines of one world: what happens to one concerns the other only through the network between them.
+"""Two machines of one world: each affects the other only through the network between them.
 
 Method: two nodes, each its own cluster, and connections from a process of one to the node of the other. Everything is
 drawn from the seed, so a story replays in another process, also under another hash seed.
@@ -90,7 +90,7 @@ def test_one_machines_clock_is_set_alone() -> None:
     on_two_machines(tell)
 
 
-def test_what_a_cut_holds_arrives_in_order_once_it_heals() -> None:
+def test_bytes_held_by_a_cut_arrive_in_order_once_it_heals() -> None:
     async def tell(one: Machine, other: Machine) -> None:
         async def write() -> list[int]:
             client = await Client.connect(one.world.network, other.address)

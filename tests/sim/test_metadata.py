@@ -1,4 +1,4 @@
-"""The metadata log through snapshots and crashes: what was answered is what the cluster is, again and again.
+"""The metadata log through snapshots and crashes: the cluster keeps every answered change.
 
 Method: a node whose metadata log asks for a snapshot every few records, topics created and deleted by chance, and a
 power cut at any moment, also while the node starts.
@@ -110,7 +110,7 @@ async def lives(seed: int) -> Cluster:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_answered_is_there_after_every_crash(seed: int) -> None:
+def test_answered_changes_survive_every_crash(seed: int) -> None:
     cluster = run(lives(seed))
     disk = cluster.world.disks["/data"]
     snapshots = [info.name for info in disk.list(METADATA) if parse_file_name(info.name)]

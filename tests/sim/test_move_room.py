@@ -1,4 +1,4 @@
-"""Goal: a move to a drive without room for it fails alone; the drive goes on serving what it has.
+"""Goal: a move to a drive without room fails alone; the drive keeps serving its partitions.
 
 Method: as `test_moves.py`, with drives that are small, are filled by others meanwhile, or refuse a write as full.
 """

@@ -1,4 +1,5 @@
-"""Goal: a partition that is led here no more answers all that is pending, archives nothing and coordinates nothing.
+"""Goal: a partition that the broker stops leading answers its pending requests, archives nothing and coordinates
+nothing.
 
 Method: the real node; metadata takes a partition away in each way that there is. A second replica that never fetches
 keeps appends pending; the records that name it are written to the metadata log as another controller would.

@@ -196,7 +196,7 @@ def test_a_broker_stays_unfenced_while_its_many_partitions_get_it_as_their_leade
     story(tell)
 
 
-def test_what_a_broker_may_not_do() -> None:
+def test_invalid_requests_of_a_broker_get_their_errors() -> None:
     async def tell(machine: Machine, _client: Client, raw: Raw, second: SecondBroker) -> None:
         assert await second.register(cluster_id="other") == ErrorCode.inconsistent_cluster_id
         assert await second.register(log_dirs=[]) == ErrorCode.invalid_registration

@@ -84,7 +84,7 @@ async def spine(seed: int) -> tuple[World, list[Record], int, int]:
     return world, records, local_start, tiered_end
 
 
-def test_what_was_produced_is_read_back_from_bucket_and_disk() -> None:
+def test_produced_records_are_read_back_from_bucket_and_disk() -> None:
     _world, records, local_start, tiered_end = run(spine(1))
     assert [record.offset for record in records] == list(range(BATCHES * RECORDS))
     assert [record.value for record in records] == [

@@ -63,8 +63,8 @@ class SimWorker:
 class SimWorkers:
     """`ports.Workers` of one process in virtual time.
 
-    `slowness` is how likely a call takes long, `delay_s` how long any other takes. Once the process that submitted a
-    call is dead, the call does not happen any more.
+    `slowness` is the probability of a slow call, `delay_s` the time of any other. A call does not run once the process
+    that submitted it is dead.
     """
 
     def __init__(self, random: Random, slowness: float = 0.0) -> None:

@@ -53,7 +53,7 @@ class SimEntropy:
 
 
 class TracedStore:
-    """A store that writes down what was done to it, with a clock that is right."""
+    """A store that records its operations, with a correct clock."""
 
     def __init__(self, store: MemoryStore, clock: SimClock, trace: Callable[..., None]) -> None:
         self.url = store.url
@@ -137,7 +137,7 @@ class World:
         self.chance = Random(random.random())
         self._hosts = {LOCAL: Host(self, LOCAL, random)}
         self.quickness = random.choice((0.0, 0.5, 1.0))
-        """How likely a drive takes a small append at once, on the event loop."""
+        """Probability that a drive accepts a small append at once, on the event loop."""
         local = self.host(LOCAL)
         self.clock, self.disks, self.disk, self.outside = (
             local.clock,

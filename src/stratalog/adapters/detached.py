@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them, and are found again by a later one.
+"""Start processes that outlive their command, and find them again in a later command.
 
 In: a command line; later a process id with the time at which that process began. Out: signals. It never signals another
 process that has received the id since: on Linux the id is pinned (pidfd) before the beginning is compared.
@@ -26,7 +26,7 @@ class Detached:
 
 
 def start_detached(command: Sequence[str], log: str) -> Detached:
-    """Start a process in a session of its own; what it prints is appended to the file `log`. Raises OSError."""
+    """Start a process in a separate session; append its output to the file `log`. Raises OSError."""
     with open(log, "ab") as output:
         process = subprocess.Popen(  # noqa: S603 - the caller's own words
             command,
@@ -41,7 +41,7 @@ def start_detached(command: Sequence[str], log: str) -> Detached:
 
 
 def is_running(process: Detached) -> bool:
-    """Return whether the process is there and has not ended."""
+    """Return whether the process exists and has not ended."""
     return bool(process.began) and _began(process.pid) == process.began
 
 
@@ -69,7 +69,7 @@ def send(process: Detached, number: signal.Signals) -> bool:
 
 
 def _began(pid: int) -> str | None:
-    """Return when the process began; None where it is not there, or has ended and its parent has not noticed."""
+    """Return when the process began; None for a missing process, or an ended one that its parent has not waited for."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,7 +1,7 @@
-"""Ports of 127.0.0.1 for nodes that must name each other's before they listen.
+"""Find free ports of 127.0.0.1 for nodes that must name each other's ports before they listen.
 
-In: a number of ports, or one port. Out: free ports, or whether one is free. It keeps no port: another process may take
-it before the node does.
+In: a number of ports, or one port. Out: free ports, or whether one is free. It reserves no port: another process may
+take one before the node does.
 
 The ports lie below those that the system gives to outgoing connections. A node that is down would otherwise lose its
 port to a connection, even to one of its own peers that tries to reach it.

@@ -3,7 +3,7 @@
 In: a bucket's URL. Out: answers of boto3, through one client, for calls that obstore lacks. It never touches an
 object.
 
-boto3 comes with `pip install stratalog[s3]`; a broker whose bucket exists needs none of this.
+boto3 comes with `pip install stratalog[s3]`; a broker whose bucket exists does not need boto3.
 """
 
 import os
@@ -89,7 +89,7 @@ class S3Bucket:
                     raise
 
     def unfinished_uploads(self) -> Iterator[Upload]:
-        """Return the unfinished uploads below the URL's prefix."""
+        """Yield the unfinished uploads below the URL's prefix."""
         prefix = f"{self._at.prefix}/" if self._at.prefix else ""
         with self._failures():
             pages = self._client.get_paginator("list_multipart_uploads")
@@ -110,7 +110,7 @@ class S3Bucket:
                     raise
 
     def removes_unfinished_uploads(self) -> bool:
-        """Return whether a lifecycle rule of the bucket aborts old uploads by itself."""
+        """Return whether the bucket has a lifecycle rule that aborts old uploads."""
         with self._failures():
             try:
                 rules = self._client.get_bucket_lifecycle_configuration(Bucket=self._at.bucket)
@@ -124,7 +124,7 @@ class S3Bucket:
         )
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to the store."""
         self._client.close()
 
     @contextmanager

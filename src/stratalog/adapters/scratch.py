@@ -1,4 +1,4 @@
-"""A temporary directory that goes when its process does, however that ends.
+"""A temporary directory that is removed at the end of its process, however the process ends.
 
 In: a prefix. Out: an empty directory. It removes nothing but that directory.
 
@@ -29,7 +29,7 @@ class ScratchDirectory:
         )
 
     def remove(self) -> None:
-        """Remove the directory with all it holds; again without effect."""
+        """Remove the directory with its contents; a second call has no effect."""
         assert self._remover.stdin is not None
         self._remover.stdin.close()
         self._remover.wait()

@@ -4,7 +4,7 @@ In: requests, the image. Out: records and one result per partition; the reassign
 and never ends a reassignment: `elections.change_record` does, once all new replicas are in sync.
 
 A reassignment takes two records. The first adds the new replicas and names those to add and to remove; the second
-removes the old ones. Where the ISR is large enough already, both are one. Kafka: ReplicationControlManager,
+removes the old ones. If the new replicas are in sync already, one record does both. Kafka: ReplicationControlManager,
 PartitionReassignmentReplicas, PartitionReassignmentRevert (KIP-455, 860).
 """
 

@@ -1,4 +1,4 @@
-"""Goal: what is counted is what was answered, in the right bucket."""
+"""Goal: the metrics count the answers, each in the right bucket."""
 
 from stratalog.broker.apis import APIS
 from stratalog.broker.metrics import BOUNDS_NS, Histogram, PartitionMetrics, RequestMetrics

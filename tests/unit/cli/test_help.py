@@ -64,7 +64,7 @@ def test_help_has_no_words_of_the_parser(words: str, command: click.Command) -> 
 
 
 @each
-def test_what_prints_data_prints_it_as_json(words: str, command: click.Command) -> None:
+def test_commands_that_print_data_print_json(words: str, command: click.Command) -> None:
     has_json = any("--json" in option.opts for option in command.params)
     assert has_json == (words not in NO_DATA)
 

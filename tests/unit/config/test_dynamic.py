@@ -92,7 +92,7 @@ def test_every_source_is_described():
         ),
     ],
 )
-def test_what_may_follow_what(resource, before, after, code):
+def test_allowed_changes_of_settings(resource, before, after, code):
     rules = ClusterRules(broker("tier.url=memory://b"))
     try:
         rules.check(resource, "1" if resource == BROKER else "t", before, after)

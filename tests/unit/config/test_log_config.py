@@ -127,7 +127,7 @@ def test_a_topic_setting_that_is_wrong_is_refused_by_name(
         {"min.cleanable.dirty.ratio": "0.1", "cleanup.policy": "compact"},
     ],
 )
-def test_what_kafka_accepts_is_accepted(configs: dict[str, str]) -> None:
+def test_values_that_kafka_accepts_are_accepted(configs: dict[str, str]) -> None:
     check_topic_configs(configs, broker(TIERED))
 
 

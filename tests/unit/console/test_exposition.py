@@ -1,4 +1,4 @@
-"""Goal: what is written is what Prometheus' own parser reads, whatever a topic or a group is called."""
+"""Goal: Prometheus' own parser reads the written values, for any name of a topic or group."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Goal: what is written is what is loaded, in Kafka's bytes."""
+"""Goal: groups are written in Kafka's bytes, and loaded unchanged."""
 
 from dataclasses import replace
 from uuid import UUID

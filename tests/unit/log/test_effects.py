@@ -23,7 +23,7 @@ from stratalog.log.effects import (
 MANY = 300
 
 
-def test_what_must_be_durable_is_made_so_at_the_end_and_once() -> None:
+def test_effects_become_durable_once_at_the_end() -> None:
     one = [MakeDirectory("a"), Append("a/x", 0, (b"x",)), Sync("a/x"), SyncDirectory("a")]
     other = [WriteFile("b", b"old"), Append("c", 0, (b"c",)), WriteFile("b", b"new"), Sync("c")]
     assert together([*one, *other, SyncDirectory("a"), SyncDirectory("")]) == [

@@ -258,7 +258,7 @@ def test_truncation_below_the_first_segment_restarts_the_log():
     assert steps.load().next_offset == 4
 
 
-def test_what_was_truncated_does_not_come_back_with_the_power():
+def test_truncated_records_do_not_come_back_with_the_power():
     for seed in range(30):
         steps = Steps(LogConfig(segment_bytes=2 * SIZE))
         for _ in range(5):

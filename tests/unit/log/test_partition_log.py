@@ -292,7 +292,7 @@ def test_a_restart_that_changes_nothing_writes_nothing():
 # Reading
 
 
-def test_what_is_decided_is_not_read_before_it_is_performed():
+def test_a_decided_append_is_not_read_before_it_is_performed():
     steps = Steps(LogConfig(), tail_cache_bytes=0)
     for _ in range(3):
         steps.decide(batch(1))

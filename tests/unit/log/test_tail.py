@@ -27,7 +27,7 @@ def test_a_read_ends_below_the_end_offset_and_within_its_bytes():
     assert read(cache(), 0, 10, one=False) is None
 
 
-def test_what_is_not_here_is_not_found():
+def test_batches_outside_the_cache_are_not_found():
     tail = cache(batches=3)
     assert read(tail, 15) is None
     assert read(TailCache(100), 0) is None

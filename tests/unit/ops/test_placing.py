@@ -13,7 +13,7 @@ def part(index: int) -> TopicPartition:
     return TopicPartition("orders", index)
 
 
-def test_what_is_already_where_it_may_be_does_not_move() -> None:
+def test_a_replica_in_an_allowed_place_does_not_move() -> None:
     assert spread({part(0): (2, 1, 3)}, FLAT) == {}
 
 

@@ -137,7 +137,7 @@ def test_times_that_go_back_and_forth_do_not_make_small_batches(tmp_path):
     assert len(batches) < 10
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path):
+def test_an_unreadable_file_is_one_line(tmp_path):
     for path, reason in (
         (tmp_path / "missing", "No such file or directory"),
         (tmp_path, "not a regular file"),

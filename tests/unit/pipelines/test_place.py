@@ -62,7 +62,7 @@ def test_a_delta_table_of_the_user_s_must_be_empty(tmp_path):
             pass
 
 
-def test_what_a_delta_table_holds_is_counted(tmp_path):
+def test_the_rows_of_a_delta_table_are_counted(tmp_path):
     assert status_counts(tmp_path / "none") == {}
     for statuses in ([200, 200, 404], [200]):
         write_deltalake(tmp_path / "table", table({"status": statuses}), mode="append")

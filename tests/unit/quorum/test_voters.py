@@ -112,6 +112,6 @@ def test_batches_hold_what_they_were_given():
         (b"\0\0\0\0", b"\0\0\0\0\0\0", True),
     ],
 )
-def test_what_is_no_metadata_record_is_corrupt(key, value, is_control):
+def test_a_malformed_metadata_record_is_corrupt(key, value, is_control):
     with pytest.raises(Corrupt):
         decode_record(Record(7, 0, key, value), is_control=is_control)

@@ -87,7 +87,7 @@ def test_an_answer_of_something_in_between_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_is_not_a_documents_fault_fails(status: int) -> None:
+def test_an_error_outside_the_documents_fails(status: int) -> None:
     with pytest.raises(UserError, match=f"index i: {status} no"):
         answered("i", some(2), status, b'{"error":"no"}')
     with pytest.raises(UserError, match=f"topic t, partition 0, offset 1: {status} was {status}"):

@@ -61,7 +61,7 @@ def test_defaults_and_spellings():
         ("UserName", "x", "set CASSANDRA_USERNAME in the environment"),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_it(option, value, reason):
+def test_an_error_is_one_line_that_names_the_option(option, value, reason):
     with pytest.raises(ValueError) as caught:
         parse_cassandra_options({**NEEDED, option: value})
     assert reason in str(caught.value)

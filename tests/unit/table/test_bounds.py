@@ -82,7 +82,7 @@ def test_ranges_leave_out_what_is_empty() -> None:
     assert planned((9, 0), (8, 1), fail=True) == [(1, 0, 1)]
 
 
-def test_what_is_gone_is_data_loss_unless_that_is_allowed() -> None:
+def test_missing_records_are_data_loss_unless_that_is_allowed() -> None:
     with pytest.raises(DataLoss, match=r"t-0: offsets 3 to 4 are gone \(the log starts at 5\)"):
         planned((3, 0), (10, 7), fail=True)
     assert planned((3, 0), (10, 7), fail=False) == [(0, 5, 10), (1, 0, 7)]

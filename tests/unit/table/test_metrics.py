@@ -80,7 +80,7 @@ def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_
     assert read_between(place, NOW_MS + END, None) == ([], ReadMetrics())
 
 
-def test_what_may_be_older_than_it_says_is_read(tmp_path: Path) -> None:
+def test_entries_that_may_have_older_records_are_read(tmp_path: Path) -> None:
     """A batch's header has the time of its first record: others may be older: an upper bound rules nothing out."""
     made = Bucket(open_store(tmp_path.as_uri()))
     made.create("t")

@@ -60,6 +60,6 @@ def test_offsets_of_spark_s_kafka_source_are_read() -> None:
         ({"version": 1, "topics": {"AAAAAAAAAAAAAAAAAAAAZA": {"name": "t"}}}, "cannot be read"),
     ],
 )
-def test_what_is_none_of_ours(kept: dict[str, object], says: str) -> None:
+def test_unknown_formats_are_refused(kept: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         from_json(kept, {})

@@ -13,7 +13,7 @@ def parse(**changed: str) -> Options:
     return parse_options(PLACE | {name.replace("__", "."): text for name, text in changed.items()})
 
 
-def test_what_is_said_when_nothing_is() -> None:
+def test_options_have_defaults() -> None:
     found = parse_options(PLACE)
     assert found.bootstrap == "a:1,b:2"
     assert found.tier_url is None
@@ -97,7 +97,7 @@ def test_columns() -> None:
         "kafka.max.poll.records",
     ],
 )
-def test_what_tunes_the_java_consumer_is_taken_and_changes_nothing(name: str) -> None:
+def test_settings_of_the_java_consumer_are_accepted_without_effect(name: str) -> None:
     assert parse_options(PLACE | {name: "7"}) == parse_options(PLACE)
 
 

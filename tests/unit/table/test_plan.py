@@ -69,7 +69,7 @@ def test_the_seam_is_where_the_manifest_ends() -> None:
     assert shape(tasks) == [("broker", 20, 25)]
 
 
-def test_what_is_being_deleted_or_was_never_there_comes_from_the_broker() -> None:
+def test_offsets_of_deleted_or_missing_segments_come_from_the_broker() -> None:
     held = live_of(entry(0, 9, live=False), entry(10, 19))
     tasks = plan([(wanted(0, 20), held)], has_broker=True, min_tasks=None)
     assert shape(tasks) == [("broker", 0, 10), ("bucket", 10, 20)]

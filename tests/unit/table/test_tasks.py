@@ -189,7 +189,7 @@ def test_transactions_in_the_bucket_are_not_guessed_at(tmp_path: Path) -> None:
         values(read_task(task, replace(shared(tmp_path), isolation=READ_COMMITTED)))
 
 
-def test_what_a_transaction_s_end_says_holds_in_every_segment_it_has_records_in(
+def test_a_transaction_s_end_counts_in_every_segment_with_its_records(
     tmp_path: Path,
 ) -> None:
     """Aborted in the third segment: the first one, read alone, knows it."""

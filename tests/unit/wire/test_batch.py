@@ -67,7 +67,7 @@ def test_a_batch_without_a_producer_has_no_sequence():
 @pytest.mark.parametrize(
     "bad", [b"", bytes(60), bytes(61), batch(magic=1), batch(size=60), batch(size=-5)]
 )
-def test_what_is_no_header_is_corrupt(bad):
+def test_a_malformed_header_is_corrupt(bad):
     with pytest.raises(Corrupt):
         parse_header(bad)
 
@@ -113,7 +113,7 @@ def test_a_sound_batch_is_accepted_whatever_its_offset():
         ({"size": 1000}, ErrorCode.invalid_record),
     ],
 )
-def test_what_is_wrong_with_a_batch_decides_the_code(changes, code):
+def test_the_fault_of_a_batch_decides_the_code(changes, code):
     assert refused(batch(**changes)) is code
 
 

@@ -77,7 +77,7 @@ def request(name: str) -> memoryview:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_what_is_charged_covers_what_is_taken(name: str) -> None:
+def test_the_charge_covers_the_memory_taken(name: str) -> None:
     frame = request(name)
     decode_request(frame, SERVED, DecodeBudget(1 << 30))  # what is made once for all requests
     budget = DecodeBudget(1 << 30)

@@ -97,7 +97,7 @@ def test_tags_in_a_header_are_skipped():
 
 
 @pytest.mark.parametrize(("key", "version"), [(18, 5), (3, 14), (0, 2), (0, -1), (999, 0), (-1, 0)])
-def test_what_is_not_served_is_refused_with_its_header(key, version):
+def test_an_unserved_version_is_refused_with_its_header(key, version):
     frame = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
     frame += (77).to_bytes(4, "big") + b"\0\2me" + b"\0junk"
     with pytest.raises(UnsupportedVersion) as refused:

@@ -222,7 +222,7 @@ def produce_sink():
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
-def test_what_librdkafka_produces_is_sound_and_read(codec):
+def test_batches_of_librdkafka_are_sound_and_read(codec):
     from confluent_kafka import Producer
 
     with produce_sink() as sink:

@@ -39,7 +39,7 @@ def test_a_topic_id_is_printed_as_kafka_prints_it(number, text):
         "ÄAAAAAAAAAAAAAAAAAAAAA",
     ],
 )
-def test_what_kafka_cannot_have_printed_is_no_topic_id(text):
+def test_text_that_kafka_cannot_print_is_no_topic_id(text):
     with pytest.raises(ValueError, match="not a topic id"):
         topic_id_parse(text)
 

@@ -11,7 +11,7 @@ NOT_COMPRESSIBLE = bytes((index * index * 7919 >> 3) & 0xFF for index in range(1
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
-def test_what_goes_into_a_batch_comes_out(codec):
+def test_a_batch_returns_the_records_put_into_it(codec):
     records = [
         Record(10, 5000, None, None),
         Record(11, 4000, b"", b""),

@@ -47,7 +47,7 @@ def test_signed(value, encoded):
 @pytest.mark.parametrize(
     "encoded", ["", "80", "ffffffff10", "ffffffffff01", "808080808000", "80" * 20 + "01"]
 )
-def test_what_ends_early_or_does_not_fit_is_corrupt(encoded):
+def test_bytes_that_end_early_or_do_not_fit_are_corrupt(encoded):
     with pytest.raises(Corrupt):
         read_unsigned(bytes.fromhex(encoded), 0, 32)
     with pytest.raises(Corrupt):

@@ -36,7 +36,9 @@ class Needs(NamedTuple):
 
 
 def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
-    """Return the served APIs and the finalized features; INVALID_REQUEST for client software without a name."""
+    """Return the served APIs and the finalized features; INVALID_REQUEST for a malformed name or version of the
+    client's software.
+    """
     image = call.needs.cluster.image
     if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])

@@ -104,7 +104,7 @@ def registration_request(
 
 
 def registration_of(body: broker_registration.BrokerRegistrationRequest) -> BrokerRegistration:
-    """Return what a broker registers with."""
+    """Return the registration in a broker's request."""
     return BrokerRegistration(
         id=body.broker_id,
         incarnation_id=body.incarnation_id,
@@ -168,7 +168,7 @@ def heartbeat_response(answer: HeartbeatAnswer) -> broker_heartbeat.BrokerHeartb
 
 
 def heartbeat_answer(body: broker_heartbeat.BrokerHeartbeatResponse) -> HeartbeatAnswer:
-    """Return the state that the controller has the broker in."""
+    """Return the broker's state on the controller."""
     _check(body.error_code, "BrokerHeartbeat")
     return HeartbeatAnswer(body.is_caught_up, body.is_fenced, body.should_shut_down)
 
@@ -206,7 +206,7 @@ def _change(change: IsrChange) -> alter_partition.AlterPartitionRequestPartition
 
 
 def isr_changes_of(body: alter_partition.AlterPartitionRequest, version: int) -> list[IsrChange]:
-    """Return the changes that a leader asks for."""
+    """Return the changes in a leader's request."""
     return [
         IsrChange(
             TopicIdPartition(topic.topic_id, one.partition_index),

@@ -1,7 +1,7 @@
 """Send clients' requests that the controller decides to the active controller, in envelopes (KIP-590).
 
-In: a client's request as it came, with its principal and address. Out: the response as the client receives it. It never
-reads the request, and never decides what a client may do: the controller does.
+In: a client's request unchanged, with its principal and address. Out: the response for the client. It never reads the
+request, and never checks a client's rights: the controller does.
 
 Kafka: ForwardingManager, EnvelopeUtils, DefaultKafkaPrincipalBuilder.
 """
@@ -38,7 +38,7 @@ class ServesForwarded(Protocol):
 
 
 class Forwarding:
-    """One broker's way to have clients' requests decided."""
+    """The forwarding of one broker."""
 
     def __init__(self, local: LocalController, channel: ControllerChannel) -> None:
         self._local = local
@@ -70,14 +70,14 @@ class Forwarding:
         return None if response is None else [_LENGTH.pack(len(response)), response]
 
     def refusing(self, code: ErrorCode) -> LocalController:
-        """Return a controller that refuses every request: handlers make of it what their clients receive."""
+        """Return a controller that refuses every request; handlers turn the refusal into their clients' answers."""
         return self._local.refusing(code)
 
 
 def forwarded_session(around: Session, principal: bytes | None, address: bytes) -> Session:
     """Return the session of a client whose request came in an envelope, on the connection of session `around`.
 
-    Raises Rejected: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for an address that is none.
+    Raises Rejected: PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST for a malformed address.
     """
     listener = ListenerContext(
         around.listener.name, ListenerKind.CONTROLLER, around.listener.security

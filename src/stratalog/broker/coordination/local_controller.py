@@ -1,7 +1,7 @@
-"""The cluster's controller, where it is in this process.
+"""The cluster's controller in this process.
 
 In: requests of handlers. Out: the controller's answers, once the records are committed and this broker acted on them.
-It decides nothing, and asks no other node: while another node is the active controller, it refuses every request.
+It decides nothing, and contacts no other node: while another node is the active controller, it refuses every request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,9 @@ __all__ = ["LocalController"]
 
 
 class LocalController:
-    """The controller as handlers see it. Elsewhere than on the active one, each method raises Rejected(`absent`)."""
+    """The controller as handlers see it. Unless this node is the active controller, each method raises
+    Rejected(`absent`).
+    """
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 In: requests of this broker. Out: the answers. It never repeats a request: `ControllerChannel` does.
 
-Kafka has a NodeToControllerChannelManager for heartbeats, one for changes of partitions and one for what clients ask
-for. Here too each has a connection, so that none of them waits behind another.
+Kafka has a NodeToControllerChannelManager for heartbeats, one for changes of partitions and one for clients' requests.
+This broker also has one connection for each, so that none of them waits behind another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class RemoteController:
         return codes
 
     async def forward(self, request_data: bytes, principal: bytes, host: bytes) -> bytes:
-        """Have a client's request answered; return the response, with its header. Raises the envelope's error."""
+        """Forward a client's request; return the response, with its header. Raises the envelope's error."""
         answer = await self._clients.request(
             EnvelopeRequest(
                 request_data=request_data, request_principal=principal, client_host_address=host

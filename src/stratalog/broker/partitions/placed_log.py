@@ -194,7 +194,7 @@ class PlacedLog:
     async def _rewrite(self, program: Program[None]) -> None:
         """Run a program that writes and reads in turn. The log's state changes on the event loop, between its effects.
 
-        Raises Rejected where the partition is not hosted any more; then the program is abandoned.
+        Raises Rejected where this broker no longer hosts the partition, and abandons the program then.
         """
         go_on: Callable[[], Effect] = partial(program.send, None)
         while True:

@@ -1,1 +1,1 @@
-"""Replication between brokers: what a leader does for its followers, and what a follower does for its leaders."""
+"""Replication between brokers: a leader's side of fetches, and a follower's."""

@@ -1,6 +1,6 @@
 """Follow the leaders of this broker's other partitions: one source for each broker and fetcher.
 
-In: what the roles of partitions change, the metadata image. Out: partitions handed to their sources, and taken back. It
+In: changes of partitions' roles, the metadata image. Out: partitions added to their sources, and removed from them. It
 fetches nothing itself.
 
 Kafka: `ReplicaFetcherManager`, `AbstractFetcherManager`.
@@ -68,7 +68,7 @@ class Followed:
         )
 
     async def start(self) -> None:
-        """Follow what other brokers lead now, and every change from here on."""
+        """Follow the partitions that other brokers lead now, and every later change."""
         self._hosting.on_transition.append(self._on_transition)
         self._image.on_published.append(self._look_at_leaders)
         for part in slices(self._hosting.all(), _AT_ONCE):
@@ -78,7 +78,7 @@ class Followed:
             await asyncio.sleep(0)
 
     def configure(self, in_effect: BrokerConfig) -> None:
-        """Take another number of fetchers."""
+        """Apply a new number of fetchers."""
         fetchers = in_effect.int("num.replica.fetchers")
         if fetchers != self._fetchers:
             self._fetchers = fetchers
@@ -88,7 +88,7 @@ class Followed:
                 self._follow(hosted)
 
     async def close(self) -> None:
-        """Let logs that are being cut become whole; give up every connection."""
+        """Finish running truncations; close every connection."""
         for source in self._sources.values():
             source.close()
         if self._finishing:

@@ -1,7 +1,7 @@
-"""Ask the controller for the in-sync replicas that this leader sees (AlterPartition, KIP-497).
+"""Propose changed ISRs to the controller (AlterPartition, KIP-497).
 
-In: partitions whose followers fetched, or did not for long. Out: one request at a time to the controller, with every
-change that is wanted, and its decisions for the partitions. It never changes an ISR: the controller does.
+In: partitions whose followers fetched, or stopped fetching. Out: one request at a time to the controller, with every
+pending change, and its decisions for the partitions. It never changes an ISR: the controller does.
 
 A change that the controller may have accepted stays proposed until an answer or metadata shows the decision: the high
 watermark waits for its members. A request that failed is repeated.
@@ -32,14 +32,14 @@ _LOOKED_AT_ONCE: Final = 1000
 
 
 class _Proposal(NamedTuple):
-    """A change to ask for, and the ISR before it."""
+    """A proposed change, and the ISR before it."""
 
     change: IsrChange
     before: tuple[int, ...]
 
 
 class IsrProposals:
-    """Those of one broker. `shrinks` and `expansions` count what the controller accepted."""
+    """The proposals of one broker. `shrinks` and `expansions` count accepted ones."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
@@ -67,7 +67,7 @@ class IsrProposals:
         self._log = structlog.get_logger()
 
     def look(self, hosted: HostedPartition) -> None:
-        """Propose another ISR for a partition that is led here, where it should have another."""
+        """Propose a changed ISR for a partition that this broker leads, if it needs one."""
         replica = hosted.replica
         before = replica.high_watermark
         isr = replica.propose_isr(self._clock.steady_ms(), self.lag_ms_max)
@@ -83,7 +83,7 @@ class IsrProposals:
             self._spawn(self._send())
 
     async def look_at_all(self) -> None:
-        """Look at every partition that is led here: a follower that fetches no more is seen by nothing else."""
+        """Check every partition that this broker leads: only this check notices a follower that stopped fetching."""
         for part in slices(self._hosting.all(), _LOOKED_AT_ONCE):
             for hosted in part:
                 if hosted.replica.leads and hosted.replica.followers and not hosted.deleted:
@@ -97,7 +97,7 @@ class IsrProposals:
         return ANY_EPOCH if follower is None else follower.broker_epoch
 
     async def _send(self) -> None:
-        """Send what waits until nothing does, one request after another."""
+        """Send pending proposals, one request after another, until none is left."""
         try:
             while self._unsent:
                 sent, self._unsent = self._unsent, {}
@@ -124,7 +124,7 @@ class IsrProposals:
             self._log.warning("isr not altered", reason=str(error))
 
     def _drop_outdated(self) -> None:
-        """Drop what is not proposed any more: metadata decided, or another broker leads."""
+        """Drop outdated proposals: metadata has decided, or another broker leads."""
         self._unsent = {key: one for key, one in self._unsent.items() if self._is_open(one.change)}
 
     def _is_open(self, change: IsrChange) -> bool:

@@ -1,7 +1,7 @@
 """A leader's side of its followers' fetches.
 
-In: the partitions of a follower's fetch. Out: what the follower has, noted; an ISR to propose where it should join. It
-reads no log and sends nothing.
+In: the partitions of a follower's fetch. Out: the follower's recorded offset; an ISR to propose where it should join.
+It reads no log and sends nothing.
 
 Kafka: `Partition.fetchRecords`, `updateFollowerFetchState`, `Replica.updateFetchStateOrThrow`.
 """
@@ -75,10 +75,10 @@ class Follower:
         self._may_join: Final = may_join
         self._is_stale: Final = is_stale
         self.is_noted = False
-        """Whether its offsets are noted: a fetch that waits reads again, and brings no news."""
+        """Whether the fetch's offsets are recorded: a waiting fetch reads again, without news."""
 
     def fetches(self, hosted: HostedPartition, wanted: FetchPartition) -> bool:
-        """Note what the follower has of a partition; return whether it should know a newer high watermark at once.
+        """Record the follower's offset in a partition; return whether to answer a newer high watermark at once.
 
         Raises Rejected: NOT_LEADER_OR_FOLLOWER to an earlier incarnation, UNKNOWN_LEADER_EPOCH to a broker without a
         replica, OFFSET_MOVED_TO_TIERED_STORAGE where only the bucket has the offset.

@@ -1,7 +1,7 @@
 """The fetches from one broker, in one fetch session, for the partitions that it leads.
 
-In: partitions to follow. Out: their logs as the leader's, their high watermarks. It decides nothing: `Fetcher` makes
-the fetches and `following.py` the steps.
+In: partitions to follow. Out: logs equal to the leader's, and their high watermarks. It decides nothing: `Fetcher`
+makes the fetches and `following.py` the steps.
 
 One fetch is under way at a time. The next leaves once the appends of an answer are performed, or after a short while
 without those that a stalled drive holds up. A step that rewrites a log runs beside the fetches of other partitions.
@@ -49,7 +49,7 @@ _APPENDS_S: Final = 0.1
 
 
 class Surroundings(NamedTuple):
-    """What the sources of one broker share. `finish` runs work that must come to its end, also at a stop."""
+    """Objects that the sources of one broker share. `finish` runs work that a stop must wait for."""
 
     node_id: int
     listener: str
@@ -63,7 +63,7 @@ class Surroundings(NamedTuple):
 
 
 class Source:
-    """One broker and what is fetched from it; `slot` numbers its sessions. `run` it."""
+    """The fetches from one broker; `slot` numbers its sessions. Call `run`."""
 
     def __init__(self, around: Surroundings, leader_id: int, slot: int) -> None:
         self.leader_id = leader_id
@@ -89,7 +89,7 @@ class Source:
         self._wanted.set()
 
     def unfollow(self, key: TopicIdPartition) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         self._followed.pop(key, None)
         self._fetcher.unfollow(key)
 
@@ -128,7 +128,7 @@ class Source:
             await self._await_appends()
 
     def _leader(self) -> Peer:
-        """Return the connection to where the leader listens now. Raises Unavailable where that is not known."""
+        """Return the connection to the leader's present address. Raises Unavailable if that is unknown."""
         if self._peer is None:
             around = self._around
             endpoint = self._endpoint()
@@ -235,7 +235,7 @@ class Source:
         self._resume(hosted, leader_epoch)
 
     def _refuse(self, hosted: HostedPartition, leader_epoch: int, error: Corrupt) -> None:
-        """Leave the other partitions alone, and ask for these batches again."""
+        """Fetch these batches again, without affecting other partitions."""
         hosted.metrics.corrupt_fetches += 1
         if hosted.metrics.corrupt_fetches == 1:
             self._log.error(
@@ -302,7 +302,7 @@ class Source:
 
 
 class _FollowerLog:
-    """A hosted partition as the rules of following see it."""
+    """A hosted partition as `following.py` sees it."""
 
     __slots__ = ("_hosted",)
 

@@ -1,6 +1,6 @@
 """`strata broker`: the brokers of a running cluster.
 
-In: node ids. Out: rows; a broker without replicas. It asks brokers only, and starts or stops no process.
+In: node ids. Out: rows; a broker without replicas. It uses brokers only, and starts or stops no process.
 """
 
 from typing import Annotated
@@ -17,9 +17,7 @@ from stratalog.cli.shared.terminal import (
     show,
 )
 
-broker_app = typer.Typer(
-    help="Brokers: what they hold, and how to empty one.", no_args_is_help=True
-)
+broker_app = typer.Typer(help="List brokers, and empty one.", no_args_is_help=True)
 
 
 @broker_app.command("list")
@@ -32,7 +30,7 @@ def list_brokers(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Js
 
 
 async def print_brokers(bootstrap: str, as_json: bool) -> None:
-    """One row for each broker, by id; no bytes of one that does not answer."""
+    """Print one row for each broker, by id; without bytes where a broker does not answer."""
     from stratalog.cli.cluster.moving import brokers_of, bytes_on, partitions_of
     from stratalog.ops.placing import replica_counts
 
@@ -82,7 +80,7 @@ def drain(
 
 
 async def drain_broker(bootstrap: str, node: int, words: MoveWords) -> None:
-    """Raises UserError for an unknown broker, and where the others are too few; Rejected."""
+    """Move a broker's replicas. Raises UserError for an unknown broker, or for too few others; Rejected."""
     from stratalog.cli.cluster.moving import brokers_of, carry_out, partitions_of
     from stratalog.errors import UserError
     from stratalog.ops.placing import replica_counts, spread

@@ -1,4 +1,4 @@
-"""Replicas that move between brokers: what a move costs, the request for it, its progress.
+"""Move replicas between brokers: the cost of a move, its request, its progress.
 
 In: a cluster's client, new replicas by partition. Out: rows, a request, a bar on standard error until the last replica
 has moved. It never chooses the places.
@@ -86,7 +86,7 @@ async def carry_out(
     changed: "Mapping[TopicPartition, Sequence[int]]",
     words: MoveWords,
 ) -> None:
-    """Print what the change costs; unless it is a dry run, ask for it and wait. Raises UserError, Rejected."""
+    """Print the cost of the change; unless it is a dry run, request it and wait. Raises UserError, Rejected."""
     from stratalog.cli.shared.quantities import parse_bytes, quantity_text
     from stratalog.errors import UserError
     from stratalog.ops.placing import cost_of
@@ -138,7 +138,7 @@ async def carry_out(
 
 
 async def ask(client: "Client", changed: "Mapping[TopicPartition, Sequence[int] | None]") -> None:
-    """Ask for the reassignment. Raises Rejected for the first partition that is refused."""
+    """Request the reassignment. Raises Rejected for the first refused partition."""
     from stratalog.client.cluster_admin import alter_reassignments
     from stratalog.errors import ErrorCode, Rejected
 

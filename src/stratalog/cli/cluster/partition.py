@@ -1,6 +1,6 @@
-"""`strata partition`: where the replicas of a running cluster are, and which of them lead.
+"""`strata partition`: list replicas of a running cluster, move them, elect leaders.
 
-In: topics, brokers. Out: rows; replicas that move, leaders that are elected. It asks brokers only.
+In: topics, brokers. Out: rows; moved replicas, elected leaders. It uses brokers only.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def list_partitions(
 async def print_partitions(
     bootstrap: str, topic: str | None, *, under_replicated: bool, unavailable: bool, as_json: bool
 ) -> None:
-    """One row for each partition. Raises UserError where there is no such topic."""
+    """Print one row for each partition. Raises UserError where there is no such topic."""
     async with connected(bootstrap) as client:
         found = chosen(await client.metadata(None if topic is None else [topic]), topic, None)
     rows = [
@@ -91,7 +91,7 @@ async def print_partitions(
 
 
 def state_of(partition: "PartitionInfo") -> str:
-    """Return Kafka's words for what is wrong, or `in sync`."""
+    """Return Kafka's words for the partition's problem, or `in sync`."""
     if partition.leader < 0:
         return "offline"
     return "under-replicated" if len(partition.isr) < len(partition.replicas) else "in sync"
@@ -269,7 +269,7 @@ async def elect_partitions(
     unclean: bool,
     as_json: bool,
 ) -> None:
-    """One row for each partition that needed an election, or that was named."""
+    """Elect leaders; print one row for each partition that needed an election, or that was named."""
     from stratalog.client.cluster_admin import PREFERRED, UNCLEAN, elect_leaders
     from stratalog.errors import ErrorCode
 

@@ -52,9 +52,7 @@ class Bucket:
         return run(self.store, load_latest(prefix))
 
     def live(self, manifest: Manifest, *, first: int = 0) -> Iterator[RemoteSegment]:
-        """Return the segments of a pinned manifest in the order of offsets, from the one that reaches offset `first`
-        on.
-        """
+        """Yield the live segments of a pinned manifest in the order of offsets, from the one with offset `first` on."""
         return self.archives.live(manifest, first=first)
 
     def manifests(self, topic: TierTopic) -> dict[int, Manifest]:

@@ -26,7 +26,7 @@ COUNT = 300
         (("access-log", None, None, None, 1), "needs --count, --rate or both"),
     ],
 )
-def test_what_cannot_be_asked_for(
+def test_contradicting_options_are_refused(
     asked: tuple[str | None, Path | None, int | None, float | None, int], says: str
 ) -> None:
     with pytest.raises(UserError, match=says):

@@ -23,7 +23,9 @@ def test_a_long_path_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> No
     assert path in capsys.readouterr().out
 
 
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_looks_like_markup_is_printed_unchanged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show([{"topic": "[red]x[/red]"}], as_json=False)
     assert "[red]x[/red]" in capsys.readouterr().out
 

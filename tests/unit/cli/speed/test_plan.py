@@ -84,7 +84,7 @@ def test_topics_have_options_of_their_own_and_share_the_rest():
         (("--ingress", "1GB", "--throttle", "9" * 400), "--throttle"),
     ],
 )
-def test_what_is_no_input_is_one_line(words, named):
+def test_malformed_input_is_one_line(words, named):
     done = run(*words)
     assert isinstance(done.exception, UserError)  # `strata` prints it and exits with 2
     assert named in str(done.exception)
@@ -107,7 +107,7 @@ def test_durations(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "d", "7", "7 parsecs", "1e9s", "-1d"])
-def test_what_is_no_duration(text):
+def test_a_malformed_duration_is_refused(text):
     with pytest.raises(UserError, match="x: "):
         parse_duration_s(text, "x")
 

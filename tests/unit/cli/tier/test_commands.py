@@ -250,7 +250,7 @@ def test_a_person_sees_a_bar_however_long_the_url_is(bucket, tmp_path, command):
         (("list", "file:///no/such/bucket"), "holds no bucket"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(bucket, tmp_path, words, named):
+def test_a_failed_command_prints_one_line(bucket, tmp_path, words, named):
     done = strata(
         "tier", *(bucket[0] if word == "BUCKET" else word for word in words), cwd=tmp_path
     )

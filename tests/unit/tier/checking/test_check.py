@@ -205,7 +205,7 @@ def test_the_command_tells_a_store_that_forgets_conditions_from_one_that_does_no
         (("file:///tmp/x", "--size", "much"), "'much'"),
     ],
 )
-def test_what_is_no_store_is_one_line(words, named):
+def test_a_malformed_store_url_is_one_line(words, named):
     done = strata("tier", "check", *words)
     assert done.returncode == 2
     assert named in done.stderr

@@ -59,7 +59,7 @@ def entries_of_any_kind(draw):
 
 
 @given(entries_of_any_kind(), st.data())
-def test_what_goes_in_comes_out_whole_in_parts_and_put_together(entries, data):
+def test_bytes_come_back_whole_in_parts_and_joined(entries, data):
     archive = decoded(encoded(entries))
     assert listed(archive) == entries
     first = data.draw(st.integers(0, len(entries)))

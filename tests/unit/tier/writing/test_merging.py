@@ -47,7 +47,7 @@ def test_eight_neighbours_that_make_one_segment_are_merged_and_fewer_or_larger_o
     assert tier.mergeable(MergeLimits(1 << 30, 78)) == ()
 
 
-def test_what_was_merged_is_not_copied_again_for_a_few_more(store):
+def test_a_merged_segment_is_not_copied_again_for_a_few_more(store):
     tier = tier_with(store, 30)
     tier.merge(tier.mergeable(LARGE), 20)
     made, end = segments(38)
@@ -111,7 +111,7 @@ def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(st
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_what_was_aborted_is_known_of_the_whole_or_not_at_all(is_known):
+def test_aborted_transactions_are_known_for_all_segments_or_for_none(is_known):
     """A transaction of several segments is in each one's list, and once in that of what they become."""
     steps = [step for n in range(5) for step in (Step(n, 2), Step(9, 1), Step(n, 0, kind=n % 2))]
     log = transactional_log(steps)

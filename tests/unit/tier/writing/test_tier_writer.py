@@ -187,7 +187,7 @@ def test_a_crash_between_upload_and_commit_leaves_an_orphan_and_no_entry(store):
     assert (again.tiered_end, len(objects(store))) == (10, 2)
 
 
-def test_what_was_uploaded_before_a_corrupt_segment_is_committed(store, tier):
+def test_segments_uploaded_before_a_corrupt_one_are_committed(store, tier):
     made, end = segments(3)
     data, _ = log_bytes(10, [10])
     made[1] = closed(data[:-1] + b"?", 10, 20)

@@ -100,7 +100,7 @@ def test_a_version_that_cannot_hold_a_value_is_a_bug():
         encode(partition(replicas=None))
 
 
-def test_what_kafka_ignores_in_an_older_version_is_dropped():
+def test_fields_that_kafka_ignores_in_an_older_version_are_dropped():
     value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=12, leader_epoch=4)
     assert decode_value(KEY, encode_value(value, 1)).leader_epoch == -1
 
