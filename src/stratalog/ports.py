@@ -135,7 +135,7 @@ class ObjectStore(Protocol):
     def size(self, path: str) -> int: ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose path starts with `prefix`, in no promised order."""
+        """Yield every object whose path starts with `prefix`, in any order."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects; missing ones are not an error."""

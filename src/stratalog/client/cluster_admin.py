@@ -58,7 +58,7 @@ class RegisteredBroker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """What came of a change to one partition."""
+    """The result of a change to one partition."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -117,7 +117,7 @@ def describe_cluster() -> Call[list[RegisteredBroker]]:
 def alter_reassignments(
     wanted: Mapping[TopicPartition, Sequence[int] | None],
 ) -> Call[list[PartitionOutcome]]:
-    """Give partitions other replicas; None cancels the reassignment under way. Answered before anything has moved."""
+    """Give partitions other replicas; None cancels a running reassignment. The answer comes before any move."""
     topics: dict[str, list[ReassignablePartition]] = {}
     for (topic, index), replicas in wanted.items():
         row = ReassignablePartition(partition_index=index, replicas=replicas)

@@ -27,7 +27,7 @@ class ReplicaCounts:
     lag_max: int = 0
 
     def add(self, hosted: HostedPartition) -> None:
-        """Take in one partition."""
+        """Count one partition."""
         replica = hosted.replica
         if not replica.leads:
             return

@@ -212,7 +212,7 @@ class GroupShard:
             yield group_id, list(self._offsets.of_group(group_id))
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""
+        """Return when to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""
         return self._timers.next_ms()
 
     def tick(self, now: Now) -> GroupDecision:

@@ -40,11 +40,11 @@ class Timers(Generic[K]):
             del self._queued[key]
 
     def deadline(self, key: K) -> int | None:
-        """When `key` is due, in ms, or None."""
+        """Return when `key` is due, in ms, or None."""
         return self._deadlines.get(key)
 
     def next_ms(self) -> int | None:
-        """When to call `due` next: no later than the first deadline, maybe before it. None: no keys."""
+        """Return when to call `due` next: no later than the first deadline, maybe before it. None: no keys."""
         heap = self._heap
         while heap and self._queued.get(heap[0][2]) != heap[0][:2]:
             heappop(heap)

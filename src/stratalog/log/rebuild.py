@@ -388,7 +388,7 @@ class Rebuild:
             yield SyncDirectory(self.directory)
 
     def begin_at_least(self, offset: int) -> Program[bool]:
-        """If the log ends below `offset`, restart it there: the missing records are in the bucket or were deleted.
+        """Restart a log that ends below `offset` there: the missing records are in the bucket or were deleted.
 
         Return False then.
         """

@@ -1,7 +1,7 @@
-"""New places for replicas: which brokers hold a partition, and what a move costs.
+"""Choose new places for replicas, and estimate the cost of their moves.
 
 In: partitions with their replicas, brokers with their racks, bytes. Out: replicas for each partition; an estimate of
-the bytes and the time of the moves. It moves as little as it can, and asks no broker.
+the bytes and the time of the moves. It moves as few replicas as possible, and contacts no broker.
 """
 
 from collections import Counter
@@ -27,11 +27,11 @@ def spread(
     factor: int | None = None,
     counts: Mapping[int, int] | None = None,
 ) -> dict[TopicPartition, Replicas]:
-    """Place partitions on the brokers in `allowed` (node id -> rack); only those that change are returned.
+    """Place partitions on the brokers in `allowed` (node id -> rack); return only those that change.
 
-    A replica on such a broker stays, and the order of those that stay. A new one goes to a rack that the partition is
-    not in yet, then to the broker with the fewest replicas. `counts` has the replicas that each broker holds, `factor`
-    the new number of replicas. Raises UserError where there are fewer brokers than replicas.
+    A replica on such a broker stays, in its order. A new replica goes to a rack without one of the partition, then to
+    the broker with the fewest replicas. `counts` has the replicas that each broker holds, `factor` the new number of
+    replicas. Raises UserError where there are fewer brokers than replicas.
     """
     load = {node: (counts or {}).get(node, 0) for node in allowed}
     changed = {}
@@ -70,7 +70,7 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class MoveCost:
-    """What new places cost: bytes over the network, and the brokers that send, receive or drop replicas."""
+    """The cost of new places: bytes over the network, and the brokers that send, receive or drop replicas."""
 
     moved_bytes: int
     received_bytes: Mapping[int, int]

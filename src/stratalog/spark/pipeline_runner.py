@@ -21,7 +21,7 @@ __all__ = ["end_with_parent", "main"]
 
 
 def end_with_parent() -> None:
-    """From now on, end this process, and so its JVM, when standard input is closed."""
+    """End this process, and so its JVM, once standard input is closed."""
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -1,4 +1,4 @@
-"""Several real brokers in this process that are one cluster: each is broker, controller and voter.
+"""Several real brokers in this process that form one cluster: each is broker, controller and voter.
 
 In: a number of nodes, settings by Kafka's names. Out: addresses that any client can use, and ways to end and restart
 each node. It simulates nothing: the nodes speak over sockets of 127.0.0.1.
@@ -105,5 +105,5 @@ class TemporaryCluster:
 def cluster(
     nodes: int = _NODES, settings: Mapping[str, str | float] | None = None
 ) -> TemporaryCluster:
-    """A cluster for a `with` statement; `settings` are those of every node."""
+    """Return a cluster for a `with` statement; `settings` apply to every node."""
     return TemporaryCluster(nodes, settings)

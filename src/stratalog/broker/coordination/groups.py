@@ -200,7 +200,7 @@ class Groups:
         return not self._loading and len(self._shards) == self._partition_count()
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
-        """Each group that this broker coordinates and its offsets, as `GroupShard.committed`.
+        """Yield each group that this broker coordinates with its offsets, as `GroupShard.committed`.
 
         The offsets are committed once a later `all_committed` has returned. Works after `close`, too.
         """

@@ -1,6 +1,6 @@
 """`strata quorum`: the nodes that keep the metadata log.
 
-In: nothing but the cluster. Out: the leader, and how far each node is. It never changes the voters.
+In: nothing but the cluster. Out: the leader, and the lag of each node. It never changes the voters.
 """
 
 import typer
@@ -33,7 +33,7 @@ def describe(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json =
 
 
 async def print_quorum(bootstrap: str, as_json: bool) -> None:
-    """The quorum as one JSON object, or as a line and a table."""
+    """Print the quorum as one JSON object, or as a line and a table."""
     from stratalog.client.cluster_admin import describe_quorum
 
     async with connected(bootstrap) as client:

@@ -43,7 +43,7 @@ def demo() -> None:
 
 
 async def print_steps() -> None:
-    """The story."""
+    """Print the demo's steps as they happen."""
     from asyncio import get_running_loop
     from tempfile import TemporaryDirectory
 
