@@ -195,10 +195,11 @@ class Node:
         upkeep = Upkeep(hosting, self.config, self._background)
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
-        metadata.act()
         advertised = self.config.advertised_listeners
         endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
         await registration.register(endpoints, hosting.previous_epoch)
+        metadata.act()
+        await registration.unfence()
         self._background.spawn(registration.keep_session())
         await self._assign_all(assign, hosting)
         await self._resume_moves(hosting, moves)

@@ -1,16 +1,16 @@
-"""What differs between two images, as a delta.
+"""Return one delta for what lies between two images.
 
-In: an image, and a later one that did not come from it record by record: from a snapshot. Out: a delta on which a
+In: two images, of which the later one came from a snapshot; or the deltas between two images. Out: a delta on which a
 broker acts as on any other. It never changes an image.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
 
-__all__ = ["difference"]
+__all__ = ["difference", "merged"]
 
 
 def difference(before: Image, after: Image) -> Delta:
@@ -30,6 +30,26 @@ def difference(before: Image, after: Image) -> Delta:
     delta.changed_brokers = _changed(before.brokers, after.brokers)
     delta.changed_features = _changed(before.features, after.features)
     return delta
+
+
+def merged(deltas: Sequence[Delta]) -> Delta:
+    """Return one delta for several in order, each of which is on the image that the one before led to."""
+    base = deltas[0].base
+    result = Delta(base)
+    for delta in deltas:
+        for topic_id in delta.deleted_topics:
+            result.created_topics.discard(topic_id)
+            result.changed_partitions.pop(topic_id, None)
+            if topic_id in base.topics_by_id:
+                result.deleted_topics[topic_id] = base.topics_by_id[topic_id]
+        result.created_topics |= delta.created_topics
+        for topic_id, indexes in delta.changed_partitions.items():
+            result.changed_partitions.setdefault(topic_id, set()).update(indexes)
+        result.changed_configs |= delta.changed_configs
+        result.changed_brokers |= delta.changed_brokers
+        result.changed_features |= delta.changed_features
+    result.offset, result.epoch = deltas[-1].offset, deltas[-1].epoch
+    return result
 
 
 def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from stratalog.config import DynamicConfigs
 from stratalog.metadata.delta import Delta
+from stratalog.metadata.difference import merged
 from stratalog.metadata.image import Image, Topic
 
 __all__ = ["ClusterImage", "OnChange"]
@@ -43,7 +44,7 @@ class ClusterImage:
         self._node_id = node_id
         self._on_change = on_change
         self._acts = False
-        self._held: list[tuple[Image, Delta]] | None = None
+        self._held: list[Delta] | None = None
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name, or None."""
@@ -64,11 +65,14 @@ class ClusterImage:
         return self.image
 
     def act(self) -> None:
-        """Have this broker act on every change since `hold`, and on each later one as it comes."""
-        held, self._held = self._held or [], None
+        """Have this broker act on the changes since `hold` as one, and on each later one as it comes.
+
+        A change that a later one took back is none: a broker must not lead for a moment what it leads no more.
+        """
+        held, self._held = self._held, None
         self._acts = True
-        for image, delta in held:
-            self._on_change(image, delta)
+        if held:
+            self._on_change(self.image, merged(held))
 
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
         """Store the image after a committed change, and let this broker act on the change."""
@@ -77,7 +81,7 @@ class ClusterImage:
         if self._acts:
             done = self._on_change(image, delta)
         elif self._held is not None:
-            self._held.append((image, delta))
+            self._held.append(delta)
         else:
             self.removed_topics.update(delta.deleted_topics)
         for react in self.on_published:

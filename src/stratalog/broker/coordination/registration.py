@@ -3,9 +3,9 @@
 In: where the broker can be reached, what happens to its directories. Out: its broker epoch, and heartbeats. It never
 hosts a partition.
 
-A broker registers once its partitions are loaded. So its first heartbeats ask to be unfenced (`want_fence` is false),
-and the controller agrees once the broker has applied its own registration. A broker that was fenced while it ran is
-unfenced by its next heartbeat. The heartbeats of one that was unregistered are refused for ever, as in Kafka.
+A broker registers once its partitions are loaded, and acts on the image once that has its registration. Then its first
+heartbeats ask to be unfenced (`want_fence` is false). A broker that was fenced while it ran is unfenced by its next
+heartbeat. The heartbeats of one that was unregistered are refused for ever, as in Kafka.
 
 Kafka: BrokerLifecycleManager.
 """
@@ -77,11 +77,12 @@ class Registration:
         self._log = structlog.get_logger()
 
     async def register(self, endpoints: Sequence[Endpoint], previous_epoch: int) -> None:
-        """Register this broker in a new incarnation, and wait until it is unfenced.
+        """Register this broker in a new incarnation, and wait until its image has the registration.
 
-        Unfenced, it leads in new leader epochs what it led before. `previous_epoch` is the broker epoch that the last
-        clean shutdown left, -1 for none. Raises UserError where the controller refuses for good, and where no
-        registration succeeds within `initial.broker.registration.timeout.ms`.
+        Until then the image may name an earlier incarnation as a leader. The logs of this one may be shorter: it must
+        not act on such an image. `previous_epoch` is the broker epoch that the last clean shutdown left, -1 for none.
+        Raises UserError where the controller refuses for good, and where no registration succeeds within
+        `initial.broker.registration.timeout.ms`.
         """
         registration = BrokerRegistration(
             id=self.node_id,
@@ -92,6 +93,11 @@ class Registration:
             previous_epoch=previous_epoch,
         )
         self.broker_epoch = await self._registered(registration)
+        while self._image.image.offset < self.broker_epoch:  # noqa: ASYNC110 - no longer than a heartbeat
+            await asyncio.sleep(_CATCH_UP_S)
+
+    async def unfence(self) -> None:
+        """Wait until this broker is unfenced. It leads in new leader epochs what it led before."""
         delay_s = _CATCH_UP_S
         while not await self._is_unfenced():
             await asyncio.sleep(delay_s)
