@@ -1,7 +1,7 @@
-"""Compile the module `stratalog.wire.walk` with mypyc, if mypyc and a C compiler are available.
+"""Compile the modules `walk` and `sift` of `stratalog.wire` with mypyc, if mypyc and a C compiler are available.
 
-In: the checkout. Out: an extension module beside `walk.py`, in the wheel or, for an editable install, in the checkout.
-Without mypyc or a C compiler it writes nothing: the module then runs as Python, about thirty times slower.
+In: the checkout. Out: an extension module beside each, in the wheel or, for an editable install, in the checkout.
+Without mypyc or a C compiler it writes nothing: the modules then run as Python, about ten to thirty times slower.
 
     python hatch_build.py      compile in the checkout, for use without an installation
 """
@@ -18,15 +18,15 @@ try:
 except ModuleNotFoundError:  # run by hand
     BuildHookInterface = object
 
-MODULE = Path("src/stratalog/wire/walk.py")
+MODULES = (Path("src/stratalog/wire/walk.py"), Path("src/stratalog/wire/sift.py"))
 TIMEOUT_S = 300
 
 
-def compiled(root: Path) -> Path | None:
-    """The extension made of the module in `root`, in a directory of its own; None where none can be made."""
+def compiled(root: Path, module: Path) -> Path | None:
+    """The extension made of a module in `root`, in a directory of its own; None where none can be made."""
     scratch = Path(mkdtemp(prefix="stratalog-build-"))
-    copy2(root / MODULE, scratch)
-    command = [sys.executable, "-m", "mypyc", MODULE.name]
+    copy2(root / module, scratch)
+    command = [sys.executable, "-m", "mypyc", module.name]
     try:
         done = subprocess.run(  # noqa: S603 - ourselves, with what pip brought
             command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -34,27 +34,32 @@ def compiled(root: Path) -> Path | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     else:
-        made = [*scratch.glob(f"{MODULE.stem}.*.so"), *scratch.glob(f"{MODULE.stem}.*.pyd")]
+        made = _extensions(scratch, module)
         if done.returncode == 0 and made:
             return made[0]
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or "nothing made"
-    sys.stderr.write(f"{MODULE} is not compiled, and slower: {reason}\n")
+    sys.stderr.write(f"{module} is not compiled, and slower: {reason}\n")
     rmtree(scratch)
     return None
 
 
+def _extensions(folder: Path, module: Path) -> list[Path]:
+    return [*folder.glob(f"{module.stem}.*.so"), *folder.glob(f"{module.stem}.*.pyd")]
+
+
 def compile_in_place(root: Path) -> None:
-    """Put the extension beside the module, and none that was made of another text."""
-    folder = (root / MODULE).parent
-    for old in (*folder.glob(f"{MODULE.stem}.*.so"), *folder.glob(f"{MODULE.stem}.*.pyd")):
-        old.unlink()
-    made = compiled(root)
-    if made is not None:
-        copy2(made, folder)
-        rmtree(made.parent)
+    """Put each extension beside its module, and none that was made of another text."""
+    for module in MODULES:
+        folder = (root / module).parent
+        for old in _extensions(folder, module):
+            old.unlink()
+        made = compiled(root, module)
+        if made is not None:
+            copy2(made, folder)
+            rmtree(made.parent)
 
 
-class CompiledWalk(BuildHookInterface):
+class CompiledModules(BuildHookInterface):
     """Hatchling calls it for each build of a wheel."""
 
     PLUGIN_NAME = "custom"
@@ -62,21 +67,22 @@ class CompiledWalk(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; `version` is "editable" where the checkout itself is installed."""
         root = Path(self.root)
+        self._made: list[Path] = []
         if version == "editable":
             compile_in_place(root)
             return
-        made = compiled(root)
-        if made is not None:
-            self._made = made
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
-            build_data["force_include"][str(made)] = f"stratalog/wire/{made.name}"
+        for module in MODULES:
+            made = compiled(root, module)
+            if made is not None:
+                self._made.append(made)
+                build_data["pure_python"] = False
+                build_data["infer_tag"] = True
+                build_data["force_include"][str(made)] = f"stratalog/wire/{made.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Leave nothing behind."""
         del version, build_data, artifact_path
-        made = getattr(self, "_made", None)
-        if made is not None:
+        for made in self._made:
             rmtree(made.parent)
 
 

@@ -71,7 +71,8 @@ create_venv() {
 inputs_of() {
   printf '%s\n' "$checkout"
   cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt" \
-    "$checkout/hatch_build.py" "$checkout/src/stratalog/wire/walk.py" # installing compiles it
+    "$checkout/hatch_build.py" "$checkout/src/stratalog/wire/walk.py" \
+    "$checkout/src/stratalog/wire/sift.py" # installing compiles them
 }
 
 is_set_up() {

@@ -192,6 +192,7 @@ class Node:
         self._configure(metadata.dynamic_configs.over(self.config))
         state = None if tiering is None else self._upload_state(tiering, self.broker)
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
+        self._stopping.append(self.broker.cleaners.close)
         upkeep = Upkeep(hosting, self.config, self._background)
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
@@ -207,7 +208,7 @@ class Node:
             tiering.start()
             self._background.spawn(state.repeat())
         await replication.start()
-        upkeep.start()
+        upkeep.start(self.broker.cleaners)
         return endpoints[0]
 
     def abandon(self) -> None:

@@ -151,13 +151,20 @@ class Worker(Protocol):
         """Run what is queued, then end the threads."""
 
 
+class Processes(Worker, Protocol):
+    """Runs calls in processes beside this one."""
+
+    def kill(self) -> None:
+        """End the processes at once: calls under way fail with errors.Unavailable."""
+
+
 class Workers(Protocol):
     """Starts all threads and processes."""
 
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> Worker:
         """Start threads; with `background`, all other threads have priority."""
 
-    def start_processes(self, name: str) -> Worker:
+    def start_processes(self, name: str) -> "Processes":
         """Return a worker whose calls run in processes beside this one, in any order; each call can be pickled.
 
         A call whose process dies fails with errors.Unavailable.
@@ -246,5 +253,10 @@ class Outside:
     network: Network
     disk: Callable[[str], Disk]
     """Opens the log directory at a path, creating it."""
+    paced_disk: Callable[[str, float], Disk]
+    """Opens the log directory at a path for a process beside the broker, without its lock; it can be pickled.
+
+    It reads and writes at most the given number of bytes a second.
+    """
     object_store: Callable[[str], ObjectStore]
     """Opens a store by URL; raises errors.UserError for an unknown URL."""

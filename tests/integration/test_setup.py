@@ -25,7 +25,8 @@ esac
 @pytest.fixture
 def checkout(tmp_path):
     place = tmp_path / "checkout"
-    compiled = ("hatch_build.py", "src/stratalog/wire/walk.py")
+    wire = "src/stratalog/wire"
+    compiled = ("hatch_build.py", f"{wire}/walk.py", f"{wire}/sift.py")
     for name in ("scripts/setup.sh", "pyproject.toml", "requirements", *compiled):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)

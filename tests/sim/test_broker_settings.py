@@ -6,6 +6,7 @@ holds the tests complete: a setting that becomes dynamic without one fails it.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -17,6 +18,7 @@ from tests.sim.test_moves import until
 from tests.sim.test_roles import OTHER, change, other_broker, write
 from tests.sim.world import START_MS, World
 
+from stratalog.broker.partitions import cleaning
 from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
@@ -26,7 +28,9 @@ from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting
 from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
-from stratalog.ports import SocketBuffers
+from stratalog.log.cleaning.choosing import Cleanable, plan_cleaning
+from stratalog.log.cleaning.cleaner import Plan
+from stratalog.ports import Disk, SocketBuffers
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.wire.ids import ZERO_ID
 from stratalog.wire.messages import Request
@@ -36,6 +40,7 @@ from stratalog.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from stratalog.wire.messages.metadata import MetadataRequest
+from stratalog.wire.records import BatchBuilder
 
 R = TypeVar("R")
 
@@ -53,6 +58,11 @@ TIER_THREADS: Final = {
 SHOWN_BY: Final = {
     **dict.fromkeys(LOG_DEFAULTS, "test_defaults_of_logs_change_at_work"),
     "unclean.leader.election.enable": "test_the_defaults_of_elections_change_at_work",
+    "log.cleaner.threads": "test_settings_of_cleaners_change_at_work",
+    "log.cleaner.backoff.ms": "test_settings_of_cleaners_change_at_work",
+    "log.cleaner.dedupe.buffer.size": "test_settings_of_cleaners_change_at_work",
+    "log.cleaner.io.buffer.load.factor": "test_settings_of_cleaners_change_at_work",
+    "log.cleaner.io.max.bytes.per.second": "test_settings_of_cleaners_change_at_work",
     **dict.fromkeys(TIER_THREADS, "test_threads_of_the_tier_change_at_work"),
     "remote.fetch.max.wait.ms": "test_waits_for_the_tier_change_at_work",
     "remote.list.offsets.request.timeout.ms": "test_waits_for_the_tier_change_at_work",
@@ -89,7 +99,7 @@ async def alter(client: Client, name: str, value: str | None, broker: str = "") 
 
 def another(setting: Setting) -> str:
     """A value that is not the default."""
-    candidates = ["12345", "2000000", "7", "5", "2", "true", "false"]
+    candidates = ["12345", "2000000", "7", "5", "2", "1", "true", "false"]
     if isinstance(setting.check, OneOf):
         candidates = list(setting.check.words)
     for text in candidates:
@@ -143,6 +153,57 @@ def test_the_number_of_fetchers_changes_at_work() -> None:
         await until(lambda: sources() == [8])
 
     story(tell)
+
+
+def test_settings_of_cleaners_change_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[tuple[int, float]] = []
+
+    def plan(found: Cleanable, wall_ms: int, memory_bytes: int, load_factor: float) -> Plan:
+        plans.append((memory_bytes, load_factor))
+        return plan_cleaning(found, wall_ms, memory_bytes, load_factor)
+
+    monkeypatch.setattr(cleaning, "plan_cleaning", plan)
+
+    async def whole() -> None:
+        world = World(3)
+        rates: list[float] = []
+
+        def disk(path: str, rate: float) -> Disk:
+            rates.append(rate)
+            return world.disk(path)
+
+        host = world.host("127.0.0.1")
+        host.outside = replace(host.outside, paced_disk=disk)
+        machine = Machine(world, {"log.cleaner.threads": "0"})
+        client = await machine.restart()
+        configs = {"cleanup.policy": "compact", "segment.ms": "1", "flush.messages": "1"}
+        await client.create_topics([NewTopic("c", 1, configs=configs)])
+
+        async def write() -> None:
+            for _ in range(5):
+                builder = BatchBuilder()
+                builder.add(b"key", b"value", world.clock.now_ms())
+                await client.produce("c", 0, builder.build())
+                await asyncio.sleep(0.1)
+
+        await write()
+        await asyncio.sleep(60)
+        assert not plans, "there is no cleaner"
+        await alter(client, "log.cleaner.dedupe.buffer.size", "4800000")
+        await alter(client, "log.cleaner.io.buffer.load.factor", "0.5")
+        await alter(client, "log.cleaner.io.max.bytes.per.second", "3000")
+        await alter(client, "log.cleaner.backoff.ms", "50")
+        await alter(client, "log.cleaner.threads", "2")
+        await asyncio.sleep(1)
+        assert set(plans) == {(2_400_000, 0.5)}
+        assert set(rates) == {1500.0}
+        seen = len(plans)
+        await write()
+        await asyncio.sleep(1)
+        assert len(plans) > seen, "it looks again after 50 ms, not 15 s"
+        await machine.stop()
+
+    run(whole())
 
 
 def test_the_defaults_of_elections_change_at_work() -> None:
@@ -352,7 +413,7 @@ def test_new_connections_wait_for_their_turn() -> None:
 
 def test_settings_without_effect_are_kept_and_described_as_in_kafka() -> None:
     async def tell(machine: Machine, client: Client) -> None:
-        await alter(client, "log.cleaner.threads", "3")
+        await alter(client, "log.cleaner.io.buffer.size", "600000")
         refused = await client.on_controller(
             alter_configs(Resource.BROKER, "", {"num.replica.alter.log.dirs.threads": "3"})
         )
@@ -360,8 +421,9 @@ def test_settings_without_effect_are_kept_and_described_as_in_kafka() -> None:
         (described,) = await client.describe_configs([(Resource.BROKER, "1")])
         found = {entry.name: entry for entry in described.entries}
         assert found.keys() == {n for n, one in BROKER_SETTINGS.items() if not one.unlisted}
-        assert found["log.cleaner.threads"].value == "3"
-        assert found["log.cleaner.threads"].source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        buffer = found["log.cleaner.io.buffer.size"]
+        assert buffer.value == "600000"
+        assert buffer.source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         assert found["num.io.threads"].value == "16", "as the file says"
         assert found["num.network.threads"].value == "3", "Kafka's default"
         assert found["ssl.key.password"].value is None

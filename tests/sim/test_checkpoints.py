@@ -22,7 +22,11 @@ def finish(steps: Generator[bool, None, list[CheckpointLines] | None]) -> set[st
             next(steps)
         except StopIteration as end:
             lines: list[CheckpointLines] | None = end.value
-            return None if lines is None else {line.split()[0] for one in lines for line in one}
+            return (
+                None
+                if lines is None
+                else {line.split()[0] for one in lines for line in one if line}
+            )
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,9 @@ class SimWorker:
     async def close(self) -> None:
         await self._idle.wait()
 
+    def kill(self) -> None:
+        """Each call runs at one moment of virtual time: none is under way."""
+
     def _run(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
         self._pending -= 1
         if not self._pending:

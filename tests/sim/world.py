@@ -111,6 +111,7 @@ class Host:
             workers=SimWorkers(Random(random.random())),
             network=world.network,
             disk=self.disk,
+            paced_disk=lambda path, _bytes_per_second: self.disk(path),
             object_store=world.store,
         )
 

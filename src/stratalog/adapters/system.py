@@ -13,6 +13,7 @@ from typing import Final
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
+from stratalog.adapters.paced_disk import PacedDisk
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.threads import ThreadWorker
 from stratalog.errors import UserError
@@ -71,6 +72,7 @@ def outside() -> Outside:
         workers=SystemWorkers(),
         network=TcpNetwork(),
         disk=LocalDisk,
+        paced_disk=PacedDisk,
         object_store=open_store,
     )
 

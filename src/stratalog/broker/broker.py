@@ -24,6 +24,7 @@ from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Moves
 from stratalog.broker.partitions.partition import HostedPartition
@@ -115,6 +116,7 @@ class Broker:
         self.moves = moves
         self.replication = replication
         self.leading = replication.leading
+        self.cleaners = Cleaners(hosting, moves, outside)
         self.groups = Groups(
             _group_settings(config),
             outside.clock,
@@ -142,6 +144,7 @@ class Broker:
     def configure(self, in_effect: BrokerConfig) -> None:
         """Apply the settings that may change while the broker runs."""
         self.replication.configure(in_effect)
+        self.cleaners.configure(in_effect)
         if self.tiering is not None:
             self.tiering.configure(in_effect)
 

@@ -18,18 +18,8 @@ __all__ = ["INERT_SETTINGS", "KAFKA_ONLY_PREFIXES"]
 # A line is a name, a type, Kafka's default (- for null), which brokers a new value may be set for while they run
 # (`every`, `own`), and `unlisted` for a quota, which Kafka describes only where it is set.
 _TABLES: Final = {
-    "compaction is not built yet": """
-        log.cleaner.backoff.ms long 15000 every
-        log.cleaner.dedupe.buffer.size long 134217728 every
-        log.cleaner.delete.retention.ms long 86400000 every
-        log.cleaner.enable boolean true
-        log.cleaner.io.buffer.load.factor double 0.9 every
+    "the cleaner reads and writes a mebibyte at a time": """
         log.cleaner.io.buffer.size int 524288 every
-        log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 every
-        log.cleaner.max.compaction.lag.ms long 9223372036854775807 every
-        log.cleaner.min.cleanable.ratio double 0.5 every
-        log.cleaner.min.compaction.lag.ms long 0 every
-        log.cleaner.threads int 1 every
     """,
     "transactions are not served yet": """
         add.partitions.to.txn.retry.backoff.max.ms int 100

@@ -48,10 +48,19 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     cleanup_policy: tuple[str, ...] = ("delete",)
+    delete_retention_ms: int = 86_400_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
     min_insync_replicas: int = 1
     file_delete_delay_ms: int = 60_000
     tier_max_lag_ms: int = 600_000
     producer_id_expiration_ms: int = 86_400_000
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the last record of each key is kept, and older ones need not be."""
+        return "compact" in self.cleanup_policy
 
     @property
     def copies_to_tier(self) -> bool:

@@ -17,7 +17,6 @@ MIB = 1024 * 1024
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-_COMPACTION = "it comes with compaction"
 _ONE_REPLICA = "on one node there is nothing to elect and nothing to slow down"
 
 
@@ -290,9 +289,8 @@ TOPIC_SETTINGS = _table(
             "delete.retention.ms",
             Kind.LONG,
             DAY_MS,
-            "How long compaction keeps a key's deletion mark.",
+            "How long compaction keeps a key's tombstone after the first cleaning that met it.",
             Between(0),
-            inert=_COMPACTION,
         ),
         "log.cleaner.delete.retention.ms",
     ),
@@ -301,9 +299,8 @@ TOPIC_SETTINGS = _table(
             "max.compaction.lag.ms",
             Kind.LONG,
             LONG_MAX,
-            "Longest time that a record stays uncompacted.",
+            "Time after which a record is compacted however small the dirty share is. A segment rolls by then.",
             Between(1),
-            inert=_COMPACTION,
         ),
         "log.cleaner.max.compaction.lag.ms",
     ),
@@ -312,9 +309,8 @@ TOPIC_SETTINGS = _table(
             "min.cleanable.dirty.ratio",
             Kind.DOUBLE,
             0.5,
-            "Share of uncompacted bytes at which compaction begins.",
+            "Share of dirty bytes in the log above which compaction begins.",
             Between(0, 1),
-            inert=_COMPACTION,
         ),
         "log.cleaner.min.cleanable.ratio",
     ),
@@ -325,7 +321,6 @@ TOPIC_SETTINGS = _table(
             0,
             "Shortest time that a record stays uncompacted.",
             Between(0),
-            inert=_COMPACTION,
         ),
         "log.cleaner.min.compaction.lag.ms",
     ),

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.metrics import NOT_DECODED, Histogram
+from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.console import metrics as m
 from stratalog.console.exposition import head, histogram, labelled, sample
@@ -174,6 +175,8 @@ class Scraper:
             return
         for text in _of_requests(broker):
             yield text
+        for text in _of_cleaners(broker.cleaners):
+            yield text
         async for text in self._of_partitions(broker, pause):
             yield text
         async for metric, samples in cluster_families(broker, pause):
@@ -259,6 +262,14 @@ class Scraper:
         ):
             for text in _family(metric, samples):
                 yield text
+
+
+def _of_cleaners(cleaners: Cleaners) -> Iterator[str]:
+    yield from _family(m.CLEANER_UNCLEANABLE, [("", len(cleaners.uncleanable))])
+    yield from _family(m.CLEANER_DIRTIEST, [("", cleaners.dirtiest_ratio)])
+    yield from _family(m.CLEANER_PASSES, [("", cleaners.passes)])
+    yield from _family(m.CLEANER_BYTES_READ, [("", cleaners.bytes_read)])
+    yield from _family(m.CLEANER_BYTES_WRITTEN, [("", cleaners.bytes_written)])
 
 
 def _of_requests(broker: Broker) -> Iterator[str]:

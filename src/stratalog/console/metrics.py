@@ -335,6 +335,31 @@ DIRECTORY_ONLINE = _metric(
     "directory",
     "1, or 0 once the directory has failed (Kafka: OfflineLogDirectoryCount).",
 )
+CLEANER_UNCLEANABLE = _metric(
+    "log_cleaner_uncleanable_partitions",
+    _GAUGE,
+    "",
+    "Compacted partitions that could not be cleaned and are set aside until a restart; the log says why "
+    "(Kafka: uncleanable-partitions-count).",
+)
+CLEANER_DIRTIEST = _metric(
+    "log_cleaner_max_dirty_ratio",
+    _GAUGE,
+    "",
+    "Share of dirty bytes in the dirtiest compacted log, when a cleaner last looked (Kafka: max-dirty-percent).",
+)
+CLEANER_PASSES = _metric(
+    "log_cleaner_passes_total", _COUNTER, "", "Passes of cleaners over a log that were swapped in."
+)
+CLEANER_BYTES_READ = _metric(
+    "log_cleaner_read_bytes_total", _COUNTER, "", "Bytes of log that these passes read."
+)
+CLEANER_BYTES_WRITTEN = _metric(
+    "log_cleaner_written_bytes_total",
+    _COUNTER,
+    "",
+    "Bytes of log that stayed (Kafka: cleaner-recopy-percent is their share of those read).",
+)
 LOOP_DELAY = _metric(
     "event_loop_delay_seconds",
     _HISTOGRAM,

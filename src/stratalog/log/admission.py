@@ -83,8 +83,11 @@ def is_full(
     first = segment.first_timestamp
     waited = timestamp - first if first >= 0 else now_ms - segment.created_ms
     # The exact jitter needs a hash, so it is computed only where it may matter.
-    least = config.segment_ms - config.segment_jitter_ms
-    return waited > least and waited > config.segment_ms - _jitter_ms(segment, config)
+    longest = config.segment_ms
+    if config.is_compacted:  # the active segment is never cleaned
+        longest = min(longest, config.max_compaction_lag_ms)
+    least = longest - config.segment_jitter_ms
+    return waited > least and waited > longest - _jitter_ms(segment, config)
 
 
 def _jitter_ms(segment: Segment, config: LogConfig) -> int:

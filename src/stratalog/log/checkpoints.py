@@ -17,6 +17,7 @@ from stratalog.errors import Corrupt
 from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
 
 __all__ = [
+    "CLEANED_OFFSETS",
     "CLEAN_SHUTDOWN",
     "LEADER_EPOCHS",
     "LOG_START_OFFSETS",
@@ -41,6 +42,7 @@ __all__ = [
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSETS: Final = "replication-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"

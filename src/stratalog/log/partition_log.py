@@ -34,6 +34,7 @@ from stratalog.log.reading import (
     advance,
     read_batches,
 )
+from stratalog.log.replacing import Swaps
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
 from stratalog.log.tail import TailBudget, TailCache
@@ -76,9 +77,12 @@ class PartitionLog(LogFiles):
         self.log_end_offset = self.next_offset
         self.recovered = contents.recovered
         self.tiered_end = 0
+        self.cleaned_end = contents.log_start_offset
+        """Below it a cleaning has looked at every record, where the topic is compacted."""
         self.tail = TailCache(tails)
         self._places = Places()
         self._deleted = DeletedFiles()
+        self.swaps = Swaps(self.segments, self._snapshots, self._deleted)
 
     @property
     def local_start_offset(self) -> int:
@@ -89,6 +93,13 @@ class PartitionLog(LogFiles):
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest open transaction."""
         return self.producers.first_unstable_offset()
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """The first offset that a cleaning has not looked at; where the log ends below that, its start (Kafka)."""
+        if self.log_start_offset <= self.cleaned_end <= self.log_end_offset:
+            return self.cleaned_end
+        return self.log_start_offset
 
     # Appending
 
@@ -284,6 +295,8 @@ class PartitionLog(LogFiles):
         return tuple(effects)
 
     def _expire(self, now_ms: int, wall_ms: int, limit_offset: int) -> list[Effect]:
+        if self.swaps.is_under_way:
+            return []  # the files are about to have other names
         count = expired_segments(
             self.segments,
             self.config,
@@ -346,6 +359,7 @@ class PartitionLog(LogFiles):
         Every decided append must be performed. `log_end_offset` may end below `offset`, because batches stay whole.
         """
         assert self.next_offset == self.log_end_offset, "every append has been performed"
+        assert not self.swaps.is_under_way
         # An epoch in which this broker led and appended nothing begins at the log's end. Other leaders lack it.
         self.epochs.truncate_end(offset)
         if offset >= self.next_offset:
@@ -359,6 +373,7 @@ class PartitionLog(LogFiles):
         self.next_offset = self.log_end_offset = end
         self.recovery_point = min(self.recovery_point, end)
         self.log_start_offset = min(self.log_start_offset, end)
+        self.cleaned_end = min(self.cleaned_end, end)
         self.epochs.truncate_end(end)
         if self.epochs.dirty:
             yield self._write_epochs()

@@ -32,6 +32,7 @@ from stratalog.log.scanning import (
     scan_segment,
 )
 from stratalog.log.segment import (
+    CLEANED,
     DELETED,
     INDEX,
     LOG,
@@ -48,7 +49,7 @@ from stratalog.wire.batch import BatchHeader
 __all__ = ["Rebuild"]
 
 _SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
-_LEFTOVERS: Final = (DELETED, ".cleaned", ".tmp")
+_LEFTOVERS: Final = (DELETED, CLEANED, ".tmp")
 
 
 class Rebuild:

@@ -13,11 +13,13 @@ from stratalog.log.effects import Append, Effect, Reserve, Sync, Truncate
 from stratalog.log.index import OffsetIndex, TimeIndex
 
 __all__ = [
+    "CLEANED",
     "DELETED",
     "INDEX",
     "LOG",
     "RELATIVE_OFFSET_MAX",
     "SNAPSHOT",
+    "SWAP",
     "TIME_INDEX",
     "TRANSACTION_INDEX",
     "Segment",
@@ -30,6 +32,8 @@ TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 

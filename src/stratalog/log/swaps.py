@@ -1,4 +1,4 @@
-"""Complete replacements of segments that a crash of Apache Kafka interrupted.
+"""Complete replacements of segments that a crash interrupted, ours or Apache Kafka's.
 
 In: a partition's directory with `.swap` files. Out: a program that leaves the directory as a completed replacement
 does. It never decides what a cleaner keeps: the `.swap` files are the cleaner's committed result.
@@ -8,8 +8,6 @@ removes the segments that were replaced, and renames `.swap` to the final name (
 replaceSegments`).
 """
 
-from typing import Final
-
 from stratalog.log.effects import (
     ListDirectory,
     Program,
@@ -18,14 +16,11 @@ from stratalog.log.effects import (
     Unlink,
 )
 from stratalog.log.scanning import visit
-from stratalog.log.segment import LOG
+from stratalog.log.segment import CLEANED, LOG, SWAP
 from stratalog.ports import FileInfo
 from stratalog.wire.batch import BatchHeader
 
 __all__ = ["complete_swaps"]
-
-_CLEANED: Final = ".cleaned"
-_SWAP: Final = ".swap"
 
 
 def complete_swaps(directory: str, entries: list[FileInfo]) -> Program[list[FileInfo]]:
@@ -34,12 +29,10 @@ def complete_swaps(directory: str, entries: list[FileInfo]) -> Program[list[File
     A `.swap` file at or above the lowest `.cleaned` file belongs to a split of a segment that was not committed: it is
     removed (KAFKA-6264).
     """
-    swaps = {
-        one.name: one for one in entries if one.name.endswith(_SWAP) and _offset(one.name) >= 0
-    }
+    swaps = {one.name: one for one in entries if one.name.endswith(SWAP) and _offset(one.name) >= 0}
     if not swaps:
         return entries
-    cleaned = [_offset(one.name) for one in entries if one.name.endswith(_CLEANED)]
+    cleaned = [_offset(one.name) for one in entries if one.name.endswith(CLEANED)]
     lowest_cleaned = min((one for one in cleaned if one >= 0), default=None)
     for name in list(swaps):
         if lowest_cleaned is not None and _offset(name) >= lowest_cleaned:
@@ -47,15 +40,15 @@ def complete_swaps(directory: str, entries: list[FileInfo]) -> Program[list[File
             del swaps[name]
     first, end = -1, -1
     for name in sorted(swaps):
-        if name.endswith(LOG + _SWAP):
+        if name.endswith(LOG + SWAP):
             base = _offset(name)
             first = base if first < 0 else first
             end = max(end, (yield from _next_offset(f"{directory}/{name}", base, swaps[name].size)))
     for entry in entries:
-        if not entry.name.endswith(_SWAP) and first <= _offset(entry.name) < end:
+        if not entry.name.endswith(SWAP) and first <= _offset(entry.name) < end:
             yield Unlink(f"{directory}/{entry.name}")
     for name in sorted(swaps):
-        yield Rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(_SWAP)}")
+        yield Rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     yield SyncDirectory(directory)
     found = yield ListDirectory(directory)
     assert isinstance(found, list)

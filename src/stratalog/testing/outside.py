@@ -190,6 +190,7 @@ class CutOutside:
             workers=self._workers,
             network=self._network,
             disk=self._disk,
+            paced_disk=system.paced_disk,
             object_store=system.object_store,
         )
 

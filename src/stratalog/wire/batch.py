@@ -52,6 +52,7 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 _OFFSET: Final = Struct(">q")
@@ -104,6 +105,14 @@ class BatchHeader(NamedTuple):
     @property
     def is_log_append_time(self) -> bool:
         return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may drop the batch's tombstones or marker, as wall time; None before it was cleaned.
+
+        It takes the base timestamp's place (KIP-534); the records' timestamps are relative to it then.
+        """
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:

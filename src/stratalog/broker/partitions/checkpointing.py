@@ -100,6 +100,7 @@ class Checkpoints:
                             one.recovery_point,
                             one.high_watermark,
                             one.log.log_start_offset,
+                            one.log.cleaned_end if one.log.config.is_compacted else None,
                         )
                 if len(part) == _PARTITIONS_A_STEP:
                     yield True

@@ -193,6 +193,7 @@ class Loading:
                 TopicIdPartition(topic.id, key.partition), name, f"{directory.path}/{error}"
             )
             return
+        log.cleaned_end = survey.cleaned_ends.get(key, log.log_start_offset)
         if log.recovered.bytes_cut:
             _log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
         for damage in log.recovered.damage:

@@ -116,6 +116,10 @@ class Moves:
         self._log.warning("move refused", reason=reason, **fields)
         raise Rejected(ErrorCode.kafka_storage_error, f"{target.path}: {reason}")
 
+    def is_moving(self, hosted: HostedPartition) -> bool:
+        """Return whether a move of the partition is under way."""
+        return hosted in self._moves
+
     def to(self, target: LogDirectory) -> "Iterable[Move]":
         """Return the moves in progress to a directory."""
         return [move for move in self._moves.values() if move.target is target]
@@ -220,6 +224,7 @@ class Move:
 
     async def copy(self) -> None:
         """Copy until few bytes are missing. Raises _Abandoned, Rejected (a failed directory, a deleted topic)."""
+        await self.hosted.swap_ended()
         topic_id = encode_partition_metadata(self.hosted.key.topic_id)
         # The rename of an abandoned copy is among the earlier writes, so a start finds one copy at most.
         await self.target.write(())

@@ -20,6 +20,7 @@ from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read, Result
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import ReadPlan, Slices, segment_at
+from stratalog.log.segment import Segment
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
@@ -49,6 +50,9 @@ class PlacedLog:
         """The target directory of a move that is about to end: its checkpoints include this partition, too."""
         self.copies = [directory]
         """Every directory that holds the partition's name: two while a move ends."""
+        self._swaps_begun = 0
+        self._swap: asyncio.Future[None] | None = None
+        """Resolves once the swap under way has ended."""
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._gone: Rejected | None = None
@@ -83,34 +87,51 @@ class PlacedLog:
             )
 
         found = plan()
+        if self._swap is not None and type(found) is ReadPlan:
+            return self._read_after_swap(plan)
         try:
             while type(found) is ReadPlan:
                 data = self.directory.read(found.path, found.position, found.size)
                 if isinstance(data, asyncio.Future):
-                    return self._finish_read(found, data, plan)
+                    return self._finish_read(found, data, plan, self._swaps_begun)
                 found = self.log.finish_read(found, data)
         except Corrupt as error:
             raise self._unreadable(error) from error
         assert isinstance(found, Slices)
         return found
 
+    async def _read_after_swap(self, plan: Callable[[], Slices | ReadPlan]) -> Slices:
+        await self.swap_ended()
+        found = plan()
+        if isinstance(found, Slices):
+            return found
+        data = self.directory.read(found.path, found.position, found.size)
+        return await self._finish_read(found, data, plan, self._swaps_begun)
+
     async def _finish_read(
         self,
         found: Slices | ReadPlan,
         data: "bytes | bytearray | asyncio.Future[bytes]",
         plan: Callable[[], Slices | ReadPlan],
+        swaps: int,
     ) -> Slices:
-        """Finish a read that waits. Retention may delete the file meanwhile: then plan the read again."""
+        """Finish a read that waits; plan it again where retention deletes the file, or a cleaning replaces it.
+
+        `swaps` had begun when it was planned.
+        """
         for _ in range(_ATTEMPTS_MAX):
             try:
                 while isinstance(found, ReadPlan):
                     arrived = await data if isinstance(data, asyncio.Future) else data
                     # The directory may belong to a later topic of that name by now.
                     self.check_hosted()
+                    self._check_files(swaps)
                     found = self.log.finish_read(found, arrived)
                     if isinstance(found, ReadPlan):
                         data = self.directory.read(found.path, found.position, found.size)
             except FileNotFoundError:
+                await self.swap_ended()
+                swaps = self._swaps_begun
                 found = plan()
                 if isinstance(found, ReadPlan):
                     data = self.directory.read(found.path, found.position, found.size)
@@ -121,7 +142,7 @@ class PlacedLog:
         raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
 
     async def look(self, program: Callable[[], Program[T]]) -> T:
-        """Run a read-only program of the log; start again if retention deleted a file during the read.
+        """Run a read-only program of the log; start again if a file was deleted or replaced during the read.
 
         The program runs on the event loop, like every access to a log's state. Raises `Rejected` as `read` does.
         """
@@ -135,9 +156,12 @@ class PlacedLog:
         raise self._unreadable(Corrupt(f"{self.log.directory}: files vanish as they are read"))
 
     async def _drive(self, program: Program[T]) -> T:
+        await self.swap_ended()
+        swaps = self._swaps_begun
         arrived = None
         while True:
             self.check_hosted()
+            self._check_files(swaps)
             try:
                 effect = program.send(arrived)
             except StopIteration as end:
@@ -146,6 +170,11 @@ class PlacedLog:
             assert isinstance(effect, Read)
             data = self.directory.read(effect.path, effect.position, effect.size)
             arrived = await data if isinstance(data, asyncio.Future) else data
+
+    def _check_files(self, swaps: int) -> None:
+        """Raise FileNotFoundError where a swap has begun since there were `swaps`: a path may name another file now."""
+        if self._swaps_begun != swaps:
+            raise FileNotFoundError(self.log.directory)
 
     def path_of(self, offset: int) -> str:
         """Return the path of the file that holds `offset`, or would hold it."""
@@ -220,6 +249,36 @@ class PlacedLog:
             await directory.perform_beside(effects, unless=lambda: self.deleted)
         if self._held is not None or self.directory is not directory:
             await self.perform(tuple(effects))  # a move may have copied the earlier contents
+
+    # Cleaning (`cleaning.py`)
+
+    async def swap(self, fresh: Segment, old: Sequence[Segment], unlink_at_ms: int) -> bool:
+        """Put a cleaned segment in the place of `old`; return whether the log still had those. Reads wait meanwhile.
+
+        Raises Rejected as `perform`. The partition must not be moving.
+        """
+        self.check_hosted()
+        assert not self.is_holding, "a move takes the files as they are"
+        effects = self.log.swaps.begin(fresh, old, unlink_at_ms)
+        if not effects:
+            return False
+        self._swaps_begun += 1
+        ended = self._swap = asyncio.get_running_loop().create_future()
+
+        def end(error: Failure) -> None:
+            self.log.swaps.end(is_done=error is None)
+            self._swap = None
+            ended.set_result(None)
+
+        self.directory.perform(effects, end)
+        await asyncio.shield(ended)
+        self.directory.check()
+        return True
+
+    async def swap_ended(self) -> None:
+        """Wait until no swap is under way."""
+        while self._swap is not None:
+            await asyncio.shield(self._swap)
 
     # Moving to another directory (`moves.py`)
 

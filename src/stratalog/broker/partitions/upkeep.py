@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from stratalog.broker.background import Background
+from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
@@ -33,10 +34,11 @@ class Upkeep:
         self._log = structlog.get_logger()
         hosting.on_rolled.append(lambda hosted: background.spawn(self._sync_closed(hosted)))
 
-    def start(self) -> None:
-        """Begin to maintain every directory."""
+    def start(self, cleaners: Cleaners) -> None:
+        """Begin to maintain every directory, and to clean logs."""
         for directory in self._hosting.directories:
             self._start(directory)
+        cleaners.start(self._background.spawn)
 
     def _start(self, directory: LogDirectory) -> None:
         repeat = self._background.repeat

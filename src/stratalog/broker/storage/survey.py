@@ -12,6 +12,7 @@ from uuid import UUID
 from stratalog.errors import Corrupt, UserError
 from stratalog.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANED_OFFSETS,
     LOG_START_OFFSETS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -70,12 +71,16 @@ class Survey:
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    cleaned_ends: dict[TopicPartition, int] = field(default_factory=dict)
     checkpointed: set[TopicPartition] = field(default_factory=set)
     """Every partition name in the checkpoints."""
 
 
-CheckpointLines = tuple[str, str, str]
-"""One partition's lines in the checkpoint files: recovery point, high watermark, log start."""
+CheckpointLines = tuple[str, str, str, str]
+"""One partition's lines in the checkpoint files: recovery point, high watermark, log start, the cleaned part's end.
+
+The last one is empty for a log that is not compacted.
+"""
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
@@ -110,13 +115,18 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def checkpoint_lines(
-    name: TopicPartition, recovery_point: int, high_watermark: int, log_start_offset: int
+    name: TopicPartition,
+    recovery_point: int,
+    high_watermark: int,
+    log_start_offset: int,
+    cleaned_end: int | None,
 ) -> CheckpointLines:
     """Return one partition's lines in the checkpoint files."""
     return (
         offset_line(name, recovery_point),
         offset_line(name, high_watermark),
         offset_line(name, log_start_offset),
+        "" if cleaned_end is None else offset_line(name, cleaned_end),
     )
 
 
@@ -126,6 +136,7 @@ def checkpoint_files(lines: Collection[CheckpointLines]) -> list[WriteLines]:
         WriteLines(RECOVERY_POINTS, [one[0] for one in lines]),
         WriteLines(REPLICATION_OFFSETS, [one[1] for one in lines]),
         WriteLines(LOG_START_OFFSETS, [one[2] for one in lines]),
+        WriteLines(CLEANED_OFFSETS, [one[3] for one in lines if one[3]]),
     ]
 
 
@@ -167,10 +178,12 @@ def survey_directory() -> Program[Survey]:
     survey.recovery_points = yield from _offsets(RECOVERY_POINTS)
     survey.log_starts = yield from _offsets(LOG_START_OFFSETS)
     survey.high_watermarks = yield from _offsets(REPLICATION_OFFSETS)
+    survey.cleaned_ends = yield from _offsets(CLEANED_OFFSETS)
     survey.checkpointed = {
         *survey.recovery_points,
         *survey.log_starts,
         *survey.high_watermarks,
+        *survey.cleaned_ends,
     }
     if survey.clean:
         mark = yield Read(CLEAN_SHUTDOWN, 0, _METADATA_BYTES_MAX)

@@ -1,0 +1,117 @@
+"""Goal: sifting says the same compiled as interpreted, and what a plain reading of the records says.
+
+Method: batches sound and damaged; the interpreted module is loaded from its text whether or not there is an extension.
+"""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.wire import sift as imported
+from stratalog.wire.batch import HEADER_SIZE, parse_header
+from stratalog.wire.records import Record, build_batch, read_records
+
+SOURCE = Path(imported.__file__).with_name("sift.py")
+
+
+def interpreted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sift_as_text", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = interpreted()
+small = st.one_of(st.none(), st.binary(max_size=3), st.binary(min_size=60, max_size=200))
+records = st.lists(
+    st.builds(
+        Record,
+        offset=st.just(0),
+        timestamp=st.integers(-1, 1 << 41),
+        key=small,
+        value=small,
+        headers=st.lists(st.tuples(st.text(max_size=2), small), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def body_of(found: list[Record]) -> tuple[bytes, int]:
+    batch = build_batch(found)
+    return bytes(batch[HEADER_SIZE:]), parse_header(batch).base_timestamp
+
+
+@given(records, st.integers(0, 14), st.booleans(), st.integers(1, 20))
+def test_the_last_record_of_each_key_stays(found, last_noted, tombstones, keys_max):
+    body, base = body_of(found)
+    for module in (imported, PLAIN):
+        keys = module.KeyOffsets(keys_max + 1)
+        looked_at = module.note(body, len(found), 0, 0, keys, keys_max)
+        last = {}
+        for at, record in enumerate(found[:looked_at]):
+            if record.key is not None:
+                last[record.key] = at
+        assert keys.count == len(last) <= keys_max
+        assert all(keys.last(key) == at for key, at in last.items())
+        assert looked_at == len(found) or len(last) == keys_max
+        kept: list[bytes] = []
+        noted = min(last_noted, looked_at - 1)
+        count, largest, deleted = module.sift(body, len(found), 0, noted, tombstones, keys, kept)
+        expected = [
+            at
+            for at, one in enumerate(found)
+            if at > noted
+            or (
+                one.key is not None
+                and last[one.key] <= at
+                and (one.value is not None or tombstones)
+            )
+        ]
+        assert count == len(expected)
+        assert deleted == sum(found[at].value is None for at in expected)
+        if expected:
+            assert base + largest == max(found[at].timestamp for at in expected)
+        pieces = [_piece(found, at) for at in range(len(found))]
+        assert b"".join(kept) == b"".join(pieces[at] for at in expected)
+
+
+def _piece(found, at):
+    """The bytes of one record: what a batch has more than one without it."""
+    before = b"" if at == 0 else body_of(found[:at])[0]
+    return body_of(found[: at + 1])[0][len(before) :]
+
+
+@given(records, st.integers(-(1 << 42), 1 << 42))
+def test_another_base_timestamp_changes_no_record(found, shift):
+    batch = build_batch(found)
+    body = bytes(batch[HEADER_SIZE:])
+    for module in (imported, PLAIN):
+        moved = module.restamp(body, len(found), shift)
+        assert module.restamp(moved, len(found), -shift) == body
+        header = parse_header(batch)
+        other = build_batch([one._replace(timestamp=one.timestamp) for one in found])
+        other[HEADER_SIZE:] = moved
+        other[8:12] = (len(other) - 12).to_bytes(4, "big")
+        other[27:35] = (header.base_timestamp - shift).to_bytes(8, "big", signed=True)
+        assert list(read_records(other)) == list(read_records(batch))
+
+
+@given(records, st.binary(min_size=1, max_size=4), st.integers(0, 300))
+def test_damage_is_the_same_to_both(found, damage, at):
+    body = bytearray(body_of(found)[0])
+    at %= len(body)
+    body[at : at + len(damage)] = damage
+    said = []
+    for module in (imported, PLAIN):
+        keys = module.KeyOffsets(100)
+        kept: list[bytes] = []
+        noted = module.note(bytes(body), len(found), 0, 0, keys, 99)
+        sifted = module.sift(bytes(body), len(found), 0, -1, True, keys, kept)
+        said.append((noted, sifted, kept, keys.count))
+    assert said[0] == said[1]

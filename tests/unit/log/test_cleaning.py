@@ -1,0 +1,247 @@
+"""A compacted log's cleaning: what may be cleaned and when, tombstones, markers, the table of keys, the swap."""
+
+from dataclasses import replace
+
+import pytest
+from tests.log_steps import DIRECTORY, Steps
+from tests.sim.disk import PowerLoss, SimDisk, paths
+
+from stratalog.config import LogConfig
+from stratalog.config.kinds import LONG_MAX
+from stratalog.errors import Corrupt
+from stratalog.log.cleaning.choosing import cleanable, plan_cleaning, read_first_timestamps
+from stratalog.log.cleaning.cleaner import clean
+from stratalog.log.cleaning.transactions import Aborted, Transactions
+from stratalog.log.effects import perform, run
+from stratalog.log.recovery import load
+from stratalog.log.segment import CLEANED, SWAP
+from stratalog.wire.batch import parse_header, scan
+from stratalog.wire.records import Record, build_batch, read_records
+
+CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=1000, segment_bytes=100_000)
+MEMORY = 24_000
+
+
+def log_of(*segments: list[tuple[bytes, bytes | None]], config: LogConfig = CONFIG) -> Steps:
+    """A closed segment for each list, of batches of one record each, and an active one."""
+    steps = Steps(config)
+    for segment in segments:
+        for key, value in segment:
+            steps.append(build_batch([Record(0, steps.now_ms, key, value)]))
+        steps.roll()
+        steps.perform_all()
+    steps.append(build_batch([Record(0, steps.now_ms, b"active", b"")]))
+    steps.sync_closed()
+    return steps
+
+
+def clean_once(steps: Steps, memory: int = MEMORY) -> None:
+    found = cleanable(steps.log, steps.log.log_end_offset, steps.now_ms)
+    done = run(steps.disk, clean(plan_cleaning(found, steps.now_ms, memory, 0.9)))
+    originals = {one.base_offset: one for one in found.segments}
+    for one in done.rewritten:
+        old = [originals[base] for base in one.replaced]
+        for effect in steps.log.swaps.begin(one.segment, old, steps.now_ms):
+            perform(steps.disk, effect)
+        steps.log.swaps.end(is_done=True)
+    steps.log.cleaned_end = done.end_offset
+
+
+def records(steps: Steps) -> list[tuple[int, bytes | None, bytes | None]]:
+    data = steps.read_all()
+    found = []
+    for at, header in scan(data):
+        found += read_records(data[at : at + header.size])
+    return [(one.offset, one.key, one.value) for one in found if one.key != b"active"]
+
+
+def test_the_active_segment_and_what_is_not_stable_or_durable_stay_dirty():
+    steps = log_of([(b"a", b"1")], [(b"a", b"2")], [(b"a", b"3")])
+    found = cleanable(steps.log, 4, steps.now_ms)
+    assert [one.base_offset for one in found.segments] == [0, 1, 2]
+    assert (found.first_dirty, found.end) == (0, 3)
+    assert cleanable(steps.log, 2, steps.now_ms).end == 2, "below the last stable offset"
+    steps.log.recovery_point = 1
+    assert cleanable(steps.log, 4, steps.now_ms).end == 1, "what is durable"
+
+
+def test_min_cleanable_dirty_ratio_is_exceeded():
+    steps = log_of([(b"a", b"1")], [(b"a", b"2")])
+    steps.log.cleaned_end = 1
+    steps.log.config = replace(CONFIG, min_cleanable_dirty_ratio=0.49)
+    assert cleanable(steps.log, 3, steps.now_ms).ratio == 0.5
+    assert cleanable(steps.log, 3, steps.now_ms).is_due
+    steps.log.config = replace(CONFIG, min_cleanable_dirty_ratio=0.5)
+    assert not cleanable(steps.log, 3, steps.now_ms).is_due
+
+
+def test_min_compaction_lag_ms_ends_the_cleanable_part():
+    steps = log_of([(b"a", b"1")])
+    steps.log.config = replace(CONFIG, min_compaction_lag_ms=10)
+    assert cleanable(steps.log, 2, steps.now_ms + 9).end == 0
+    assert cleanable(steps.log, 2, steps.now_ms + 10).end == 1
+
+
+def test_max_compaction_lag_ms_is_due_whatever_the_ratio():
+    steps = log_of([(b"a", b"1")], [(b"a", b"2")])
+    steps.log.cleaned_end = 1
+    steps.log.config = replace(CONFIG, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=10)
+    steps.log.segments[1].first_timestamp = -1  # as after a start
+    run(steps.disk, read_first_timestamps(steps.log))
+    assert not cleanable(steps.log, 3, steps.now_ms + 10).is_due
+    assert cleanable(steps.log, 3, steps.now_ms + 11).is_due
+    steps.log.config = replace(steps.log.config, max_compaction_lag_ms=LONG_MAX)
+    assert not cleanable(steps.log, 3, steps.now_ms + 11).is_due
+
+
+def test_max_compaction_lag_ms_rolls_the_active_segment():
+    steps = Steps(replace(CONFIG, max_compaction_lag_ms=10))
+    for wait in (0, 10, 11):
+        steps.append(build_batch([Record(0, steps.now_ms + wait, b"a", b"1")]))
+    assert [one.base_offset for one in steps.log.segments] == [0, 2]
+
+
+def test_a_tombstone_stays_for_delete_retention_ms():
+    steps = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", None)])
+    clean_once(steps)
+    assert records(steps) == [(1, b"b", b"1"), (2, b"a", None)]
+    headers = [header for _, header in scan(steps.read_all())]
+    assert headers[1].delete_horizon_ms == steps.now_ms + 1000
+    for waited, left in ((999, True), (1, False)):
+        steps.now_ms += waited
+        steps.log.cleaned_end = 0
+        clean_once(steps)
+        assert ((2, b"a", None) in records(steps)) is left
+    assert (1, b"b", b"1") in records(steps)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_smaller_batch_keeps_its_codec_offsets_times_and_sequence(codec):
+    steps = Steps(CONFIG)
+    made = [Record(0, 500 + at, b"k%d" % (at % 4), b"%d" % at, (("h", b"x"),)) for at in range(6)]
+    made[5] = made[5]._replace(value=None)
+    steps.append(build_batch(made, codec=codec, producer_id=7, producer_epoch=1, base_sequence=0))
+    steps.append(build_batch(made[:1]))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    clean_once(steps)
+    data = steps.read_all()
+    header = parse_header(data)
+    assert (header.codec, header.base_offset, header.last_offset) == (
+        parse_header(build_batch(made, codec=codec)).codec,
+        0,
+        5,
+    )
+    assert (header.producer_id, header.base_sequence, header.last_sequence) == (7, 0, 5)
+    assert header.max_timestamp == 505
+    found = list(read_records(data[: header.size]))
+    assert found == [made[at]._replace(offset=at) for at in (2, 3, 5)]
+
+
+def test_keys_beyond_the_table_take_another_pass():
+    steps = log_of([(b"%d" % (at % 5), b"%d" % at) for at in range(20)])
+    ends = []
+    while steps.log.cleaned_end < 20:
+        clean_once(steps, memory=24 * 4)
+        ends.append(steps.log.cleaned_end)
+    assert len(ends) > 1
+    assert [one[0] for one in records(steps)] == [15, 16, 17, 18, 19]
+
+
+def test_a_table_too_small_for_one_batch_names_the_setting():
+    steps = Steps(CONFIG)
+    steps.append(build_batch([Record(0, 1, b"%d" % at, b"") for at in range(20)]))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    with pytest.raises(Corrupt, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        clean_once(steps, memory=24 * 4)
+
+
+def batch_of(producer: int, offset: int, *, kind: int | None = None) -> memoryview:
+    if kind is None:
+        made = [Record(0, 1, b"k", b"v")]
+    else:
+        made = [Record(0, 1, b"\0\0" + kind.to_bytes(2, "big"), bytes(6))]
+    return memoryview(
+        build_batch(
+            made,
+            base_offset=offset,
+            producer_id=producer,
+            producer_epoch=0,
+            transactional=True,
+            control=kind is not None,
+        )
+    )
+
+
+def test_a_marker_stays_while_a_batch_of_its_transaction_does():
+    one = Aborted(1, 0, 2, 3)
+    transactions = Transactions([one])
+    assert transactions.is_aborted(parse_header(batch_of(1, 0)))
+    assert not transactions.is_aborted(parse_header(batch_of(2, 1)))
+    abort, commit = batch_of(1, 2, kind=0), batch_of(2, 3, kind=1)
+    assert not transactions.may_go(abort, parse_header(abort)), "its batch was there"
+    assert transactions.kept == [one]
+    assert not transactions.may_go(commit, parse_header(commit)), "its batch stays"
+    again = Transactions([one])
+    assert again.may_go(abort, parse_header(abort)), "no batch is left"
+    assert again.may_go(commit, parse_header(commit))
+
+
+def test_a_crash_at_each_step_of_a_cleaning_leaves_the_old_or_the_new_log():
+    """Each change of the disk is the last one, and what was not synced is lost."""
+    whole = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", b"2"), (b"c", None)], [(b"b", b"2")])
+    old = records(whole)
+    changes = 0
+    new: list[object] = []
+    while not new:
+        steps = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", b"2"), (b"c", None)], [(b"b", b"2")])
+        steps.flush()
+        steps.perform_all()
+        left = changes
+
+        def stop(_operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise PowerLoss(path)
+
+        steps.disk.before = stop
+        try:
+            clean_once(steps)
+        except PowerLoss:
+            pass
+        else:
+            new = records(steps)
+        steps.disk.before = lambda _operation, _path: None
+        for lost in (False, True):
+            disk = steps.disk if not lost else _after_power_loss(steps.disk)
+            log = run(
+                disk,
+                load(DIRECTORY, CONFIG, clean=False, recovery_point=5, now_ms=1),
+            )
+            again = Steps(CONFIG)
+            again.log, again.disk = log, disk
+            assert not log.recovered.damage
+            assert records(again) in (old, [(2, b"a", b"2"), (3, b"c", None), (4, b"b", b"2")])
+            assert not [one for one in paths(disk) if one.endswith((CLEANED, SWAP))]
+        changes += 1
+    assert new == [(2, b"a", b"2"), (3, b"c", None), (4, b"b", b"2")]
+    assert changes > 15
+
+
+class _Nothing:
+    """Chance that keeps nothing of what was not synced."""
+
+    def randint(self, low: int, _high: int) -> int:
+        return low
+
+    def random(self) -> float:
+        return 0.0
+
+
+def _after_power_loss(disk: SimDisk) -> SimDisk:
+    disk.crash(_Nothing())
+    return disk
