@@ -187,7 +187,7 @@ _TABLES: Final = {
         quota.window.num int 11
         quota.window.size.seconds int 1
     """,
-    "one node is the cluster: nothing is elected, replicated or sent to another": """
+    "the cluster has no such limits, throttles or choices yet": """
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
         auto.leader.rebalance.enable boolean true

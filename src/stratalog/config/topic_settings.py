@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-_ONE_REPLICA = "on one node there is nothing to elect and nothing to slow down"
+_NO_THROTTLES = "replication has no throttles yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ TOPIC_SETTINGS = _table(
             Kind.LIST,
             (),
             "Replicas whose leader slows replication down.",
-            inert=_ONE_REPLICA,
+            inert=_NO_THROTTLES,
         ),
     ),
     (
@@ -394,7 +394,7 @@ TOPIC_SETTINGS = _table(
             Kind.LIST,
             (),
             "Replicas that slow their own fetching down.",
-            inert=_ONE_REPLICA,
+            inert=_NO_THROTTLES,
         ),
     ),
 )
