@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from tests.sim.disk import SimDisk
 
 from stratalog.config import LogConfig
+from stratalog.log.cleaning.choosing import cleanable, plan_cleaning
+from stratalog.log.cleaning.cleaner import clean
 from stratalog.log.creating import create
 from stratalog.log.effects import Effect, perform, run
 from stratalog.log.partition_log import PartitionLog
@@ -185,3 +187,16 @@ class Steps:
         run(self.disk, self.log.truncate_to(offset, self.now_ms))
         self.recovery_point = self.log.recovery_point
         self.log_start_offset = self.log.log_start_offset
+
+
+def clean_once(steps: Steps, memory: int = 24_000) -> None:
+    """Clean what may be cleaned, and swap it in."""
+    found = cleanable(steps.log, steps.log.log_end_offset, steps.now_ms)
+    done = run(steps.disk, clean(plan_cleaning(found, steps.now_ms, memory, 0.9)))
+    originals = {one.base_offset: one for one in found.segments}
+    for one in done.rewritten:
+        old = [originals[base] for base in one.replaced]
+        for effect in steps.log.swaps.begin(one.segment, old, steps.now_ms):
+            perform(steps.disk, effect)
+        steps.log.swaps.end(is_done=True)
+    steps.log.cleaned_end = done.end_offset

@@ -8,7 +8,7 @@ Names, types, limits and rules are those of Apache Kafka 4.3's `QuorumConfig`, `
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from stratalog.config.kinds import BadValue, Kind, Setting, Shaped
+from stratalog.config.kinds import BadValue, Between, Kind, Setting, Shaped
 from stratalog.config.listeners import check_protocols, parse_address
 from stratalog.errors import UserError
 
@@ -63,12 +63,14 @@ QUORUM = (
         1000,
         "How long a controller waits for a leader before it asks the others for their votes; with jitter up to twice "
         "as long.",
+        Between(0),
     ),
     Setting(
         "controller.quorum.election.backoff.max.ms",
         Kind.INT,
         1000,
         "The longest wait after an election that had no winner.",
+        Between(0),
     ),
     Setting(
         "controller.quorum.fetch.timeout.ms",
@@ -76,18 +78,21 @@ QUORUM = (
         2000,
         "How long a node goes without an answer of the leader before it looks for another one. A leader without "
         "fetches of a majority resigns after 1.5 times as long.",
+        Between(0),
     ),
     Setting(
         "controller.quorum.request.timeout.ms",
         Kind.INT,
         2000,
         "How long a request between controllers waits for its answer.",
+        Between(0),
     ),
     Setting(
         "controller.quorum.retry.backoff.ms",
         Kind.INT,
         20,
         "The wait before a request between controllers is sent again.",
+        Between(0),
     ),
     Setting(
         "security.inter.broker.protocol",

@@ -3,23 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from tests.log_steps import DIRECTORY, Steps
+from tests.log_steps import DIRECTORY, Steps, clean_once
 from tests.sim.disk import PowerLoss, SimDisk, paths
 
 from stratalog.config import LogConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt
-from stratalog.log.cleaning.choosing import cleanable, plan_cleaning, read_first_timestamps
-from stratalog.log.cleaning.cleaner import clean
+from stratalog.log.cleaning.choosing import cleanable, read_first_timestamps
 from stratalog.log.cleaning.transactions import Aborted, Transactions
-from stratalog.log.effects import perform, run
+from stratalog.log.effects import run
 from stratalog.log.recovery import load
 from stratalog.log.segment import CLEANED, SWAP
 from stratalog.wire.batch import parse_header, scan
 from stratalog.wire.records import Record, build_batch, read_records
 
 CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=1000, segment_bytes=100_000)
-MEMORY = 24_000
 
 
 def log_of(*segments: list[tuple[bytes, bytes | None]], config: LogConfig = CONFIG) -> Steps:
@@ -33,18 +31,6 @@ def log_of(*segments: list[tuple[bytes, bytes | None]], config: LogConfig = CONF
     steps.append(build_batch([Record(0, steps.now_ms, b"active", b"")]))
     steps.sync_closed()
     return steps
-
-
-def clean_once(steps: Steps, memory: int = MEMORY) -> None:
-    found = cleanable(steps.log, steps.log.log_end_offset, steps.now_ms)
-    done = run(steps.disk, clean(plan_cleaning(found, steps.now_ms, memory, 0.9)))
-    originals = {one.base_offset: one for one in found.segments}
-    for one in done.rewritten:
-        old = [originals[base] for base in one.replaced]
-        for effect in steps.log.swaps.begin(one.segment, old, steps.now_ms):
-            perform(steps.disk, effect)
-        steps.log.swaps.end(is_done=True)
-    steps.log.cleaned_end = done.end_offset
 
 
 def records(steps: Steps) -> list[tuple[int, bytes | None, bytes | None]]:
