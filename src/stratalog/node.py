@@ -302,8 +302,10 @@ class Node:
         """Answer pending requests; end waits at once that could last for ever."""
         if self.broker is not None:
             self.broker.groups.close()
-            for hosted in self.broker.hosting.all():
-                hosted.wake()
+            for part in slices(self.broker.hosting.all(), _PARTITIONS_A_TURN):
+                for hosted in part:
+                    hosted.wake()
+                await asyncio.sleep(0)
         for connection in self._connections:
             connection.finish()
         for _ in range(round(_DRAIN_S / _DRAIN_STEP_S)):

@@ -18,7 +18,7 @@ from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.elections import RECOVERING
 from stratalog.quorum.electorate import has_elr
 from stratalog.quorum.isr import IsrChange
-from stratalog.quorum.partition_index import PartitionIndex
+from stratalog.quorum.partition_index import PartitionIndex, is_alone
 from stratalog.quorum.reassignment import Reassignment
 from stratalog.quorum.voters import Voter
 from stratalog.statemachine import Decision
@@ -206,6 +206,10 @@ def test_a_clean_election_loses_nothing(elr, unclean, seed):
     followed = made.log.controller._cluster().index
     for broker in BROKERS:
         assert set(index.members(broker)) == set(followed.members(broker))
+        to_decide = set(index.members(broker, alone=False))
+        assert to_decide == set(followed.members(broker, alone=False))
+        partition = made.log.image.partition
+        assert all(is_alone(partition(*key)) for key in set(index.members(broker)) - to_decide)
         assert index.leads(broker) == followed.leads(broker)
     assert index.reassigning.keys() == followed.reassigning.keys()
     assert index.leaderless.keys() == followed.leaderless.keys()

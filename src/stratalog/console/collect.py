@@ -5,6 +5,7 @@ them. Cheap counts are kept by the broker as it works; the rest is computed now.
 """
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,11 +31,11 @@ _PIECE: Final = 32 * 1024
 _GROUP_PARTITIONS_MAX: Final = 10_000
 """Limit of samples by group and partition; further ones count only in the sums by topic."""
 _PER_PARTITION: Final = (
-    (m.PARTITION_BYTES, 0),
-    (m.PARTITION_START, 1),
-    (m.PARTITION_LOCAL_START, 2),
-    (m.PARTITION_HIGH_WATERMARK, 3),
-    (m.PARTITION_END, 4),
+    m.PARTITION_BYTES,
+    m.PARTITION_START,
+    m.PARTITION_LOCAL_START,
+    m.PARTITION_HIGH_WATERMARK,
+    m.PARTITION_END,
 )
 _PER_TOPIC: Final = (
     (m.TOPIC_BYTES_IN, "bytes_in"),
@@ -202,7 +203,9 @@ class Scraper:
     async def _of_partitions(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
         now_ms = broker.clock.now_ms()
         topics: dict[str, _Topic] = {}
-        rows: list[tuple[str, tuple[int, ...]]] = []
+        # Texts and numbers alone: the collector would look at an object for each row, again and again.
+        all_labels: list[str] = []
+        columns = [array("q") for _ in _PER_PARTITION]
         producers = 0
         replicas = ReplicaCounts()
         for hosted in broker.hosting.all():
@@ -212,10 +215,13 @@ class Scraper:
             producers += len(log.producers)
             replicas.add(hosted)
             offsets = log.log_start_offset, log.local_start_offset, hosted.high_watermark
-            labels = labelled(m.PARTITION_BYTES, *partition)
-            rows.append((labels, (log.size, *offsets, log.log_end_offset)))
-        for metric, column in _PER_PARTITION:
-            for text in _family(metric, ((labels, row[column]) for labels, row in rows)):
+            all_labels.append(labelled(m.PARTITION_BYTES, *partition))
+            for column, value in zip(
+                columns, (log.size, *offsets, log.log_end_offset), strict=True
+            ):
+                column.append(value)
+        for metric, column in zip(_PER_PARTITION, columns, strict=True):
+            for text in _family(metric, zip(all_labels, column, strict=True)):
                 yield text
         for metric, name in _PER_TOPIC:
             for text in _family(metric, _by_topic(metric, topics, name)):
@@ -225,7 +231,7 @@ class Scraper:
             for text in _family(metric, _by_topic(metric, tiered, name)):
                 yield text
         counts: list[Family] = [
-            (m.PARTITIONS, [("", len(rows))]),
+            (m.PARTITIONS, [("", len(all_labels))]),
             (m.PRODUCER_IDS, [("", producers)]),
         ]
         for metric, samples in [*counts, *replicas.families()]:

@@ -7,7 +7,7 @@ A *program* is a generator that yields effects and receives each one's result. R
 before it decides, are programs. Only `perform` and `run` interpret effects and programs.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -64,7 +64,7 @@ class WriteLines:
     """
 
     path: str
-    lines: Sequence[str]
+    lines: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +147,32 @@ Result = bytes | bytearray | list[FileInfo] | None
 Program = Generator[Effect, Result, T]
 
 
-def together(effects: Iterable[Effect]) -> list[Effect]:
-    """Return the same effects, with one `MakeDurable` at the end instead of single syncs and whole-file writes."""
-    first: list[Effect] = []
-    files: dict[str, Buffer] = {}
-    synced: dict[str, None] = {}
-    directories: dict[str, None] = {}
-    for effect in effects:
-        match effect:
-            case WriteFile(path, data):
-                files[path] = data
-            case Sync(path):
-                synced[path] = None
-            case SyncDirectory(path):
-                directories[path] = None
-            case _:
-                first.append(effect)
-    return [*first, MakeDurable(files, tuple(synced), tuple(directories))]
+class Together:
+    """The same effects, with one `MakeDurable` at the end instead of single syncs and whole-file writes."""
+
+    def __init__(self) -> None:
+        self._first: list[Effect] = []
+        self._files: dict[str, Buffer] = {}
+        self._synced: dict[str, None] = {}
+        self._directories: dict[str, None] = {}
+
+    def add(self, effects: Iterable[Effect]) -> None:
+        """Add effects, to be performed after those that are there."""
+        for effect in effects:
+            match effect:
+                case WriteFile(path, data):
+                    self._files[path] = data
+                case Sync(path):
+                    self._synced[path] = None
+                case SyncDirectory(path):
+                    self._directories[path] = None
+                case _:
+                    self._first.append(effect)
+
+    def all(self) -> list[Effect]:
+        """Return the effects to perform."""
+        durable = MakeDurable(self._files, tuple(self._synced), tuple(self._directories))
+        return [*self._first, durable]
 
 
 def perform(disk: Disk, effect: Effect) -> Result:  # noqa: C901, PLR0912 - a table

@@ -44,9 +44,9 @@ from stratalog.log.effects import (
     Effect,
     MakeDirectory,
     Sync,
+    Together,
     WriteFile,
     perform,
-    together,
 )
 from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates
@@ -184,7 +184,9 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
             effects += _log(topic, one, data, now_ms)
     image = _image(found, topics, node_id, meta.directory_id)
     effects += _metadata(image, life.incarnation, now_ms)
-    for effect in together(effects):
+    together = Together()
+    together.add(effects)
+    for effect in together.all():
         perform(disk, effect)
     check_incarnation(store, cluster_id, life.incarnation)
     disk.rename(RESTORING, META_PROPERTIES)

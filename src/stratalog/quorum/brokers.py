@@ -136,7 +136,7 @@ def register(
         )
         return Decision([] if broker == before else [broker_record(broker)], before.epoch)
     sessions.end(registration.id)
-    records = _retired(cluster, registration, cluster.index.members(registration.id))
+    records = _retired(cluster, registration, _to_retire(cluster, registration))
     return Decision([*records, broker_record(broker)], broker.epoch)
 
 
@@ -145,7 +145,7 @@ def partitions_to_retire(
 ) -> Decision[Any, list[TopicIdPartition]]:
     """Answer: the partitions for `retire`, where they are too many for one decision; raises as `register`."""
     is_new = _check(cluster.image, sessions, registration, now_ms)
-    members = cluster.index.members(registration.id) if is_new else []
+    members = _to_retire(cluster, registration) if is_new else []
     return Decision([], members if len(members) > ELECTED_AT_ONCE else [])
 
 
@@ -174,13 +174,22 @@ def elect_leaderless(
     return Decision(cluster.electorate().update(leaderless), None)
 
 
+def _to_retire(cluster: Cluster, registration: BrokerRegistration) -> list[TopicIdPartition]:
+    """Return the partitions that the registration may change."""
+    return cluster.index.members(registration.id, alone=_lost_data(cluster, registration))
+
+
+def _lost_data(cluster: Cluster, registration: BrokerRegistration) -> bool:
+    before = cluster.image.brokers.get(registration.id)
+    return has_elr(cluster.image) and (
+        before is None or before.epoch != registration.previous_epoch
+    )
+
+
 def _retired(
     cluster: Cluster, registration: BrokerRegistration, keys: Iterable[TopicIdPartition]
 ) -> list[Any]:
-    before = cluster.image.brokers.get(registration.id)
-    lost_data = has_elr(cluster.image) and (
-        before is None or before.epoch != registration.previous_epoch
-    )
+    lost_data = _lost_data(cluster, registration)
     electorate = cluster.electorate(
         leaving=registration.id, lost_data=registration.id if lost_data else None
     )
@@ -198,7 +207,8 @@ def unregister(cluster: Cluster, sessions: BrokerSessions, broker_id: int) -> De
     if broker is None:
         raise Rejected(ErrorCode.broker_id_not_registered, f"broker {broker_id} is not registered")
     sessions.end(broker_id)
-    records = cluster.electorate(leaving=broker_id).update(cluster.index.members(broker_id))
+    keys = cluster.index.members(broker_id, alone=False)
+    records = cluster.electorate(leaving=broker_id).update(keys)
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     return Decision([*records, record], None)
 
@@ -304,7 +314,8 @@ def _next_state(
 def _fence(cluster: Cluster, broker: Broker) -> list[Any]:
     if broker.fenced:
         return []
-    records = cluster.electorate(leaving=broker.id).update(cluster.index.members(broker.id))
+    keys = cluster.index.members(broker.id, alone=False)
+    records = cluster.electorate(leaving=broker.id).update(keys)
     return [*records, _change(broker, fenced=1)]
 
 
@@ -315,7 +326,8 @@ def _unfence(cluster: Cluster, broker: Broker) -> list[Any]:
 
 
 def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
-    records = cluster.electorate(leaving=broker.id).update(cluster.index.members(broker.id))
+    keys = cluster.index.members(broker.id, alone=False)
+    records = cluster.electorate(leaving=broker.id).update(keys)
     if broker.in_controlled_shutdown:
         return list(records)
     return [_change(broker, in_controlled_shutdown=1), *records]

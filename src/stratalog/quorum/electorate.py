@@ -17,13 +17,12 @@ from stratalog.metadata.image import (
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
-    NO_LEADER,
     Broker,
     Image,
     Partition,
 )
 from stratalog.quorum.elections import Election, Rules, Target, change_record
-from stratalog.quorum.partition_index import PartitionIndex
+from stratalog.quorum.partition_index import PartitionIndex, is_alone
 from stratalog.quorum.placement import default_directory
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
@@ -129,14 +128,7 @@ class Electorate:
 
     def _is_alone(self, partition: Partition) -> bool:
         """Return whether the leaving broker is the only replica and does not lead: it stays in the ISR."""
-        return (
-            partition.leader == NO_LEADER
-            and self._lost_data is None
-            and len(partition.isr) == 1
-            and partition.isr[0] in self._leaving
-            and not partition.eligible_leader_replicas
-            and partition.replicas == partition.isr
-        )
+        return self._lost_data is None and is_alone(partition) and partition.isr[0] in self._leaving
 
     def election(self, topic_id: UUID) -> Election:
         """Return UNCLEAN for a topic with `unclean.leader.election.enable`, else ONLINE."""

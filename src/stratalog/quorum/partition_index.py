@@ -25,6 +25,8 @@ class PartitionIndex:
         self.leaderless: dict[TopicIdPartition, None] = {}
         self.reassigning: dict[TopicIdPartition, None] = {}
         self._members: dict[int, dict[TopicIdPartition, None]] = {}
+        self._alone: dict[int, dict[TopicIdPartition, None]] = {}
+        """Of the members' partitions those that `members` leaves out without `alone`."""
         self._led: Counter[int] = Counter()
         for topic in topics:
             self.add(topic)
@@ -34,9 +36,14 @@ class PartitionIndex:
         for index, partition in topic.partitions.items():
             self._add(TopicIdPartition(topic.id, index), partition)
 
-    def members(self, broker_id: int) -> list[TopicIdPartition]:
-        """Return the partitions whose ISR or ELR has the broker."""
-        return list(self._members.get(broker_id, ()))
+    def members(self, broker_id: int, *, alone: bool = True) -> list[TopicIdPartition]:
+        """Return the partitions whose ISR or ELR has the broker.
+
+        Without `alone`: not those whose only replica it is and that it does not lead. It stays in their ISR when it
+        goes, so nothing is to be decided about them.
+        """
+        found = list(self._members.get(broker_id, ()))
+        return [*found, *self._alone.get(broker_id, ())] if alone else found
 
     def leads(self, broker_id: int) -> bool:
         """Return whether the broker leads a partition."""
@@ -58,8 +65,9 @@ class PartitionIndex:
                 self._add(key, now[index])
 
     def _add(self, key: TopicIdPartition, partition: Partition) -> None:
+        members = self._table_of(partition)
         for broker in _members_of(partition):
-            self._members.setdefault(broker, {})[key] = None
+            members.setdefault(broker, {})[key] = None
         if partition.leader == NO_LEADER:
             self.leaderless[key] = None
         else:
@@ -68,12 +76,26 @@ class PartitionIndex:
             self.reassigning[key] = None
 
     def _remove(self, key: TopicIdPartition, partition: Partition) -> None:
+        members = self._table_of(partition)
         for broker in _members_of(partition):
-            self._members[broker].pop(key, None)
+            members[broker].pop(key, None)
         self.leaderless.pop(key, None)
         if partition.leader != NO_LEADER:
             self._led[partition.leader] -= 1
         self.reassigning.pop(key, None)
+
+    def _table_of(self, partition: Partition) -> dict[int, dict[TopicIdPartition, None]]:
+        return self._alone if is_alone(partition) else self._members
+
+
+def is_alone(partition: Partition) -> bool:
+    """Return whether the partition has one replica, which is in sync and does not lead."""
+    return (
+        partition.leader == NO_LEADER
+        and len(partition.isr) == 1
+        and not partition.eligible_leader_replicas
+        and partition.replicas == partition.isr
+    )
 
 
 def _members_of(partition: Partition) -> Iterable[int]:

@@ -15,9 +15,9 @@ from stratalog.log.effects import (
     MakeDurable,
     Sync,
     SyncDirectory,
+    Together,
     WriteFile,
     perform,
-    together,
 )
 
 MANY = 300
@@ -26,7 +26,10 @@ MANY = 300
 def test_effects_become_durable_once_at_the_end() -> None:
     one = [MakeDirectory("a"), Append("a/x", 0, (b"x",)), Sync("a/x"), SyncDirectory("a")]
     other = [WriteFile("b", b"old"), Append("c", 0, (b"c",)), WriteFile("b", b"new"), Sync("c")]
-    assert together([*one, *other, SyncDirectory("a"), SyncDirectory("")]) == [
+    together = Together()
+    together.add(one)
+    together.add([*other, SyncDirectory("a"), SyncDirectory("")])
+    assert together.all() == [
         MakeDirectory("a"),
         Append("a/x", 0, (b"x",)),
         Append("c", 0, (b"c",)),

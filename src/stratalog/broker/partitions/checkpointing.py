@@ -8,8 +8,8 @@ other work between two steps. Each line is correct by itself, because its offset
 """
 
 import asyncio
-from collections.abc import Collection, Generator, Iterable, Mapping
-from functools import partial
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
 import structlog
@@ -17,10 +17,10 @@ import structlog
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.slices import slices
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.survey import CheckpointLines, checkpoint_files, checkpoint_lines
+from stratalog.broker.storage.survey import CheckpointLines
 from stratalog.errors import Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
-from stratalog.log.effects import Effect, WriteFile, together
+from stratalog.log.effects import Together, WriteFile
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class _Collecting:
     __slots__ = ("is_outdated", "lines")
 
     def __init__(self) -> None:
-        self.lines: dict[TopicPartition, CheckpointLines] = {}
+        self.lines = CheckpointLines()
         self.is_outdated = False
         """Whether a later collection has already queued its files."""
 
@@ -45,7 +45,7 @@ class Checkpoints:
 
     def __init__(self, hosted: Mapping[TopicIdPartition, HostedPartition]) -> None:
         self._hosted = hosted
-        self._names: dict[LogDirectory, set[TopicPartition]] = {}
+        self._names: dict[LogDirectory, AbstractSet[TopicPartition]] = {}
         self._collecting: dict[LogDirectory, list[_Collecting]] = {}
         """In the order of their start."""
         self._log = structlog.get_logger()
@@ -63,11 +63,11 @@ class Checkpoints:
         The names of `lost` partitions stay: the files record where their logs ended.
         """
         self._names[directory] = names
-        present = set(lost)
-        for part in slices(self._in(directory), _PARTITIONS_A_STEP):
-            present.update(one.name for one in part)
+        gone = names.difference(lost)
+        for part in self._in(directory):
+            gone.difference_update([one.name for one in part])
             await asyncio.sleep(0)
-        return not names <= present
+        return bool(gone)
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's checkpoint files name one of these partitions."""
@@ -78,11 +78,9 @@ class Checkpoints:
         """Leave these partitions out of the collection in progress: they have left the directory."""
         for collecting in self._collecting.get(directory, ()):
             for one in gone:
-                collecting.lines.pop(one.name, None)
+                collecting.lines.remove(one.name)
 
-    def collect(
-        self, directory: LogDirectory
-    ) -> Generator[bool, None, list[CheckpointLines] | None]:
+    def collect(self, directory: LogDirectory) -> Generator[bool, None, CheckpointLines | None]:
         """Return the lines of the directory's files; yield True where the next turn should continue.
 
         The caller writes them at once. Return None where a later collection finished first: its lines are newer.
@@ -91,19 +89,18 @@ class Checkpoints:
         mine = _Collecting()
         collections.append(mine)
         try:
-            for part in slices(self._in(directory), _PARTITIONS_A_STEP):
+            for count, part in enumerate(self._in(directory)):
+                if count:
+                    yield True
                 for one in part:
-                    is_here = directory in (one.directory, one.arriving)
-                    if is_here and self._hosted.get(one.key) is one:
-                        mine.lines[one.name] = checkpoint_lines(
+                    if self._hosted.get(one.key) is one:
+                        mine.lines.add(
                             one.name,
                             one.recovery_point,
                             one.high_watermark,
                             one.log.log_start_offset,
                             one.log.cleaned_end if one.log.config.is_compacted else None,
                         )
-                if len(part) == _PARTITIONS_A_STEP:
-                    yield True
         finally:
             place = collections.index(mine)
             earlier = collections[:place]
@@ -112,8 +109,8 @@ class Checkpoints:
             return None
         for other in earlier:
             other.is_outdated = True
-        self._names[directory] = set(mine.lines)
-        return list(mine.lines.values())
+        self._names[directory] = mine.lines.names
+        return mine.lines
 
     def write_in_steps(
         self, directory: LogDirectory
@@ -123,7 +120,7 @@ class Checkpoints:
         The directory performs later effects after these writes. Raises Rejected where the directory has failed.
         """
         lines = yield from self.collect(directory)
-        return directory.write(() if lines is None else checkpoint_files(lines))
+        return directory.write(() if lines is None else lines.files())
 
     async def write(self, directory: LogDirectory) -> None:
         """Write the directory's files. Raises Rejected where it has failed."""
@@ -138,27 +135,35 @@ class Checkpoints:
         mark = WriteFile(CLEAN_SHUTDOWN, encode_clean_shutdown(broker_epoch))
         closing = []
         for directory in self._names:
-            hosted = self._in(directory)
-            if directory.failure is None and not any(one.is_holding for one in hosted):
-                effects: list[Effect] = []
-                for part in slices(hosted, _PARTITIONS_A_STEP):
-                    for one in part:
-                        effects += one.log.close()
-                    await asyncio.sleep(0)
-                first = await directory.compute(partial(together, effects))
-                lines = await _drive(self.collect(directory))
-                if directory.failure is None:
-                    files = () if lines is None else checkpoint_files(lines)
-                    closing.append((directory, directory.write([*first, *files, mark])))
+            if directory.failure is not None or await self._any_holds(directory):
+                continue
+            effects = Together()
+            for part in self._in(directory):
+                for one in part:
+                    effects.add(one.log.close())
+                await asyncio.sleep(0)
+            lines = await _drive(self.collect(directory))
+            if directory.failure is None:
+                files = () if lines is None else lines.files()
+                closing.append((directory, directory.write([*effects.all(), *files, mark])))
         for directory, work in closing:
             try:
                 await work
             except Rejected as error:
                 self._log.error("not closed cleanly", path=directory.path, reason=error.message)
 
-    def _in(self, directory: LogDirectory) -> list[HostedPartition]:
-        """Return the partitions of the directory, and those whose move to it is about to end."""
-        return [one for one in self._hosted.values() if directory in (one.directory, one.arriving)]
+    async def _any_holds(self, directory: LogDirectory) -> bool:
+        """Return whether a partition of the directory holds effects back: a move of it did not end."""
+        for part in self._in(directory):
+            if any(one.is_holding for one in part):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    def _in(self, directory: LogDirectory) -> Iterator[list[HostedPartition]]:
+        """Yield the partitions of the directory, and those whose move to it is about to end, in steps."""
+        for part in slices(list(self._hosted.values()), _PARTITIONS_A_STEP):
+            yield [one for one in part if directory in (one.directory, one.arriving)]
 
 
 async def _drive(steps: Generator[bool, None, T]) -> T:

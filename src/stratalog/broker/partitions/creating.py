@@ -9,19 +9,18 @@ not fall on one drive that has a little more room today. Between equals the firs
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.copies import Lost
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import LogConfig
 from stratalog.log.creating import create
-from stratalog.log.effects import Effect, together
+from stratalog.log.effects import Together
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.tail import TailBudget
 from stratalog.metadata.image import Topic
@@ -64,20 +63,17 @@ class Creating:
         self._config_of = config_of
         self._lost = lost or {}
         self._counts: dict[LogDirectory, int] | None = None
-        self._effects: dict[LogDirectory, list[Effect]] = {}
+        self._effects: dict[LogDirectory, Together] = {}
 
     def place(
-        self, loaded: Collection[LogDirectory], hosted: Iterable[HostedPartition]
+        self, loaded: Collection[LogDirectory], hosted: Mapping[LogDirectory, int]
     ) -> LogDirectory | None:
         """Return the directory for a new partition, one of the sound ones of `loaded`; None where none is left.
 
-        The partitions of `hosted` are counted once; those that this change creates are added one by one.
+        `hosted`, the partitions of each, is looked at once; those that this change creates are added one by one.
         """
         if self._counts is None:
-            self._counts = dict.fromkeys(loaded, 1)
-            for one in hosted:
-                if one.directory in self._counts:
-                    self._counts[one.directory] += 1
+            self._counts = {one: 1 + hosted.get(one, 0) for one in loaded}
         counts = self._counts
         found = max(
             (one for one in counts if one.failure is None),
@@ -115,9 +111,9 @@ class Creating:
             _log.error("file is damaged", partition=directory_name, file=lost.path, reason=reason)
             if config.remote_storage_enable:
                 log.log_start_offset = lost.start  # the bucket may have these offsets
-        effects = self._effects.setdefault(directory, [])
-        effects += self._asides.free(directory, directory_name)
-        effects += made
+        effects = self._effects.setdefault(directory, Together())
+        effects.add(self._asides.free(directory, directory_name))
+        effects.add(made)
         key = TopicIdPartition(topic.id, name.partition)
         self.made[key] = Made(name, log, directory, leader_epoch)
 
@@ -126,7 +122,7 @@ class Creating:
         effects, self._effects = self._effects, {}
         for directory, made in effects.items():
             if directory.failure is None:
-                self.writes.append(directory.write(together(made)))
+                self.writes.append(directory.write(made.all()))
 
     def done(self) -> "asyncio.Future[None] | None":
         """Return a future that waits for every write; None without writes."""

@@ -4,10 +4,12 @@ In: partitions that `hosting.py` adds and removes, the metadata image. Out: a ho
 for one that is not here. It never decides which partitions are hosted.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import EMPTY, Topic
 from stratalog.wire.ids import TopicIdPartition, topic_id_text
@@ -20,6 +22,8 @@ class HostedPartitions:
         self.by_id: dict[TopicIdPartition, HostedPartition] = {}
         self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
+        self.per_directory: Counter[LogDirectory] = Counter()
+        """How many partitions each log directory has."""
         self._topics: dict[str | UUID, dict[int, HostedPartition]] = {}
         """The partitions of each topic, by its name and by its id. Every request looks here, without building a
         tuple.
@@ -84,8 +88,17 @@ class HostedPartitions:
                 found[key] = hosted.directory.id
         return found
 
+    def relocate(self, hosted: HostedPartition, directory: LogDirectory) -> None:
+        """Note that the partition lives in another log directory."""
+        if self.by_id.get(hosted.key) is hosted:
+            self.per_directory[hosted.directory] -= 1
+            self.per_directory[directory] += 1
+        hosted.directory = directory
+        hosted.copies = [directory]
+
     def _add(self, hosted: HostedPartition) -> None:
         self.by_id[hosted.key] = hosted
+        self.per_directory[hosted.directory] += 1
         partitions = self._topics.setdefault(hosted.key.topic_id, {})
         partitions[hosted.key.partition] = hosted
         self._topics[hosted.name.topic] = partitions
@@ -96,6 +109,7 @@ class HostedPartitions:
         hosted = self.by_id.pop(key, None)
         if hosted is None:
             return None
+        self.per_directory[hosted.directory] -= 1
         partitions = self._topics[key.topic_id]
         del partitions[key.partition]
         if not partitions:

@@ -237,7 +237,7 @@ class Hosting(HostedPartitions):
         if not is_new and len(loaded) < len(self.directories):
             return  # the missing directory may hold the log: another one must not begin at offset 0
         name = TopicPartition(topic.name, index)
-        directory = creating.place(loaded, self.by_id.values())
+        directory = creating.place(loaded, self.per_directory)
         if directory is None:
             self._log.error("no log directory is left", partition=str(name))
             return

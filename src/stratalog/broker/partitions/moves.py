@@ -329,8 +329,7 @@ class Move:
         """Switch the partition to the copy, which has its final name or whose directory has failed."""
         hosted = self.hosted
         hosted.arriving = None
-        hosted.directory = self.target
-        hosted.copies = [self.target]
+        hosting.relocate(hosted, self.target)
         if error is None and not hosted.deleted and self._source.failure is None:
             hosting.put_aside(self._source, [hosted])
         hosted.release()

@@ -4,7 +4,7 @@ In: the directory. Out: a program that ends with its partitions' names and ids, 
 and does not judge the checkpoints: `hosting.py` does.
 """
 
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -76,11 +76,52 @@ class Survey:
     """Every partition name in the checkpoints."""
 
 
-CheckpointLines = tuple[str, str, str, str]
-"""One partition's lines in the checkpoint files: recovery point, high watermark, log start, the cleaned part's end.
+class CheckpointLines:
+    """The lines of a directory's checkpoint files, by partition.
 
-The last one is empty for a log that is not compacted.
-"""
+    They are texts alone: the garbage collector looks at each object of a hundred thousand, and at no text.
+    """
+
+    def __init__(self) -> None:
+        self._recovery_points: dict[TopicPartition, str] = {}
+        self._high_watermarks: dict[TopicPartition, str] = {}
+        self._log_starts: dict[TopicPartition, str] = {}
+        self._cleaned_ends: dict[TopicPartition, str] = {}
+
+    @property
+    def names(self) -> AbstractSet[TopicPartition]:
+        """The partitions that have lines."""
+        return self._recovery_points.keys()
+
+    def add(
+        self,
+        name: TopicPartition,
+        recovery_point: int,
+        high_watermark: int,
+        log_start_offset: int,
+        cleaned_end: int | None,
+    ) -> None:
+        """Note one partition's lines; `cleaned_end` is None for a log that is not compacted."""
+        self._recovery_points[name] = offset_line(name, recovery_point)
+        self._high_watermarks[name] = offset_line(name, high_watermark)
+        self._log_starts[name] = offset_line(name, log_start_offset)
+        if cleaned_end is not None:
+            self._cleaned_ends[name] = offset_line(name, cleaned_end)
+
+    def remove(self, name: TopicPartition) -> None:
+        """Leave a partition out, if it has lines."""
+        if self._recovery_points.pop(name, None) is not None:
+            del self._high_watermarks[name], self._log_starts[name]
+            self._cleaned_ends.pop(name, None)
+
+    def files(self) -> list[WriteLines]:
+        """Return the checkpoint files. The lines must not change afterwards."""
+        return [
+            WriteLines(RECOVERY_POINTS, self._recovery_points.values()),
+            WriteLines(REPLICATION_OFFSETS, self._high_watermarks.values()),
+            WriteLines(LOG_START_OFFSETS, self._log_starts.values()),
+            WriteLines(CLEANED_OFFSETS, self._cleaned_ends.values()),
+        ]
 
 
 def name_aside(directory: str, unique: str, suffix: str) -> str:
@@ -112,32 +153,6 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     """Return topic and index of a partition's directory."""
     topic, dash, index = name.rpartition("-")
     return TopicPartition(topic, int(index)) if dash and topic and index.isdecimal() else None
-
-
-def checkpoint_lines(
-    name: TopicPartition,
-    recovery_point: int,
-    high_watermark: int,
-    log_start_offset: int,
-    cleaned_end: int | None,
-) -> CheckpointLines:
-    """Return one partition's lines in the checkpoint files."""
-    return (
-        offset_line(name, recovery_point),
-        offset_line(name, high_watermark),
-        offset_line(name, log_start_offset),
-        "" if cleaned_end is None else offset_line(name, cleaned_end),
-    )
-
-
-def checkpoint_files(lines: Collection[CheckpointLines]) -> list[WriteLines]:
-    """Return the checkpoint files of a directory with these partitions."""
-    return [
-        WriteLines(RECOVERY_POINTS, [one[0] for one in lines]),
-        WriteLines(REPLICATION_OFFSETS, [one[1] for one in lines]),
-        WriteLines(LOG_START_OFFSETS, [one[2] for one in lines]),
-        WriteLines(CLEANED_OFFSETS, [one[3] for one in lines if one[3]]),
-    ]
 
 
 def read_incarnation() -> Program[int]:
