@@ -21,15 +21,15 @@ from stratalog.adapters.local_disk import check_distinct
 from stratalog.adapters.log_output import keep_logging
 from stratalog.adapters.memory import (
     FreedMemory,
-    collect_only_what_follows,
     collect_seldom,
     keep_freed_memory,
+    spare_partitions,
 )
 from stratalog.adapters.network import event_loop
 from stratalog.adapters.system import outside as system
 from stratalog.adapters.system import write_ready_file
 from stratalog.adapters.threads import take_short_turns
-from stratalog.broker.background import Background
+from stratalog.broker.background import Background, Patience
 from stratalog.broker.broker import Broker, Coordinator
 from stratalog.broker.coordination.changes import log_changes
 from stratalog.broker.coordination.cluster_image import ClusterImage
@@ -72,9 +72,6 @@ _FENCING_S: Final = 0.5
 """A silent broker is fenced so much after its session's end, at most."""
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
-_SPARE_S: Final = 0.5
-_SPARED_AT_ONCE: Final = 2000
-"""Number of new partitions that the garbage collector scans in about 50 ms."""
 _SLOW_DISK_NS: Final = 1_000_000_000
 
 
@@ -113,6 +110,7 @@ class Node:
         self._watches: list[TimedDisk] = []
         self._console: Console | None = None
         self._is_stopping = False
+        self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
         self._stopping: list[Callable[[], Awaitable[None]]] = []
         self._connections = Connections(
@@ -125,7 +123,7 @@ class Node:
     async def start(self) -> Ready:
         """Recover, lead, listen. Raises UserError for a problem that the operator must fix (directory, port, bucket).
 
-        The caller must call `stop` afterwards, whether `start` succeeded or not.
+        Raises Unavailable after `abandon`. The caller must call `stop` afterwards, whether `start` succeeded or not.
         """
         self._log.info("starting", node=self.node_id, directories=list(self.config.log_dirs))
         if INTERPRETED:
@@ -168,7 +166,8 @@ class Node:
             self._stopping.append(server.large.close)
             endpoints = await self._open_listeners(server, ListenerKind.CONTROLLER, listeners)
         cluster.quorum.start()
-        await cluster.quorum.caught_up
+        async with self._patience.waiting():
+            await cluster.quorum.caught_up
         return endpoints[0] if endpoints else None
 
     async def _start_broker(self, cluster: ClusterMetadata, hosting: Hosting) -> Endpoint:
@@ -198,12 +197,13 @@ class Node:
         await hosting.start(metadata.hold(), metadata.removed_topics)
         advertised = self.config.advertised_listeners
         endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
-        await registration.register(endpoints, hosting.previous_epoch)
-        metadata.act()
-        await registration.unfence()
-        self._background.spawn(registration.keep_session())
-        await self._assign_all(assign, hosting)
-        await self._resume_moves(hosting, moves)
+        async with self._patience.waiting():
+            await registration.register(endpoints, hosting.previous_epoch)
+            metadata.act()
+            await registration.unfence()
+            self._background.spawn(registration.keep_session())
+            await self._assign_all(assign, hosting)
+            await self._resume_moves(hosting, moves)
         if tiering is not None and state is not None:
             tiering.start()
             self._background.spawn(state.repeat())
@@ -212,9 +212,12 @@ class Node:
         return endpoints[0]
 
     def abandon(self) -> None:
-        """Wait for a quorum no more: `start` raises Unavailable, unless it is past that."""
-        if self._quorum is not None and not self._quorum.caught_up.done():
-            self._quorum.caught_up.set_exception(Unavailable("stopped before it found a quorum"))
+        """Let `start` wait for other nodes no more: it raises Unavailable at its present or next such wait."""
+        self._patience.end()
+
+    def partitions(self) -> int:
+        """Return the number of partitions that this node hosts."""
+        return 0 if self.broker is None else len(self.broker.hosting.by_id)
 
     def _repeat(self) -> None:
         if self.config.is_controller:
@@ -440,7 +443,7 @@ class Node:
 
 
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
+    """Start, and serve, until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     keep_logging()
     keep_freed_memory()
     take_short_turns()
@@ -465,10 +468,10 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
 
     def fatal(why: str) -> None:
         reasons.append(why)
-        stopping.set()
+        end()
 
     node = Node(config, system(), on_fatal=fatal)
-    sparing = asyncio.create_task(spare_partitions(node))
+    sparing = asyncio.create_task(spare_partitions(node.partitions))
     try:
         ready = await node.start()
         collect_seldom()
@@ -479,23 +482,11 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), _FREED_MEMORY_S)
             freed.give_back()
+    except Unavailable:
+        if not stopping.is_set():
+            raise
     finally:
         sparing.cancel()
         await node.stop()
     if reasons:
         raise Unavailable(f"stopped: {reasons[0]}")
-
-
-async def spare_partitions(node: Node) -> None:
-    """Exclude the present partitions from garbage collection, for ever. A full collection is one turn of the event
-    loop.
-
-    With a hundred thousand partitions a collection takes seconds. Partitions live long and form no short-lived cycles.
-    """
-    spared = 0
-    while True:
-        await asyncio.sleep(_SPARE_S)
-        hosted = 0 if node.broker is None else len(node.broker.hosting.by_id)
-        if hosted >= spared + _SPARED_AT_ONCE:
-            collect_only_what_follows()
-            spared = hosted

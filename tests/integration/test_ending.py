@@ -41,6 +41,38 @@ def test_a_signal_ends_a_server_cleanly(number: signal.Signals, tmp_path: Path) 
     assert "stopped" in server.output.read_text()
 
 
+def test_a_signal_ends_a_start_that_waits_for_a_quorum(tmp_path: Path) -> None:
+    """No other voter runs: port 1 has no listener."""
+    settings = [
+        "process.roles=broker,controller",
+        "node.id=1",
+        "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "controller.listener.names=CONTROLLER",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:1,3@127.0.0.1:1",
+    ]
+    words = [word for setting in settings for word in ("--override", setting)]
+    where = ["--override", f"log.dirs={tmp_path / 'data'}"]
+    assert strata("storage", "format", *where, *words).returncode == 0
+    output = tmp_path / "output"
+    with (
+        output.open("wb") as file,
+        subprocess.Popen([*words_of(tmp_path), *words], stdout=file, stderr=file) as process,
+    ):
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while "starting" not in output.read_text():
+                assert process.poll() is None, output.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(START_TIMEOUT_S) == 0, output.read_text()
+        finally:
+            process.kill()
+    assert "stopped" in output.read_text()
+    assert not (tmp_path / "ready.json").exists()
+
+
 def test_a_server_that_was_started_to_ignore_sighup_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", IGNORING, *words_of(tmp_path)], stdout=subprocess.DEVNULL

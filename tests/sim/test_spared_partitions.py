@@ -11,7 +11,7 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
-from stratalog import node
+from stratalog.adapters import memory
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
 
@@ -32,8 +32,8 @@ def test_new_partitions_are_taken_out_of_the_collectors_sight(
     async def story() -> None:
         machine = Machine(World(1))
         client = await machine.restart()
-        monkeypatch.setattr(node, "_SPARED_AT_ONCE", 5)
-        sparing = asyncio.create_task(node.spare_partitions(machine.node))
+        monkeypatch.setattr(memory, "_SPARED_AT_ONCE", 5)
+        sparing = asyncio.create_task(memory.spare_partitions(machine.node.partitions))
         before = gc.get_freeze_count()
         for name, partitions in (("few", 4), ("more", 1)):
             await asyncio.sleep(2)

@@ -1,13 +1,18 @@
-"""Background work of one node: tasks, and repeated work.
+"""Background work of one node: tasks, and repeated work; and the end of a node's waits for other nodes.
 
 In: coroutines. Out: tasks on the running event loop. It retries nothing: a failure is logged and reported.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
+
+from stratalog.errors import Unavailable
+
+__all__ = ["Background", "Patience"]
 
 
 class Background:
@@ -55,3 +60,31 @@ class Background:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("background work failed", exc_info=error)
             self._on_broken(error)
+
+
+class Patience:
+    """A starting node's waits for other nodes, one at a time: `end` ends the present one and all later ones."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._present: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self._present is not None and not self._is_over:
+            self._present.reschedule(asyncio.get_running_loop().time())
+        self._is_over = True
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Run a block that waits for other nodes. Raises Unavailable after `end`."""
+        over = Unavailable("stopped before it was ready")
+        if self._is_over:
+            raise over
+        try:
+            async with asyncio.timeout(None) as self._present:
+                yield
+        except TimeoutError:
+            raise over from None
+        finally:
+            self._present = None
