@@ -1,0 +1,144 @@
+"""Goal: three nodes are one cluster for their clients. Method: real nodes, one of which stops or is killed."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.sim.cluster import Cluster, host_of
+from tests.sim.loop import run
+from tests.sim.raw import Raw
+from tests.sim.world import World
+
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode
+from stratalog.wire.messages.describe_cluster import DescribeClusterRequest
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.init_producer_id import InitProducerIdRequest
+from stratalog.wire.messages.metadata import MetadataRequest
+
+
+def story(tell: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        cluster = Cluster(World(11))
+        await cluster.start()
+        async with asyncio.timeout(300):
+            await tell(cluster)
+        await cluster.stop()
+        assert [one.broken_tasks for one in cluster.machines.values()] == [[], [], []]
+
+    run(whole())
+
+
+def in_sync(cluster: Cluster, node: int) -> bool:
+    topic = cluster.quorum(node).image.topic("t")
+    return topic is not None and all(len(one.isr) == 3 for one in topic.partitions.values())
+
+
+async def raw_to(cluster: Cluster, node: int) -> Raw:
+    return await Raw.connect(cluster.world.network, host_of(node))
+
+
+async def coordinator(raw: Raw) -> int:
+    """Return the node that coordinates a group; wait while there is none."""
+    for _ in range(100):
+        answer = await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        (found,) = answer.coordinators
+        if not found.error_code:
+            return found.node_id
+        await asyncio.sleep(0.05)
+    raise AssertionError("no coordinator")
+
+
+def test_every_node_answers_for_the_cluster() -> None:
+    async def tell(cluster: Cluster) -> None:
+        seen = []
+        for node in (1, 2, 3):
+            client = await cluster.machines[node].connect()
+            (created,) = await client.create_topics([NewTopic(f"t{node}", 3, 3)])
+            assert created.error is ErrorCode.none, created
+            raw = await raw_to(cluster, node)
+            ids = await raw.ask(
+                4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+            )
+            seen.append(ids.producer_id)
+        assert len(set(seen)) == 3
+        await cluster.until_equal()
+        answers = []
+        for node in (1, 2, 3):
+            raw = await raw_to(cluster, node)
+            metadata = await raw.ask(12, MetadataRequest(topics=None))
+            described = await raw.ask(
+                0, DescribeClusterRequest(include_cluster_authorized_operations=False)
+            )
+            assert {one.broker_id for one in described.brokers} == {1, 2, 3}
+            answers.append(
+                (
+                    {(one.node_id, one.host, one.port) for one in metadata.brokers},
+                    {
+                        (topic.name, one.partition_index, one.leader_id, tuple(one.isr_nodes))
+                        for topic in metadata.topics
+                        for one in topic.partitions
+                    },
+                )
+            )
+        assert answers[0] == answers[1] == answers[2]
+        coordinators = set()
+        for node in (1, 2, 3):
+            coordinators.add(await coordinator(await raw_to(cluster, node)))
+        assert len(coordinators) == 1
+        offsets = cluster.quorum(1).image.topic("__consumer_offsets")
+        assert offsets is not None
+        assert len(offsets.partitions[0].replicas) == 3
+
+    story(tell)
+
+
+def test_a_broker_stops_with_permission_and_starts_again_at_once() -> None:
+    async def tell(cluster: Cluster) -> None:
+        client = await cluster.machines[1].connect()
+        (created,) = await client.create_topics([NewTopic("t", 9, 3)])
+        assert created.error is ErrorCode.none
+        await cluster.until_equal()
+        for node in (1, 2, 3):
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            epoch = cluster.quorum(node).image.image.brokers[node].epoch
+            await cluster.machines[node].stop()
+            assert loop.time() - began < 5, node
+            other = next(one for one in (1, 2, 3) if one != node)
+            topic = cluster.quorum(other).image.topic("t")
+            assert topic is not None
+            assert {one.leader for one in topic.partitions.values()} <= {1, 2, 3} - {node}
+            began = loop.time()
+            await cluster.machines[node].start()
+            assert loop.time() - began < 5, (node, loop.time() - began)
+            assert cluster.quorum(node).image.image.brokers[node].epoch > epoch
+
+    story(tell)
+
+
+def test_a_killed_broker_is_fenced_and_comes_back() -> None:
+    async def kill_one(cluster: Cluster, node: int) -> None:
+        other = cluster.quorum(node % 3 + 1).image
+
+        def is_fenced() -> bool:
+            return other.image.brokers[node].fenced
+
+        await cluster.machines[node].kill()
+        await cluster.until(is_fenced, "fenced", 20)
+        topic = other.topic("t")
+        assert topic is not None
+        assert {one.leader for one in topic.partitions.values()} <= {1, 2, 3} - {node}
+        await cluster.machines[node].start()
+        await cluster.until(lambda: not is_fenced(), "unfenced")
+        await cluster.until(lambda: in_sync(cluster, node % 3 + 1), "every replica in sync", 60)
+
+    async def tell(cluster: Cluster) -> None:
+        client = await cluster.machines[1].connect()
+        (created,) = await client.create_topics([NewTopic("t", 9, 3)])
+        assert created.error is ErrorCode.none, created
+        await cluster.until_equal()
+        for node in (1, 2, 3):
+            await kill_one(cluster, node)
+
+    story(tell)
