@@ -1,6 +1,7 @@
 """DescribeQuorum (key 55), versions 0-2.
 
 v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, addresses, error messages (KIP-853).
+Only the leader answers; a broker forwards the request to it. Kafka: KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.quorum.progress import Follower
+from stratalog.quorum.voters import ReplicaKey
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -32,7 +35,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:
-    """Return the metadata log's leader, and each voter with the end of its log."""
+    """Return the metadata log's leader, and how far each voter and observer is."""
     if not call.allows_cluster(Operation.DESCRIBE):
         return DescribeQuorumResponse(
             error_code=ErrorCode.cluster_authorization_failed,
@@ -62,37 +65,74 @@ def _partition(
 ) -> DescribeQuorumResponsePartitionData:
     clock, _, quorum = call.needs
     if (topic, index) != (METADATA_TOPIC, 0):
-        return DescribeQuorumResponsePartitionData(
-            partition_index=index,
-            error_code=ErrorCode.unknown_topic_or_partition,
-            error_message=f"the quorum keeps {METADATA_TOPIC}-0 only",
-            leader_id=0,
-            leader_epoch=0,
-            high_watermark=0,
-            current_voters=[],
-            observers=[],
-        )
-    now_ms = clock.now_ms()
-    high_watermark = quorum.high_watermark
+        wrong = f"the quorum keeps {METADATA_TOPIC}-0 only"
+        return _refused(index, ErrorCode.unknown_topic_or_partition, wrong)
+    if not quorum.is_leader:
+        return _refused(index, ErrorCode.not_leader_or_follower, "this node does not lead")
     return DescribeQuorumResponsePartitionData(
         partition_index=index,
         error_code=ErrorCode.none,
         error_message=None,
         leader_id=quorum.leader_id,
         leader_epoch=quorum.leader_epoch,
-        high_watermark=high_watermark,
+        high_watermark=quorum.high_watermark,
         current_voters=[
-            # The only voter is the leader, and its whole log is committed.
-            ReplicaState(
-                replica_id=voter.id,
-                replica_directory_id=voter.directory_id,
-                log_end_offset=high_watermark,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
+            _leader(clock, voter.key, quorum.log.log.log_end_offset)
+            if voter.id == quorum.leader_id
+            else _state(clock, *_voter(voter.key, quorum))
             for voter in quorum.voters.voters
         ],
+        observers=[
+            _state(clock, key, seen)
+            for key, seen in quorum.replicas().items()
+            if not quorum.voters.has(key)
+        ],
+    )
+
+
+def _refused(index: int, code: ErrorCode, why: str) -> DescribeQuorumResponsePartitionData:
+    return DescribeQuorumResponsePartitionData(
+        partition_index=index,
+        error_code=code,
+        error_message=why,
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=[],
         observers=[],
+    )
+
+
+def _voter(key: ReplicaKey, quorum: MetadataQuorum) -> tuple[ReplicaKey, Follower]:
+    """Return a voter as the leader sees it: of several directories with its id, the one that fetched last."""
+    seen = [
+        (one, follower)
+        for one, follower in quorum.replicas().items()
+        if one.id == key.id and quorum.voters.has(one)
+    ]
+    return max(seen, key=lambda found: found[1].fetched_ms, default=(key, Follower()))
+
+
+def _leader(clock: Clock, key: ReplicaKey, end_offset: int) -> ReplicaState:
+    now_ms = clock.now_ms()
+    return ReplicaState(
+        replica_id=key.id,
+        replica_directory_id=key.directory_id,
+        log_end_offset=end_offset,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+
+
+def _state(clock: Clock, key: ReplicaKey, seen: Follower) -> ReplicaState:
+    """Return what the leader has seen of another replica; the steady times become times of the wall clock."""
+    ahead_ms = clock.now_ms() - clock.steady_ms()
+    return ReplicaState(
+        replica_id=key.id,
+        replica_directory_id=key.directory_id,
+        log_end_offset=seen.end_offset,
+        last_fetch_timestamp=-1 if seen.fetched_ms < 0 else seen.fetched_ms + ahead_ms,
+        last_caught_up_timestamp=-1 if seen.caught_up_ms < 0 else seen.caught_up_ms + ahead_ms,
     )
 
 
