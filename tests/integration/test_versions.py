@@ -64,6 +64,7 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "ElectLeaders": ((0, 2), None, {2}),
     "AlterPartitionReassignments": ((0, 1), None, {1}),
     "ListPartitionReassignments": ((0, 0), None, {0}),
+    "UnregisterBroker": ((0, 0), None, set()),
 }
 # What older clients of these need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
 OLDEST_NEEDED = {"Produce": 3, "Fetch": 4, "ListOffsets": 1, "Metadata": 0, "JoinGroup": 0}
@@ -215,6 +216,7 @@ ANSWERED = {
     "DeleteTopics": {"unknown_topic_or_partition"},
     "AlterReplicaLogDirs": {"log_dir_not_found"},
     "ElectLeaders": {"none", "election_not_needed"},
+    "UnregisterBroker": {"broker_id_not_registered"},
 }
 
 
