@@ -284,7 +284,7 @@ class CompactedLog(RuleBasedStateMachine):
         found = {p: s.batches[-1][1] for p, s in log.producers.items()}
         assert found == {p: one for p, one in expected.items() if last[p] >= start}
 
-    # What is there
+    # Reading the log back
 
     def _read(self):
         log = self.steps.log
