@@ -34,6 +34,7 @@ from stratalog.broker.broker import Broker, Coordinator
 from stratalog.broker.coordination.changes import log_changes
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata, open_cluster_metadata
+from stratalog.broker.coordination.controller_duties import repeat_duties
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
@@ -68,8 +69,6 @@ _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _IDLE_CONNECTIONS_S: Final = 2.0
-_FENCING_S: Final = 0.5
-"""A silent broker is fenced so much after its session's end, at most."""
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SLOW_DISK_NS: Final = 1_000_000_000
@@ -221,7 +220,8 @@ class Node:
 
     def _repeat(self) -> None:
         if self.config.is_controller:
-            self._background.repeat(self._fence_stale_brokers, _FENCING_S)
+            assert self._quorum is not None, "opened by start"
+            repeat_duties(self.config, self._background, self._quorum)
         self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
 
@@ -419,12 +419,6 @@ class Node:
         if self.broker is not None:  # else a controller's alone, or of a broker that starts
             self.broker.metrics.connections_accepted += accepted
             self.broker.metrics.connections_refused += not accepted
-
-    async def _fence_stale_brokers(self) -> None:
-        active = None if self._quorum is None else self._quorum.active
-        if active is not None:
-            with suppress(Rejected):  # another node leads now, and fences them
-                await active.fence_stale_brokers()
 
     async def _close_idle_connections(self) -> None:
         self._connections.close_idle()

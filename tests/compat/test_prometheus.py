@@ -78,7 +78,7 @@ def test_rules_name_metrics_that_there_are() -> None:
     known = {metric.name for metric in METRICS}
     named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
-    assert len(re.findall(r"- alert:", block("groups:"))) == 12
+    assert len(re.findall(r"- alert:", block("groups:"))) == 16
 
 
 def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
@@ -123,6 +123,24 @@ tests:
         values: '0x10 2x20'
       - series: 'stratalog_partitions_under_replicated{instance="a"}'
         values: '0x10 7x20'
+      - series: 'stratalog_leader_elections_total{kind="unclean"}'
+        values: '0x10 3x50'
+      - series: 'stratalog_leader_elections_total{kind="in_sync"}'
+        values: '0+9x60'
+      - series: 'stratalog_cluster_partitions_not_preferred{instance="a"}'
+        values: '0x10 6x50'
+      - series: 'stratalog_isr_shrinks_total{instance="flapping"}'
+        values: '0+1x60'
+      - series: 'stratalog_isr_expansions_total{instance="flapping"}'
+        values: '0+1x60'
+      - series: 'stratalog_isr_shrinks_total{instance="one broker died"}'
+        values: '0x10 50x50'
+      - series: 'stratalog_isr_expansions_total{instance="one broker died"}'
+        values: '0x60'
+      - series: 'stratalog_reassignment_bytes_left{instance="stuck"}'
+        values: '2048x60'
+      - series: 'stratalog_reassignment_bytes_left{instance="moving"}'
+        values: '4096-10x60'
     alert_rule_test:
       - eval_time: 5m
         alertname: StratalogRetentionOvertakesGroup
@@ -193,6 +211,35 @@ tests:
         exp_alerts:
           - exp_labels: {instance: a}
             exp_annotations: {summary: "7 partition(s) led by a lack an in-sync replica"}
+      - eval_time: 10m
+        alertname: StratalogUncleanElection
+        exp_alerts: []
+      - eval_time: 12m
+        alertname: StratalogUncleanElection
+        exp_alerts:
+          - exp_labels: {kind: unclean}
+            exp_annotations:
+              summary: "leaders were elected that were not in sync: acknowledged records may be lost"
+      - eval_time: 30m
+        alertname: StratalogLeadersNotPreferred
+        exp_alerts: []
+      - eval_time: 42m
+        alertname: StratalogLeadersNotPreferred
+        exp_alerts:
+          - exp_labels: {instance: a}
+            exp_annotations: {summary: "6 partition(s) are not led by their first replica"}
+      - eval_time: 15m
+        alertname: StratalogIsrFlaps
+        exp_alerts:
+          - exp_labels: {instance: flapping}
+            exp_annotations:
+              summary: "replicas of partitions led by flapping leave the ISR and come back: a slow drive or network"
+      - eval_time: 45m
+        alertname: StratalogReassignmentStalled
+        exp_alerts:
+          - exp_labels: {instance: stuck}
+            exp_annotations:
+              summary: "partitions led by stuck move, and the 2kiB left do not shrink"
 """
 
 

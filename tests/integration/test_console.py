@@ -319,7 +319,9 @@ def test_one_broker_leads_all_and_is_the_controller(broker: BrokerProcess) -> No
     assert found("quorum_high_watermark") > 0
     assert found("brokers", state="active") == 1
     assert found("brokers", state="fenced") == 0
-    assert found("cluster_partitions_offline") == 0
+    assert found("cluster_partitions_offline") == found("cluster_partitions_not_preferred") == 0
+    assert found("partitions_reassigning") == found("reassignment_bytes_left") == 0
+    assert found("leader_elections_total", kind="unclean") == 0
 
 
 def test_refused_connections_are_counted(tmp_path: Path) -> None:

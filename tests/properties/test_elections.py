@@ -18,7 +18,7 @@ from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.elections import RECOVERING
 from stratalog.quorum.electorate import has_elr
 from stratalog.quorum.isr import IsrChange
-from stratalog.quorum.partition_index import PartitionIndex, is_alone
+from stratalog.quorum.partition_index import Origin, PartitionIndex, is_alone
 from stratalog.quorum.reassignment import Reassignment
 from stratalog.quorum.voters import Voter
 from stratalog.statemachine import Decision
@@ -40,7 +40,7 @@ STEPS = (
         "join",
         "join",
     ),
-    *("lag", "lag", "unregister", "move", "cancel", "prefer"),
+    *("lag", "lag", "unregister", "move", "cancel", "prefer", "balance"),
 )
 SEEDS = 12
 STEPS_PER_SEED = 80
@@ -127,8 +127,21 @@ def act(made: World, step: str, broker: int) -> None:
             reassign(made, step, broker)
         case "prefer":
             log.run(log.controller.elect_leaders(0, None))
+        case "balance":
+            balance(made)
         case "join" | "lag":
             in_sync(made, step, broker)
+
+
+def balance(made: World) -> None:
+    """Give leaderships back; afterwards no other replica leads where the first one may."""
+    log = made.log
+    log.run(log.controller.balance(list(log.controller.index.imbalanced)))
+    for key in log.controller.index.imbalanced:
+        partition = log.image.partition(*key)
+        assert partition is not None
+        first = log.image.brokers.get(partition.replicas[0])
+        assert first is None or not first.is_active or first.id not in partition.isr
 
 
 def reassign(made: World, step: str, broker: int) -> None:
@@ -213,3 +226,6 @@ def test_a_clean_election_loses_nothing(elr, unclean, seed):
         assert index.leads(broker) == followed.leads(broker)
     assert index.reassigning.keys() == followed.reassigning.keys()
     assert index.leaderless.keys() == followed.leaderless.keys()
+    assert index.imbalanced.keys() == followed.imbalanced.keys()
+    if not unclean:
+        assert elr or not followed.elections[Origin.UNCLEAN]

@@ -190,7 +190,6 @@ _TABLES: Final = {
     "the cluster has no such limits, throttles or choices yet": """
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
-        auto.leader.rebalance.enable boolean true
         broker.id int -1
         controller.quorum.append.linger.ms int 25
         controller.quorum.auto.join.enable boolean false
@@ -200,7 +199,6 @@ _TABLES: Final = {
         early.start.listeners list -
         follower.fetch.last.tiered.offset.enable boolean false every
         follower.replication.throttled.rate long 9223372036854775807 every unlisted
-        leader.imbalance.check.interval.seconds long 300
         leader.replication.throttled.rate long 9223372036854775807 every unlisted
         remote.log.manager.follower.thread.pool.size int 2 every
         replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every unlisted

@@ -95,6 +95,19 @@ QUORUM = (
         Between(0),
     ),
     Setting(
+        "auto.leader.rebalance.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether the active controller gives leaderships back to preferred leaders, the first replicas.",
+    ),
+    Setting(
+        "leader.imbalance.check.interval.seconds",
+        Kind.LONG,
+        300,
+        "How often the active controller looks for partitions that another replica than the first leads.",
+        Between(1),
+    ),
+    Setting(
         "security.inter.broker.protocol",
         Kind.STRING,
         "PLAINTEXT",

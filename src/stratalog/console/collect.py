@@ -180,7 +180,7 @@ class Scraper:
             yield text
         async for text in self._of_partitions(broker, pause):
             yield text
-        async for metric, samples in cluster_families(broker, pause):
+        for metric, samples in cluster_families(broker):
             for text in _family(metric, samples):
                 yield text
         async for text in self._of_groups(broker, pause):
@@ -207,7 +207,7 @@ class Scraper:
         all_labels: list[str] = []
         columns = [array("q") for _ in _PER_PARTITION]
         producers = 0
-        replicas = ReplicaCounts()
+        replicas = ReplicaCounts(broker.metadata.image)
         for hosted in broker.hosting.all():
             await pause()
             partition, log = hosted.name, hosted.log

@@ -166,6 +166,18 @@ REPLICA_LAG_MAX = _metric(
     "",
     "Offsets by which the slowest in-sync follower of a partition led here is behind (Kafka: MaxLag, at the follower).",
 )
+REASSIGNING = _metric(
+    "partitions_reassigning",
+    _GAUGE,
+    "",
+    "Of those led here: partitions that move to other brokers (Kafka: ReassigningPartitions).",
+)
+BYTES_TO_REASSIGN = _metric(
+    "reassignment_bytes_left",
+    _GAUGE,
+    "",
+    "Bytes of local log that the new replicas of those partitions lack.",
+)
 ISR_SHRINKS = _metric(
     "isr_shrinks_total",
     _COUNTER,
@@ -214,6 +226,21 @@ LEADERLESS = _metric(
     _GAUGE,
     "",
     "Partitions of the cluster without a leader; the active controller has it (Kafka: OfflinePartitionsCount).",
+)
+NOT_PREFERRED = _metric(
+    "cluster_partitions_not_preferred",
+    _GAUGE,
+    "",
+    "Partitions of the cluster without a leader, or with another leader than the first replica; the active controller "
+    "has it (Kafka: PreferredReplicaImbalanceCount).",
+)
+ELECTIONS = _metric(
+    "leader_elections_total",
+    _COUNTER,
+    "kind",
+    "New leaders of partitions since the active controller became active; it has them. `in_sync`: of the ISR; "
+    "`eligible`: of the eligible leader replicas; `unclean`: of neither, so acknowledged records may be lost (Kafka: "
+    "ElectionFromEligibleLeaderReplicasPerSec, UncleanLeaderElectionsPerSec).",
 )
 PRODUCER_IDS = _metric(
     "producer_ids", _GAUGE, "", "Idempotent producers remembered, each in each partition it wrote."

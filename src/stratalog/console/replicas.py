@@ -4,7 +4,7 @@ In: a broker's partitions, one by one; the cluster as the broker knows it. Out: 
 counts nothing between scrapes.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stratalog.broker.broker import Broker
@@ -12,7 +12,9 @@ from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.console import metrics as m
 from stratalog.console.exposition import labelled
 from stratalog.console.metrics import Metric
-from stratalog.console.pause import Pause
+from stratalog.log.partition_log import PartitionLog
+from stratalog.metadata.image import Image
+from stratalog.quorum.partition_index import Origin, PartitionIndex
 
 Family = tuple[Metric, list[tuple[str, float]]]
 
@@ -21,7 +23,10 @@ Family = tuple[Metric, list[tuple[str, float]]]
 class ReplicaCounts:
     """Counts over the partitions that this broker leads."""
 
+    image: Image
     led: int = 0
+    reassigning: int = 0
+    bytes_to_reassign: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
     lag_max: int = 0
@@ -29,14 +34,19 @@ class ReplicaCounts:
     def add(self, hosted: HostedPartition) -> None:
         """Count one partition."""
         replica = hosted.replica
-        if not replica.leads:
+        partition = self.image.partition(*hosted.key)
+        if not replica.leads or partition is None:
             return
         self.led += 1
-        self.under_replicated += len(replica.isr) < len(replica.replicas)
+        adding = partition.adding_replicas
+        self.under_replicated += len(replica.isr) < len(replica.replicas) - len(adding)
+        self.reassigning += bool(adding or partition.removing_replicas)
         self.under_min_isr += len(replica.isr) < min(
             hosted.log.config.min_insync_replicas, len(replica.replicas)
         )
         for node, follower in replica.followers.items():
+            if node in adding:
+                self.bytes_to_reassign += _bytes_from(hosted.log, follower.log_end_offset)
             if node in replica.isr and follower.log_end_offset >= 0:
                 lag = hosted.log.log_end_offset - follower.log_end_offset
                 self.lag_max = max(self.lag_max, lag)
@@ -48,10 +58,24 @@ class ReplicaCounts:
             (m.UNDER_REPLICATED, [("", self.under_replicated)]),
             (m.UNDER_MIN_ISR, [("", self.under_min_isr)]),
             (m.REPLICA_LAG_MAX, [("", self.lag_max)]),
+            (m.REASSIGNING, [("", self.reassigning)]),
+            (m.BYTES_TO_REASSIGN, [("", self.bytes_to_reassign)]),
         ]
 
 
-async def cluster_families(broker: Broker, pause: Pause) -> AsyncIterator[Family]:
+def _bytes_from(log: PartitionLog, offset: int) -> int:
+    """Return the bytes of the local log from an offset on; of the segment with the offset, the share of its offsets."""
+    found = 0
+    for segment in reversed(log.segments):
+        if segment.base_offset < offset:
+            count = segment.next_offset - segment.base_offset
+            left = max(segment.next_offset - offset, 0)
+            return found + (segment.size * left // count if count else 0)
+        found += segment.size
+    return found
+
+
+def cluster_families(broker: Broker) -> Iterator[Family]:
     """Yield the quorum's metrics; those of the whole cluster from the active controller only, as in Kafka."""
     proposals = broker.replication.proposals
     yield m.ISR_SHRINKS, [("", proposals.shrinks)]
@@ -61,14 +85,14 @@ async def cluster_families(broker: Broker, pause: Pause) -> AsyncIterator[Family
     yield m.QUORUM_LEADER, [("", quorum.leader_id)]
     yield m.QUORUM_EPOCH, [("", quorum.leader_epoch)]
     yield m.QUORUM_HIGH_WATERMARK, [("", quorum.high_watermark)]
-    if quorum.active is None:
-        return
-    image = broker.metadata.image
+    if quorum.active is not None:
+        yield from _controller_families(broker.metadata.image, quorum.active.index)
+
+
+def _controller_families(image: Image, index: PartitionIndex) -> Iterator[Family]:
     fenced = sum(one.fenced for one in image.brokers.values())
     states = (("active", len(image.brokers) - fenced), ("fenced", fenced))
     yield m.BROKERS, [(labelled(m.BROKERS, state), count) for state, count in states]
-    leaderless = 0
-    for topic in image.topics_by_id.values():
-        await pause()
-        leaderless += sum(one.leader < 0 for one in topic.partitions.values())
-    yield m.LEADERLESS, [("", leaderless)]
+    yield m.LEADERLESS, [("", len(index.leaderless))]
+    yield m.NOT_PREFERRED, [("", len(index.leaderless) + len(index.imbalanced))]
+    yield m.ELECTIONS, [(labelled(m.ELECTIONS, one.value), index.elections[one]) for one in Origin]

@@ -29,7 +29,7 @@ from stratalog.quorum.directories import assign_directories
 from stratalog.quorum.electorate import Cluster
 from stratalog.quorum.features import SUPPORTED_FEATURES, FeatureUpdate, feature_records
 from stratalog.quorum.isr import IsrAnswer, IsrChange, alter_isrs
-from stratalog.quorum.leaders import Elected, elect_leaders
+from stratalog.quorum.leaders import Elected, balance, elect_leaders
 from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.quorum.partitions import Extended, MorePartitions, extend_records
 from stratalog.quorum.reassignment import (
@@ -95,7 +95,8 @@ class Controller:
         self._names: dict[str, set[str]] = {}
         """Topic names with '.' or '_', by the key on which they collide."""
         self._sessions = BrokerSessions(session_timeout_ms)
-        self._index = PartitionIndex(image.topics_by_id.values()) if index is None else index
+        self.index = PartitionIndex(image.topics_by_id.values()) if index is None else index
+        """Of the topics of `image`."""
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}
         """The offset of each broker's registration in this epoch."""
@@ -107,7 +108,7 @@ class Controller:
         delta = Delta(self.image)
         delta.replay_all(base_offset, records)
         self.image = delta.image()
-        self._index.follow(delta, self.image)
+        self.index.follow(delta, self.image)
         for offset, record in enumerate(records, base_offset):
             if isinstance(record, RegisterBrokerRecord):
                 self._registered_at[record.broker_id] = offset
@@ -196,6 +197,10 @@ class Controller:
         """Elect leaders of these partitions or of all; raises Rejected as `leaders.elect_leaders`."""
         return elect_leaders(self._cluster(), kind, partitions)
 
+    def balance(self, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
+        """Give these partitions back to their preferred leaders, where those may lead."""
+        return balance(self._cluster(), keys)
+
     def alter_reassignments(
         self, changes: Sequence[Reassignment], *, may_change_factor: bool
     ) -> Decision[Any, list[Reassigned]]:
@@ -215,7 +220,7 @@ class Controller:
         return assign_directories(self._cluster(), broker_id, broker_epoch, assigned)
 
     def _cluster(self) -> Cluster:
-        return Cluster(self.image, self._index, self._rules.elections)
+        return Cluster(self.image, self.index, self._rules.elections)
 
     # Topics and configurations
 

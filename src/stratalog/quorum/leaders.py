@@ -1,8 +1,9 @@
-"""Elect leaders as an administrator asks (ElectLeaders): refuse, or return records.
+"""Elect leaders as an administrator asks (ElectLeaders), and give leaderships back to preferred leaders.
 
-In: partitions and the kind of election. Out: records and one result per partition. It never elects by itself.
+In: partitions and the kind of election. Out: records; for an administrator one result per partition. It never chooses
+the time of an election.
 
-Codes are those of ReplicationControlManager.electLeader (KIP-460).
+Codes are those of ReplicationControlManager.electLeader (KIP-460); `balance` is its maybeBalancePartitionLeaders.
 """
 
 from collections.abc import Iterable, Sequence
@@ -78,6 +79,25 @@ def elect_leaders(
             ErrorCode.policy_violation, f"more than {RECORDS_PER_REQUEST_MAX} elections at once"
         )
     return Decision(records, results)
+
+
+def balance(
+    cluster: Cluster, keys: Iterable[TopicIdPartition]
+) -> Decision[PartitionChangeRecord, None]:
+    """Elect the first replica of these partitions where another one leads and the first may lead."""
+    electorate = cluster.electorate()
+    brokers = cluster.image.brokers
+    records = []
+    for key in keys:
+        before = cluster.image.partition(*key)
+        if before is None or key not in cluster.index.imbalanced:
+            continue  # changed since the caller chose the keys
+        first = brokers.get(before.replicas[0])
+        if first is not None and first.is_active and first.id in before.isr:
+            record = electorate.change_of(key, before, Target(election=Election.PREFERRED))
+            if record is not None:
+                records.append(record)
+    return Decision(records, None)
 
 
 def is_led(partition: Partition, kind: int) -> bool:

@@ -1,33 +1,51 @@
-"""Index partitions by in-sync or eligible broker; list partitions without a leader, and those being reassigned.
+"""Index partitions by in-sync or eligible broker; list those without a leader, without the preferred leader, and in
+reassignment.
 
-In: the topics of an image once, then each delta. Out: keys of partitions. It never decides anything.
+In: the topics of an image once, then each delta. Out: keys of partitions, and counts of elections. It never decides
+anything.
 
 With the index, the cost of fencing a broker depends on that broker's partitions, and not on the size of the image.
-Kafka: BrokersToIsrs, BrokersToElrs, `reassigningTopics` of ReplicationControlManager.
+Kafka: BrokersToIsrs, BrokersToElrs, `reassigningTopics` and `imbalancedPartitions` of ReplicationControlManager;
+ControllerMetricsChanges.
 """
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import Enum
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import NO_LEADER, Image, Partition, Topic
 from stratalog.wire.ids import TopicIdPartition
 
 
+class Origin(Enum):
+    """The place of a new leader before its election; the values are a metric's labels."""
+
+    IN_SYNC = "in_sync"
+    ELIGIBLE = "eligible"
+    """It was an eligible leader replica (KIP-966)."""
+    UNCLEAN = "unclean"
+    """It was neither: acknowledged records may be lost."""
+
+
 class PartitionIndex:
     """The partitions of one image, indexed for the controller.
 
-    `leaderless` and `reassigning` are read only. The maps without values are sets in the order of their changes: the
+    `imbalanced` has those that another replica than the first leads. It, `leaderless`, `reassigning` and `elections`
+    are read only. The maps without values are sets in the order of their changes: the
     records of a decision come in an order that depends on the log alone.
     """
 
     def __init__(self, topics: Iterable[Topic] = ()) -> None:
         self.leaderless: dict[TopicIdPartition, None] = {}
+        self.imbalanced: dict[TopicIdPartition, None] = {}
         self.reassigning: dict[TopicIdPartition, None] = {}
         self._members: dict[int, dict[TopicIdPartition, None]] = {}
         self._alone: dict[int, dict[TopicIdPartition, None]] = {}
         """Of the members' partitions those that `members` leaves out without `alone`."""
         self._led: Counter[int] = Counter()
+        self.elections: Counter[Origin] = Counter()
+        """Leaders that partitions of `follow` got."""
         for topic in topics:
             self.add(topic)
 
@@ -60,8 +78,11 @@ class PartitionIndex:
             now = after.topics_by_id[topic_id].partitions
             for index in indexes:
                 key = TopicIdPartition(topic_id, index)
-                if index in old_partitions:
-                    self._remove(key, old_partitions[index])
+                old = old_partitions.get(index)
+                if old is not None:
+                    self._remove(key, old)
+                    if now[index].leader not in (NO_LEADER, old.leader):
+                        self.elections[_origin(old, now[index].leader)] += 1
                 self._add(key, now[index])
 
     def _add(self, key: TopicIdPartition, partition: Partition) -> None:
@@ -72,6 +93,8 @@ class PartitionIndex:
             self.leaderless[key] = None
         else:
             self._led[partition.leader] += 1
+            if partition.leader != partition.replicas[0]:
+                self.imbalanced[key] = None
         if partition.adding_replicas or partition.removing_replicas:
             self.reassigning[key] = None
 
@@ -80,6 +103,7 @@ class PartitionIndex:
         for broker in _members_of(partition):
             members[broker].pop(key, None)
         self.leaderless.pop(key, None)
+        self.imbalanced.pop(key, None)
         if partition.leader != NO_LEADER:
             self._led[partition.leader] -= 1
         self.reassigning.pop(key, None)
@@ -96,6 +120,12 @@ def is_alone(partition: Partition) -> bool:
         and not partition.eligible_leader_replicas
         and partition.replicas == partition.isr
     )
+
+
+def _origin(before: Partition, leader: int) -> Origin:
+    if leader in before.isr:
+        return Origin.IN_SYNC
+    return Origin.ELIGIBLE if leader in before.eligible_leader_replicas else Origin.UNCLEAN
 
 
 def _members_of(partition: Partition) -> Iterable[int]:

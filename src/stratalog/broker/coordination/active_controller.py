@@ -8,16 +8,19 @@ The controller's image runs ahead of the commit, and decisions see it. `ClusterI
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.runtime import Runtime
+from stratalog.broker.slices import slices
 from stratalog.config import BrokerConfig, DynamicConfigs, check_topic_configs
 from stratalog.errors import Corrupt, ErrorCode, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
 from stratalog.ports import Clock
+from stratalog.quorum.brokers import ELECTED_AT_ONCE
 from stratalog.quorum.controller import Controller, TopicRules
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.metadata_batches import encode_batch
@@ -65,6 +68,11 @@ class ActiveController:
         self._controller.start_sessions(self._node_id, clock.steady_ms())
         self._runtime: Runtime[Any] = Runtime(log, clock, self)
 
+    @property
+    def index(self) -> PartitionIndex:
+        """The cluster's partitions, as decided so far; read only."""
+        return self._controller.index
+
     async def submit(self, decide: Callable[[Controller], Decision[Any, A]]) -> A:
         """Return the answer of a decision once it is committed. Raises the error that the decision raised, or
         Rejected(NOT_CONTROLLER).
@@ -103,6 +111,12 @@ class ActiveController:
             return
         while await self.submit(lambda one: one.fence_stale_broker(self.now_ms())) is not None:
             pass
+
+    async def balance_leaders(self) -> None:
+        """Give leaderships back to preferred leaders, slice by slice. Raises NOT_CONTROLLER."""
+        for part in slices(list(self.index.imbalanced), ELECTED_AT_ONCE):
+            await self.submit(partial(Controller.balance, keys=part))
+            await asyncio.sleep(0)
 
     def election_defaults(self) -> ElectionDefaults:
         """Return the values of the settings that decide elections where a topic does not set them."""

@@ -1,0 +1,38 @@
+"""Repeat the regular work of the active controller: fence silent brokers, give leaderships back.
+
+In: settings, the quorum. Out: calls of the active controller, while this node has it. It decides nothing.
+
+Kafka: PeriodicTaskControlManager; `maybeFenceReplicas` and `electPreferred` of QuorumController.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from stratalog.broker.background import Background
+from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.config import BrokerConfig
+from stratalog.errors import Rejected
+
+__all__ = ["repeat_duties"]
+
+_FENCING_S: Final = 0.5
+"""A silent broker is fenced so much after its session's end, at most."""
+
+
+def repeat_duties(config: BrokerConfig, background: Background, quorum: MetadataQuorum) -> None:
+    """Do the regular work until the background ends. On nodes without the active controller it does nothing."""
+
+    def repeat(work: Callable[[ActiveController], Awaitable[None]], interval_s: float) -> None:
+        async def once() -> None:
+            if quorum.active is not None:
+                with suppress(Rejected):  # another node has the active controller now
+                    await work(quorum.active)
+
+        background.repeat(once, interval_s)
+
+    repeat(ActiveController.fence_stale_brokers, _FENCING_S)
+    if config.bool("auto.leader.rebalance.enable"):
+        interval_s = config.int("leader.imbalance.check.interval.seconds")
+        repeat(ActiveController.balance_leaders, interval_s)
