@@ -1,12 +1,13 @@
 """List the closed segments of a log for the archiver.
 
-In: a log and an offset. Out: segments with the paths of their files, leader epochs and producer snapshot. It never
-changes the log.
+In: a log and an offset. Out: segments with the paths of their files, leader epochs, producer snapshot and aborted
+transactions. It never changes the log.
 """
 
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import segment_at
 from stratalog.log.segment import SNAPSHOT, segment_path
+from stratalog.log.transaction_index import overlapping
 from stratalog.log.values import SegmentInfo, SegmentParts
 
 __all__ = ["closed_segments", "segment_parts"]
@@ -31,4 +32,6 @@ def segment_parts(log: PartitionLog, base_offset: int) -> SegmentParts:
         segment_path(log.directory, segment.next_offset, SNAPSHOT),
         segment.index_path,
         segment.time_index_path,
+        bytes(segment.transaction_index),
+        tuple(overlapping(log.segments_from(base_offset), base_offset, segment.next_offset)),
     )

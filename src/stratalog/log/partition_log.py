@@ -18,6 +18,8 @@ Invariant: log_start_offset <= log_end_offset <= next_offset.
 """
 
 import uuid
+from bisect import bisect_right
+from operator import attrgetter
 from typing import Final
 
 from stratalog.config import LogConfig
@@ -37,12 +39,15 @@ from stratalog.log.reading import (
 from stratalog.log.replacing import Swaps
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
+from stratalog.log.segment import Segment
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.timestamps import offset_for_timestamp
 from stratalog.log.truncation import restart_segments, truncate_segments, unlink_snapshots
 from stratalog.log.values import Appended, Contents, repeat
 from stratalog.wire.batch import (
+    ATTRIBUTES,
     BASE_OFFSET,
+    CONTROL,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     MAX_TIMESTAMP,
@@ -57,6 +62,7 @@ from stratalog.wire.batch import (
 __all__ = ["PartitionLog"]
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
+_base_of: Final = attrgetter("base_offset")
 
 
 class PartitionLog(LogFiles):
@@ -89,10 +95,15 @@ class PartitionLog(LogFiles):
         """The first offset on this disk; the tier has the log below it, from `log_start_offset` on."""
         return max(self.segments[0].base_offset, self.log_start_offset)
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        return self.producers.first_unstable_offset()
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset of the oldest transaction without a committed marker; None without one."""
+        return self.producers.first_unstable_offset(high_watermark)
+
+    def segments_from(self, offset: int) -> list[Segment]:
+        """Return the local segments from the one that holds `offset` on. They stay readable after retention for
+        `transaction_index.overlapping`.
+        """
+        return self.segments[max(bisect_right(self.segments, offset, key=_base_of) - 1, 0) :]
 
     @property
     def first_dirty_offset(self) -> int:
@@ -116,7 +127,7 @@ class PartitionLog(LogFiles):
         """Assign offsets to a checked batch, in place in the writable `view`; return them with the effects to perform.
 
         Only a batch of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
-        RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check`.
+        RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check` and `check_marker`.
         """
         config = self.config
         size = len(view)
@@ -133,6 +144,8 @@ class PartitionLog(LogFiles):
             repeated = self.producers.check(header)
             if repeated is not None:
                 return repeat(repeated, self.log_start_offset, self.segments[-1], view)
+        elif header[ATTRIBUTES] & CONTROL and header[PRODUCER_ID] >= 0:
+            self.producers.check_marker(header, view)
         if append_time >= 0:
             header = set_log_append_time(view, 0, header, wall_ms)
         assign(view, 0, base, leader_epoch)
@@ -177,6 +190,7 @@ class PartitionLog(LogFiles):
         position = segment.size
         interval = self.config.index_interval_bytes
         offset = base
+        at = 0
         for header in headers:
             if leader_epoch is None:
                 offset = header[BASE_OFFSET]
@@ -184,7 +198,15 @@ class PartitionLog(LogFiles):
             last = offset + header[LAST_OFFSET_DELTA]
             segment.add(last, last + 1, header[SIZE], header[MAX_TIMESTAMP], interval)
             if header[PRODUCER_ID] >= 0:
-                self.producers.update(header, offset, now_ms)
+                if header[ATTRIBUTES] & CONTROL:
+                    aborted = self.producers.take(
+                        header, view[at : at + header[SIZE]], offset, now_ms
+                    )
+                    if aborted is not None:
+                        effects.append(segment.add_aborted(aborted))
+                else:
+                    self.producers.update(header, offset, now_ms)
+            at += header[SIZE]
             offset = last + 1
         segment.touched_ms = now_ms
         self.next_offset = offset

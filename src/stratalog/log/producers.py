@@ -7,6 +7,9 @@ batches of a producer. A batch with the sequences of one of them is a repeat. An
 sequence, which wraps from 2^31 - 1 to 0. A newer producer epoch starts at sequence 0. An unknown producer (its
 records are deleted, or it expired) may start at any sequence.
 
+A marker ends a transaction: of the same producer epoch or a newer one, and of a coordinator whose epoch is not older.
+Its records stay unstable until the marker lies below the high watermark (KIP-98, `ProducerStateManager`).
+
 One difference from Kafka: a producer expires by the time of its last append here, not by its records' timestamps.
 Otherwise a producer that loads old records would be forgotten at once, and its repeats would be stored twice.
 """
@@ -20,6 +23,7 @@ from typing import Final
 from crc32c import crc32c
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.transaction_index import Aborted
 from stratalog.wire.batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -31,6 +35,7 @@ from stratalog.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
+from stratalog.wire.markers import Marker, read_marker
 
 __all__ = ["BATCHES_KEPT", "ProducerState", "ProducerStates", "WrittenBatch"]
 
@@ -61,12 +66,14 @@ class ProducerState:
 class ProducerStates:
     """Every producer of one partition, by producer id."""
 
-    __slots__ = ("_open", "_states")
+    __slots__ = ("_ending", "_open", "_states")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self._open: set[int] = set()
         """Producers with an open transaction: every fetch needs them, and must not walk over all producers."""
+        self._ending: deque[tuple[int, int]] = deque()
+        """First offset and marker of each ended transaction whose marker may not be below the high watermark."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -126,31 +133,94 @@ class ProducerStates:
             state.epoch = header[PRODUCER_EPOCH]
             state.batches.clear()
         state.touched_ms = now_ms
-        attributes = header[ATTRIBUTES]
-        if attributes & CONTROL:
-            # The end of the producer's transaction; the marker has no sequence.
-            state.transaction_start = -1
-            self._open.discard(producer_id)
-            return
         delta = header[LAST_OFFSET_DELTA]
+        first = header[BASE_SEQUENCE]
         state.batches.append(
             (
-                header[BASE_SEQUENCE],
-                (header[BASE_SEQUENCE] + delta) % _SEQUENCES,
+                first,
+                # A coordinator's own batches have no sequence.
+                first if first < 0 else (first + delta) % _SEQUENCES,
                 base_offset,
                 base_offset + delta,
                 header[MAX_TIMESTAMP],
             )
         )
-        if attributes & TRANSACTIONAL and state.transaction_start < 0:
+        if header[ATTRIBUTES] & TRANSACTIONAL and state.transaction_start < 0:
             state.transaction_start = base_offset
             self._open.add(producer_id)
 
-    def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, or None."""
-        if not self._open:
+    def check_marker(self, header: BatchHeader, view: memoryview) -> None:
+        """Check the control batch of a producer that a coordinator asks this leader to append.
+
+        Raises Rejected: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        state = self._states.get(header[PRODUCER_ID])
+        marker = read_marker(view)
+        if state is None or marker is None:
+            return
+        if header[PRODUCER_EPOCH] < state.epoch:
+            raise Rejected(
+                ErrorCode.invalid_producer_epoch,
+                f"a marker for epoch {header[PRODUCER_EPOCH]} of producer {header[PRODUCER_ID]}, "
+                f"where {state.epoch} has written",
+            )
+        if marker.coordinator_epoch < state.coordinator_epoch:
+            raise Rejected(
+                ErrorCode.transaction_coordinator_fenced,
+                f"a marker of coordinator epoch {marker.coordinator_epoch} for producer "
+                f"{header[PRODUCER_ID]}, where {state.coordinator_epoch} has written",
+            )
+
+    def take(
+        self, header: BatchHeader, view: memoryview, base_offset: int, now_ms: int
+    ) -> Aborted | None:
+        """Record an accepted batch of a producer, as `update`; return the transaction that it aborts, if it is a
+        marker. Raises Corrupt for a control record that cannot be read.
+        """
+        if not header[ATTRIBUTES] & CONTROL:
+            self.update(header, base_offset, now_ms)
             return None
-        return min(self._states[producer_id].transaction_start for producer_id in self._open)
+        marker = read_marker(view)
+        if marker is None:
+            return None  # the cleaner has taken the whole transaction
+        return self._end(header, marker, base_offset, now_ms)
+
+    def _end(self, header: BatchHeader, marker: Marker, offset: int, now_ms: int) -> Aborted | None:
+        """End the producer's transaction; a marker without one changes epochs only."""
+        producer_id = header[PRODUCER_ID]
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(header[PRODUCER_EPOCH], now_ms)
+        elif header[PRODUCER_EPOCH] > state.epoch:
+            state.epoch = header[PRODUCER_EPOCH]
+            state.batches.clear()
+        state.touched_ms = now_ms
+        state.coordinator_epoch = marker.coordinator_epoch
+        start = state.transaction_start
+        if start < 0:
+            return None
+        state.transaction_start = -1
+        self._open.discard(producer_id)
+        self._ending.append((start, offset))
+        if marker.is_commit:
+            return None
+        others = self._first_open()
+        return Aborted(producer_id, start, offset, offset + 1 if others is None else others)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset of the oldest transaction that is open, or whose marker is not committed; None
+        without one.
+        """
+        ending = self._ending
+        while ending and ending[0][1] < high_watermark:
+            ending.popleft()
+        if not ending:
+            return self._first_open() if self._open else None
+        first = min(start for start, _marker in ending)
+        return min([first, *(self._states[one].transaction_start for one in self._open)])
+
+    def _first_open(self) -> int | None:
+        return min((self._states[one].transaction_start for one in self._open), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers without an append for `expiration_ms` and without an open transaction."""

@@ -9,7 +9,7 @@ leave a gap that the next batch contradicts: with such a batch a consumer would 
 """
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,12 +56,14 @@ class NotLocal(Exception):
 class Slices:
     """Whole batches, as views in order: offsets [first_offset, next_offset).
 
-    The first may begin before the requested offset. Empty: `first_offset == next_offset`.
+    The first may begin before the requested offset. Empty: `first_offset == next_offset`. `aborted` are the aborted
+    transactions among them, as (producer id, first offset); None: the reader looks in the local log.
     """
 
     buffers: list[memoryview]
     first_offset: int
     next_offset: int
+    aborted: Sequence[tuple[int, int]] | None = None
 
     @property
     def size(self) -> int:

@@ -4,6 +4,7 @@ In: a partition's directory. Out: programs that list, trust, scan and repair its
 It never chooses the steps: `recovery.py` does.
 """
 
+from functools import partial
 from typing import Final
 
 from stratalog.config import LogConfig
@@ -30,6 +31,7 @@ from stratalog.log.scanning import (
     load_snapshot,
     read_max_timestamp,
     scan_segment,
+    visit,
 )
 from stratalog.log.segment import (
     CLEANED,
@@ -43,6 +45,7 @@ from stratalog.log.segment import (
     segment_path,
 )
 from stratalog.log.swaps import complete_swaps
+from stratalog.log.transaction_index import check_index
 from stratalog.log.truncation import unlink_snapshots
 from stratalog.wire.batch import BatchHeader
 
@@ -145,7 +148,8 @@ class Rebuild:
         orphans = [
             path
             for path in self.sizes
-            if path.endswith((INDEX, TIME_INDEX)) and _base(path) not in segment_bases
+            if path.endswith((INDEX, TIME_INDEX, TRANSACTION_INDEX))
+            and _base(path) not in segment_bases
         ]
         for base in sorted({_base(path) for path in orphans}):
             # An interrupted deletion has renamed the log before its indexes.
@@ -192,9 +196,36 @@ class Rebuild:
         segment = Segment(self.directory, base, self.now_ms)
         segment.index_size = self.sizes.get(segment.index_path, -1)
         segment.time_index_size = self.sizes.get(segment.time_index_path, -1)
-        path = segment_path(self.directory, base, TRANSACTION_INDEX)
-        segment.has_transaction_index = path in self.sizes
         return segment
+
+    def _load_aborted(self, segment: Segment) -> Program[None]:
+        """Load the transaction index of a closed or cleanly stopped segment; rebuild one that is damaged."""
+        path = segment.transaction_index_path
+        if path not in self.sizes:
+            return
+        data = yield Read(path, 0, self.sizes[path])
+        assert isinstance(data, bytes | bytearray)
+        segment.transaction_index = bytearray(data)
+        try:
+            check_index(data, path, segment.base_offset)
+        except Corrupt:
+            yield from self._rebuild_aborted(segment)
+
+    def _rebuild_aborted(self, segment: Segment) -> Program[None]:
+        segment.transaction_index.clear()
+        producers = yield from load_producers(
+            self.directory, self.segments, self.snapshots, segment.base_offset, self.now_ms
+        )
+
+        def take(header: BatchHeader, view: memoryview) -> bool:
+            if header.producer_id >= 0:
+                aborted = producers.take(header, view, header.base_offset, self.now_ms)
+                if aborted is not None:
+                    segment.add_aborted(aborted)
+            return True
+
+        yield from visit(segment.path, 0, self.sizes[segment.path], take)
+        yield from _write_transaction_index(segment)
 
     def load_closed(self, base: int, next_base: int) -> Program[None]:
         """Load a segment below the recovery point; read only its largest timestamp, if its indexes exist."""
@@ -220,6 +251,7 @@ class Rebuild:
             )
             segment.next_offset = next_base
             yield from _write_indexes(segment)
+        yield from self._load_aborted(segment)
         segment.size = segment.readable = log_size
         self.segments.append(segment)
 
@@ -244,6 +276,7 @@ class Rebuild:
                 return False
         if segment.next_offset < self.durable_end:
             return False
+        yield from self._load_aborted(segment)
         self.segments.append(segment)
         return True
 
@@ -296,7 +329,7 @@ class Rebuild:
                 interval,
                 check_crc=True,
                 gaps_below=self.gaps_below,
-                on_batch=self._on_batch,
+                on_batch=partial(self._on_batch, segment),
             )
             offset, position = segment.next_offset, segment.size
             if position == log_size or offset >= self.durable_end or self.synced_to is not None:
@@ -351,6 +384,7 @@ class Rebuild:
 
     def _close(self, segment: Segment) -> Program[None]:
         yield from _write_indexes(segment)
+        yield from _write_transaction_index(segment)
         self.snapshots.add(segment.next_offset)
         path = segment_path(self.directory, segment.next_offset, SNAPSHOT)
         yield WriteFile(path, self.producers.encode())
@@ -367,16 +401,19 @@ class Rebuild:
         yield SyncDirectory(self.directory)
         self.segments.append(fresh)
 
-    def _on_batch(self, header: BatchHeader) -> None:
+    def _on_batch(self, segment: Segment, header: BatchHeader, view: memoryview) -> None:
         self.epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
-            self.producers.update(header, header.base_offset, self.now_ms)
+            aborted = self.producers.take(header, view, header.base_offset, self.now_ms)
+            if aborted is not None:
+                segment.add_aborted(aborted)
 
     def _become_active(self, segment: Segment) -> Program[None]:
         # Existing index files may belong to a longer segment: closing this one writes them again.
         for path in (segment.index_path, segment.time_index_path):
             if path in self.sizes:
                 yield Unlink(path)
+        yield from _write_transaction_index(segment)
 
     def _remove(self, bases: list[int]) -> Program[None]:
         for base in bases:
@@ -433,3 +470,12 @@ def _write_indexes(segment: Segment) -> Program[None]:
         assert isinstance(effect, Append)
         yield WriteFile(effect.path, b"".join(effect.buffers))
     segment.drop_indexes()
+
+
+def _write_transaction_index(segment: Segment) -> Program[None]:
+    """Write the transaction index that was rebuilt in memory; without an entry there is no file."""
+    path = segment.transaction_index_path
+    if segment.transaction_index:
+        yield WriteFile(path, bytes(segment.transaction_index))
+    else:
+        yield Unlink(path)

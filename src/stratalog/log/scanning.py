@@ -27,7 +27,7 @@ __all__ = [
 _CHUNK_BYTES: Final = 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
 
-OnBatch = Callable[[BatchHeader], None]
+OnBatch = Callable[[BatchHeader, memoryview], None]
 
 
 def visit(
@@ -70,7 +70,7 @@ def scan_segment(  # noqa: PLR0913  # each is a limit of what counts as sound
     check_crc: bool,
     below: int = OFFSET_MAX,
     gaps_below: int = OFFSET_MAX,
-    on_batch: OnBatch = lambda _header: None,
+    on_batch: OnBatch = lambda _header, _view: None,
 ) -> Program[None]:
     """Add the batches from `segment.size` on, up to the first that is damaged, out of order or reaches `below`.
 
@@ -92,7 +92,7 @@ def scan_segment(  # noqa: PLR0913  # each is a limit of what counts as sound
         segment.add(
             header.last_offset, header.next_offset, header.size, header.max_timestamp, interval
         )
-        on_batch(header)
+        on_batch(header, view)
         return True
 
     yield from visit(segment.path, segment.size, file_size, take)
@@ -171,11 +171,11 @@ def load_producers(
     """
     producers, position = yield from _newest_snapshot(directory, snapshots, end_offset, now_ms)
 
-    def take(header: BatchHeader, _view: memoryview) -> bool:
+    def take(header: BatchHeader, view: memoryview) -> bool:
         if header.base_offset >= end_offset:
             return False
         if header.producer_id >= 0 and header.base_offset >= position:
-            producers.update(header, header.base_offset, now_ms)
+            producers.take(header, view, header.base_offset, now_ms)
         return True
 
     for segment in segments:

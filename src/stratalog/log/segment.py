@@ -11,6 +11,7 @@ After that, reads search the files.
 from stratalog.config import LogConfig
 from stratalog.log.effects import Append, Effect, Reserve, Sync, Truncate
 from stratalog.log.index import OffsetIndex, TimeIndex
+from stratalog.log.transaction_index import Aborted
 
 __all__ = [
     "CLEANED",
@@ -48,7 +49,8 @@ class Segment:
     `first_timestamp` is the largest timestamp of the first batch, from which rolling counts (Kafka:
     `LogSegment.rollingBasedTimestamp`); Without timestamps in records, `created_ms` replaces it for rolling, and
     `touched_ms`, the time of the last append here, for the segment's age. `is_time_confirmed` is False while the
-    largest timestamp comes from an index file alone.
+    largest timestamp comes from an index file alone. `transaction_index` has the bytes of the `.txnindex` file, which
+    exists once there are some.
     """
 
     __slots__ = (
@@ -57,7 +59,6 @@ class Segment:
         "directory",
         "first_append_ms",
         "first_timestamp",
-        "has_transaction_index",
         "index",
         "index_size",
         "is_time_confirmed",
@@ -71,6 +72,7 @@ class Segment:
         "time_index",
         "time_index_size",
         "touched_ms",
+        "transaction_index",
     )
 
     def __init__(self, directory: str, base_offset: int, now_ms: int) -> None:
@@ -92,7 +94,7 @@ class Segment:
         self.time_index: TimeIndex | None = TimeIndex()
         self.index_size = 0
         self.time_index_size = 0
-        self.has_transaction_index = False
+        self.transaction_index = bytearray()
 
     @property
     def index_path(self) -> str:
@@ -101,6 +103,10 @@ class Segment:
     @property
     def time_index_path(self) -> str:
         return segment_path(self.directory, self.base_offset, TIME_INDEX)
+
+    @property
+    def transaction_index_path(self) -> str:
+        return segment_path(self.directory, self.base_offset, TRANSACTION_INDEX)
 
     def age_ms(self, now_ms: int, wall_ms: int) -> int:
         """Return the age for retention by time: since the records' largest timestamp, else since the last append."""
@@ -130,6 +136,13 @@ class Segment:
         self.since_index += size
         self.size = position + size
         self.next_offset = next_offset
+
+    def add_aborted(self, aborted: Aborted) -> Effect:
+        """Note an aborted transaction whose marker is here; return the effect that writes it."""
+        position = len(self.transaction_index)
+        entry = aborted.encode()
+        self.transaction_index += entry
+        return Append(self.transaction_index_path, position, (entry,))
 
     def skip_to(self, position: int, offset: int) -> None:
         """Continue behind unreadable bytes, at the batch at `position` that begins at `offset`."""
@@ -166,8 +179,11 @@ class Segment:
         """
         if not closed:
             return [Sync(self.path)]
-        snapshot = segment_path(self.directory, self.next_offset, SNAPSHOT)
-        return [Sync(path) for path in (self.path, self.index_path, self.time_index_path, snapshot)]
+        paths = [
+            segment_path(self.directory, self.base_offset, one) for one in self.file_suffixes()
+        ]
+        paths.append(segment_path(self.directory, self.next_offset, SNAPSHOT))
+        return [Sync(path) for path in paths]
 
     def drop_indexes(self) -> None:
         """Drop the indexes in memory: from now on reads search the files."""
@@ -177,6 +193,6 @@ class Segment:
     def file_suffixes(self) -> list[str]:
         """Return the suffixes of a closed segment's files, the log first."""
         suffixes = [LOG, INDEX, TIME_INDEX]
-        if self.has_transaction_index:
+        if self.transaction_index:
             suffixes.append(TRANSACTION_INDEX)
         return suffixes

@@ -6,10 +6,11 @@ batch.
 Kafka: `UnifiedLog.truncateTo`, `truncateFullyAndStartAt`.
 """
 
-from stratalog.log.effects import Append, Program, Sync, SyncDirectory, Truncate, Unlink
+from stratalog.log.effects import Append, Program, Sync, SyncDirectory, Truncate, Unlink, WriteFile
 from stratalog.log.retention import deleted_paths
 from stratalog.log.scanning import load_indexes, scan_segment
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
+from stratalog.log.transaction_index import below
 
 __all__ = ["restart_segments", "truncate_segments", "unlink_snapshots"]
 
@@ -63,6 +64,11 @@ def _cut(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[S
     fresh = yield from _without_tail(segment, offset, interval, now_ms)
     yield Unlink(segment.index_path)
     yield Unlink(segment.time_index_path)
+    if segment.transaction_index:
+        if fresh.transaction_index:
+            yield WriteFile(segment.transaction_index_path, bytes(fresh.transaction_index))
+        else:
+            yield Unlink(segment.transaction_index_path)
     yield Truncate(segment.path, fresh.size)
     # Durable at once: otherwise a loss of power could restore the old end behind the next append.
     yield Sync(segment.path)
@@ -71,7 +77,7 @@ def _cut(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[S
 
 def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> Program[Segment]:
     fresh = Segment(segment.directory, segment.base_offset, now_ms)
-    fresh.has_transaction_index = segment.has_transaction_index
+    aborted = below(segment.transaction_index, offset)
     relative = offset - segment.base_offset
     if segment.index is not None:
         assert segment.time_index is not None
@@ -97,6 +103,7 @@ def _without_tail(segment: Segment, offset: int, interval: int, now_ms: int) -> 
         fresh.max_timestamp = fresh.time_index.timestamps[-1]
         fresh.max_timestamp_offset = segment.base_offset + fresh.time_index.offsets[-1]
     yield from scan_segment(fresh, segment.size, interval, check_crc=False, below=offset)
+    fresh.transaction_index = aborted
     return fresh
 
 

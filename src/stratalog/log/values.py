@@ -12,6 +12,7 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates, WrittenBatch
 from stratalog.log.segment import Segment
 from stratalog.wire.batch import BatchHeader
+from stratalog.wire.transactions import AbortedTransaction
 
 __all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts", "repeat"]
 
@@ -83,14 +84,16 @@ class SegmentInfo:
 class SegmentParts:
     """Companions of a closed segment: its leader epochs as (epoch, first offset), and the paths of its files.
 
-    The producer snapshot is of the state at the segment's end. `aborted` stays empty while there are no transactions.
+    The producer snapshot is of the state at the segment's end. `transaction_index` has the bytes of the `.txnindex`
+    file; `aborted` are all aborted transactions with offsets in the segment, in the order of their markers.
     """
 
     leader_epochs: list[tuple[int, int]]
     snapshot_path: str
     index_path: str
     time_index_path: str
-    aborted: tuple[tuple[int, int], ...] = ()
+    transaction_index: bytes
+    aborted: tuple[AbortedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Idempotent producers: accept, refuse, recognise a repeat."""
 
-from struct import pack_into
+from struct import pack, pack_into
 
 import pytest
 from crc32c import crc32c
@@ -11,6 +11,19 @@ from stratalog.wire.batch import parse_header
 from stratalog.wire.records import Record, build_batch
 
 LAST = 2**31 - 1
+
+
+def marker(*, epoch=0, producer_id=7, kind=1, coordinator=0):
+    """A marker's header and bytes: `kind` is 0 for an abort, 1 for a commit."""
+    key, value = pack(">hh", 0, kind), pack(">hi", 0, coordinator)
+    data = build_batch(
+        [Record(0, 100, key, value)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transactional=True,
+        control=True,
+    )
+    return parse_header(data), memoryview(data)
 
 
 def header(sequence, count=1, *, producer_id=7, epoch=0, transactional=False, control=False):
@@ -81,13 +94,49 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old():
 def test_transactions_are_open_until_their_marker():
     states = written(header(0, transactional=True), header(0, producer_id=8))
     states.update(header(1, transactional=True), 1005, now_ms=60)
-    assert states.first_unstable_offset() == 1000
+    assert states.first_unstable_offset(2000) == 1000
     assert refusal(states, header(2)) is ErrorCode.invalid_txn_state
     states.expire(10**9, 1)
     assert states.get(7) is not None
     assert states.get(8) is None
-    states.update(header(-1, transactional=True, control=True), 1006, now_ms=60)
-    assert states.first_unstable_offset() is None
+    assert states.take(*marker(), 1006, now_ms=60) is None
+    assert states.first_unstable_offset(1007) is None
+
+
+def test_records_stay_unstable_until_the_marker_is_below_the_high_watermark():
+    states = written(header(0, transactional=True))
+    states.update(header(0, producer_id=8, transactional=True), 1001, now_ms=60)
+    states.take(*marker(kind=0), 1002, now_ms=60)
+    assert states.first_unstable_offset(1002) == 1000
+    assert states.first_unstable_offset(1003) == 1001
+    states.take(*marker(producer_id=8), 1003, now_ms=60)
+    assert states.first_unstable_offset(1003) == 1001
+    assert states.first_unstable_offset(1004) is None
+
+
+def test_a_marker_of_an_older_producer_or_coordinator_is_refused():
+    states = written(header(0, epoch=3, transactional=True))
+    assert states.take(*marker(epoch=4, coordinator=5), 1001, now_ms=60) is None
+
+    def refused(**of):
+        with pytest.raises(Rejected) as caught:
+            states.check_marker(*marker(**of))
+        return caught.value.code
+
+    assert refused(epoch=3, coordinator=6) is ErrorCode.invalid_producer_epoch
+    assert refused(epoch=4, coordinator=4) is ErrorCode.transaction_coordinator_fenced
+    states.check_marker(*marker(epoch=4, coordinator=5))
+    # The marker's epoch is the producer's from here on, and begins at sequence 0 again.
+    assert refusal(states, header(1, epoch=3)) is ErrorCode.invalid_producer_epoch
+    assert states.check(header(0, epoch=4)) is None
+
+
+def test_an_abort_names_its_transaction_and_the_next_stable_offset():
+    states = written(header(0, 2, transactional=True))
+    states.update(header(0, producer_id=8, transactional=True), 1002, now_ms=60)
+    assert states.take(*marker(kind=0), 1003, now_ms=60) == (7, 1000, 1003, 1002)
+    assert states.take(*marker(kind=0), 1004, now_ms=60) is None, "nothing was open"
+    assert states.take(*marker(producer_id=8, kind=0), 1005, now_ms=60) == (8, 1002, 1005, 1006)
 
 
 def test_a_producer_expires_by_when_it_wrote_not_by_its_timestamps():
@@ -103,7 +152,7 @@ def test_a_snapshot_keeps_the_newest_batch():
     back = ProducerStates.decode(states.encode(), now_ms=500)
     assert list(back.get(7).batches) == [(2, 4, 1002, 1004, 102)]
     assert back.get(7).touched_ms == 500
-    assert back.first_unstable_offset() == 1005
+    assert back.first_unstable_offset(2000) == 1005
     assert back.encode() == states.encode()
 
 

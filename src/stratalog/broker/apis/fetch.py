@@ -34,6 +34,7 @@ from stratalog.wire.fetch import EncodedResponse, EncodedTopics, encode_topics
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import (
     NO_EPOCH_END_OFFSET,
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -203,7 +204,8 @@ class _Collection:
             hosted = self._find(topic, index)
             hosted.replica.check_leader(partition.current_leader_epoch)
             if partition.last_fetched_epoch >= 0:
-                brought = _diverging(hosted, partition)
+                epoch, offset = partition.last_fetched_epoch, partition.fetch_offset
+                brought = diverging_epoch(hosted.log, epoch, offset)
             if brought is None:
                 if self._follower is not None:
                     brought = self._read_as_follower(hosted, partition, self._follower)
@@ -246,17 +248,16 @@ class _Collection:
         await self._read_pending()
         if self.enough:
             return self.response(await self._found_in_slices())
-        wait = self.wait()
-        if marks != self.marks():
-            wait.wake()
-        answer: EncodedResponse = await wait
-        return answer
+        return await self._when_more(marks)
 
     async def finish(self, marks: list[tuple[int, int]]) -> EncodedResponse:
         """Answer after the pending reads; if they bring too little, wait for records later than `marks`."""
         await self._read_pending()
         if self.enough:
             return self.response(self.found())
+        return await self._when_more(marks)
+
+    async def _when_more(self, marks: list[tuple[int, int]]) -> EncodedResponse:
         wait = self.wait()
         if marks != self.marks():
             wait.wake()
@@ -351,7 +352,7 @@ class _Collection:
             return self._answer(hosted, (), brought)
         if brought.buffers:
             filled.append((hosted, brought.size, brought.next_offset - brought.first_offset))
-        return self._answer(hosted, brought.buffers)
+        return self._answer(hosted, brought.buffers, aborted=brought.aborted or ())
 
     def response(self, found: _Found) -> EncodedResponse:
         """Return the answer: everything found, or in an incremental session only the partitions that changed."""
@@ -416,8 +417,7 @@ class _Collection:
     def _read_as_follower(
         self, hosted: HostedPartition, partition: FetchPartition, follower: Follower
     ) -> Slices | Awaitable[Slices]:
-        if follower.fetches(hosted, partition):
-            self._failed = True
+        self._failed |= follower.fetches(hosted, partition)
         return self._read(hosted, partition, hosted.log.log_end_offset)
 
     def _read(
@@ -426,14 +426,14 @@ class _Collection:
         offset = partition.fetch_offset
         if self._read_committed:
             end = hosted.last_stable_offset
-        log = hosted.log
-        if end <= offset <= log.log_end_offset and offset >= log.log_start_offset:
+        if end <= offset <= hosted.log.log_end_offset and offset >= hosted.log.log_start_offset:
             return EMPTY
         first = self._size + self._promised == 0
-        room = self._room(partition)
+        room, reads = self._room(partition), self._call.needs.reads
         if room <= 0 and not first:
             return EMPTY
-        return self._call.needs.reads.read(hosted, offset, room, end, minimum_one_batch=first)
+        read = reads.read_committed if self._read_committed else reads.read
+        return read(hosted, offset, room, end, minimum_one_batch=first)
 
     def _room(self, partition: FetchPartition) -> int:
         """Return how many bytes this partition may still add to the answer."""
@@ -445,6 +445,7 @@ class _Collection:
         hosted: HostedPartition,
         records: Sequence[Buffer],
         diverging: EpochEndOffset = NO_EPOCH_END_OFFSET,
+        aborted: Sequence[tuple[int, int]] = (),
     ) -> PartitionData:
         return PartitionData(
             partition_index=hosted.name.partition,
@@ -453,7 +454,7 @@ class _Collection:
             last_stable_offset=hosted.last_stable_offset,
             log_start_offset=hosted.log.log_start_offset,
             diverging_epoch=diverging,
-            aborted_transactions=[] if self._read_committed else None,
+            aborted_transactions=_listed(aborted) if self._read_committed else None,
             records=records,
         )
 
@@ -475,6 +476,10 @@ class _Collection:
         )
 
 
+def _listed(aborted: Sequence[tuple[int, int]]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(producer_id=one, first_offset=at) for one, at in aborted]
+
+
 def _follower(call: Call[FetchRequest, Needs]) -> Follower | None:
     """Return the broker that fetches; None for a consumer."""
     request = call.body
@@ -486,11 +491,6 @@ def _follower(call: Call[FetchRequest, Needs]) -> Follower | None:
             request.replica_state.replica_epoch,
         )
     return None if node_id < 0 else call.needs.leading.follower(node_id, broker_epoch)
-
-
-def _diverging(hosted: HostedPartition, partition: FetchPartition) -> EpochEndOffset | None:
-    """Return the point where the fetching replica's log diverges from this one; None where it does not (KIP-595)."""
-    return diverging_epoch(hosted.log, partition.last_fetched_epoch, partition.fetch_offset)
 
 
 async def _read(slices: Awaitable[Slices]) -> _Read:

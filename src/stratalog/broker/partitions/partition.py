@@ -93,7 +93,7 @@ class HostedPartition(PlacedLog):
     @property
     def last_stable_offset(self) -> int:
         """Offset below which every transaction is decided; the high watermark while there are none."""
-        return self.replica.last_stable_offset(self.log.first_unstable_offset)
+        return self.replica.last_stable_offset(self.log.first_unstable_offset(self.high_watermark))
 
     def configure(self, config: LogConfig) -> None:
         """Take the topic's settings."""

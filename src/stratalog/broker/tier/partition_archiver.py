@@ -285,6 +285,8 @@ class PartitionArchiver:
                     read=partial(_chunks, disk, info),
                     leader_epochs=tuple(part.leader_epochs),
                     producer_snapshot=_small_file(disk, part.snapshot_path) or b"",
+                    aborted_transactions=part.transaction_index,
+                    aborted=part.aborted,
                 )
                 for info, part in zip(infos, parts, strict=True)
             ]

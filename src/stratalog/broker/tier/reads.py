@@ -6,12 +6,15 @@ Kafka: `ReplicaManager.read`, `DelayedRemoteFetch`, `RemoteLogManager.findOffset
 """
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import NotLocal, Slices
+from stratalog.log.segment import Segment
+from stratalog.log.transaction_index import overlapping
 
 if TYPE_CHECKING:
     from stratalog.broker.tier.history import History
@@ -47,6 +50,32 @@ class Reads:
             return found
         span = (offset, max_bytes, end_offset)
         return self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
+
+    def read_committed(
+        self,
+        hosted: HostedPartition,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices | Awaitable[Slices]:
+        """Read as `read` does, with the aborted transactions among the batches."""
+        # Retention and the cleaner may take these segments away before the batches are read.
+        segments = hosted.log.segments_from(offset)
+        found = self.read(
+            hosted,
+            offset,
+            max_bytes,
+            end_offset,
+            minimum_one_batch=minimum_one_batch,
+        )
+        if isinstance(found, Slices):
+            return _with_aborted(found, segments)
+        return self._when_read(found, segments)
+
+    async def _when_read(self, found: Awaitable[Slices], segments: list[Segment]) -> Slices:
+        return _with_aborted(await found, segments)
 
     async def _or_tiered(
         self,
@@ -99,3 +128,11 @@ class Reads:
             if tiered is not None and tiered[1] >= found[1]:
                 return tiered
         return found
+
+
+def _with_aborted(found: Slices, segments: list[Segment]) -> Slices:
+    """Return batches with their aborted transactions; those from the bucket have them already."""
+    if found.aborted is not None or not any(one.transaction_index for one in segments):
+        return found
+    aborted = overlapping(segments, found.first_offset, found.next_offset)
+    return replace(found, aborted=[(one.producer_id, one.first_offset) for one in aborted])

@@ -266,4 +266,5 @@ def slices_below(found: Slices, end_offset: int) -> Slices:
         buffers.append(buffer[:cut])
         if cut < len(buffer):
             break
-    return Slices([buffer for buffer in buffers if buffer], found.first_offset, next_offset)
+    kept = [buffer for buffer in buffers if buffer]
+    return Slices(kept, found.first_offset, next_offset, found.aborted)

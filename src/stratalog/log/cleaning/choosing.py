@@ -14,6 +14,7 @@ from stratalog.log.cleaning.cleaner import Plan, places_for
 from stratalog.log.effects import Program, Read
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.segment import Segment
+from stratalog.log.transaction_index import entries
 from stratalog.wire.batch import HEADER_SIZE, parse_header
 
 __all__ = ["Cleanable", "cleanable", "plan_cleaning", "read_first_timestamps"]
@@ -100,6 +101,12 @@ def plan_cleaning(one: Cleanable, wall_ms: int, memory_bytes: int, load_factor: 
         producer_id: (state.batches[-1][3] if state.batches else -1, state.epoch)
         for producer_id, state in log.producers.items()
     }
+    aborted = [
+        found
+        for segment in log.segments_from(one.segments[0].base_offset)
+        for found in entries(segment.transaction_index)
+        if found.first_offset < one.end
+    ]
     places, keys_max = places_for(one.end - one.first_dirty, memory_bytes, load_factor)
     return Plan(
         directory=log.directory,
@@ -113,4 +120,5 @@ def plan_cleaning(one: Cleanable, wall_ms: int, memory_bytes: int, load_factor: 
         delete_retention_ms=config.delete_retention_ms,
         wall_ms=wall_ms,
         producers=producers,
+        aborted=tuple(aborted),
     )

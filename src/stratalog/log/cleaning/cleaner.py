@@ -16,7 +16,7 @@ from typing import Final
 
 from stratalog.errors import Corrupt
 from stratalog.log.cleaning.filtering import BatchFilter, check_sound
-from stratalog.log.cleaning.transactions import Aborted, Transactions, read_aborted
+from stratalog.log.cleaning.transactions import Transactions
 from stratalog.log.effects import (
     Append,
     Effect,
@@ -31,10 +31,10 @@ from stratalog.log.scanning import visit
 from stratalog.log.segment import (
     CLEANED,
     RELATIVE_OFFSET_MAX,
-    TRANSACTION_INDEX,
     Segment,
     segment_path,
 )
+from stratalog.log.transaction_index import Aborted
 from stratalog.ports import Buffer, Disk
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.wire.compression import decompress
@@ -64,6 +64,8 @@ class Plan:
     delete_retention_ms: int
     wall_ms: int
     producers: Mapping[int, tuple[int, int]]
+    aborted: tuple[Aborted, ...]
+    """Those with batches in `segments`; a marker may lie behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,8 @@ def clean(plan: Plan) -> Program[Cleaned]:
     """Carry out a plan. Raises Corrupt for damage, and for a table that is too small for one batch."""
     yield from _remove_leftovers(plan.directory)
     done = Cleaned()
-    aborted = yield from read_aborted(plan.directory, plan.segments)
-    keys = yield from _note(plan, Transactions(aborted), done)
-    transactions = Transactions(aborted)
+    keys = yield from _note(plan, Transactions(plan.aborted), done)
+    transactions = Transactions(plan.aborted)
     batches = BatchFilter(
         keys,
         done.end_offset - 1,
@@ -312,10 +313,9 @@ class _Rewriting:
             assert isinstance(effect, Append)
             files.append(effect._replace(path=effect.path + CLEANED))
         if aborted:
-            segment.has_transaction_index = True
-            path = segment_path(segment.directory, segment.base_offset, TRANSACTION_INDEX)
             entries = b"".join(one.encode() for one in aborted)
-            files.append(Append(path + CLEANED, 0, (entries,)))
+            segment.transaction_index = bytearray(entries)
+            files.append(Append(segment.transaction_index_path + CLEANED, 0, (entries,)))
         segment.drop_indexes()
         yield from files
         for suffix in segment.file_suffixes():

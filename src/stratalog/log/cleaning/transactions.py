@@ -8,54 +8,12 @@ A batch of an aborted transaction goes. A marker may go once no batch of its tra
 """
 
 from collections.abc import Iterable
-from struct import Struct
-from typing import Final, NamedTuple
 
-from stratalog.errors import Corrupt
-from stratalog.log.effects import Program, Read
-from stratalog.log.segment import TRANSACTION_INDEX, Segment, segment_path
+from stratalog.log.transaction_index import Aborted
 from stratalog.wire.batch import BatchHeader
-from stratalog.wire.records import read_records
+from stratalog.wire.markers import read_marker
 
-__all__ = ["Aborted", "Transactions", "read_aborted"]
-
-_ENTRY: Final = Struct(">hqqqq")
-_VERSION: Final = 0
-_MARKER: Final = Struct(">hh")
-_ABORT: Final = 0
-_COMMIT: Final = 1
-_INDEX_BYTES_MAX: Final = 64 << 20
-
-
-class Aborted(NamedTuple):
-    """An aborted transaction: its producer, its first and last offset, the last stable offset as it ended."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-    def encode(self) -> bytes:
-        """Its entry of a `.txnindex` file."""
-        return _ENTRY.pack(_VERSION, *self)
-
-
-def read_aborted(directory: str, segments: Iterable[Segment]) -> Program[list[Aborted]]:
-    """The aborted transactions of these segments, by their first offsets. Raises Corrupt."""
-    found: list[Aborted] = []
-    for segment in segments:
-        if not segment.has_transaction_index:
-            continue
-        path = segment_path(directory, segment.base_offset, TRANSACTION_INDEX)
-        data = yield Read(path, 0, _INDEX_BYTES_MAX)
-        assert isinstance(data, bytes | bytearray)
-        if len(data) % _ENTRY.size:
-            raise Corrupt(f"{path}: {len(data)} bytes are no whole entries")
-        for version, *fields in _ENTRY.iter_unpack(data):
-            if version != _VERSION:
-                raise Corrupt(f"{path}: an entry of version {version}")
-            found.append(Aborted(*fields))
-    return sorted(found, key=lambda one: one.first_offset)
+__all__ = ["Transactions"]
 
 
 class Transactions:
@@ -86,23 +44,18 @@ class Transactions:
     def may_go(self, view: memoryview, header: BatchHeader) -> bool:
         """Take in a control batch; return whether nothing that stays needs it. Raises Corrupt."""
         self._begin(header.last_offset)
-        record = next(iter(read_records(view)), None)
-        if record is None:
+        marker = read_marker(view)
+        if marker is None:
             return True  # cleaned before, and kept for its producer
-        if record.key is None or len(record.key) < _MARKER.size:
-            raise Corrupt(f"a control record without a type at offset {record.offset}")
-        kind = _MARKER.unpack_from(record.key)[1]
-        if kind == _ABORT:
-            found = self._aborted.pop(header.producer_id, None)
-            if found is not None and found[1]:
-                self.kept.append(found[0])
-                return False
-            return True
-        if kind == _COMMIT:
+        if marker.is_commit:
             seen = header.producer_id in self._committed
             self._committed.discard(header.producer_id)
             return not seen
-        return False
+        found = self._aborted.pop(header.producer_id, None)
+        if found is not None and found[1]:
+            self.kept.append(found[0])
+            return False
+        return True
 
     def _begin(self, offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= offset:

@@ -27,6 +27,7 @@ from stratalog.tier.formats.segment_object import SegmentIndex, read_footer, rea
 from stratalog.tier.reading.cache import ByteCache
 from stratalog.wire.batch import scan
 from stratalog.wire.records import read_records
+from stratalog.wire.transactions import reaching as aborted_from
 
 __all__ = ["Fetcher", "TimestampOffset", "load_index"]
 
@@ -173,7 +174,13 @@ class Fetcher:
         cut, next_offset = _cut(tail, pieces, number, begin, (first, offset), wanted)
         if cut == begin and minimum_one:
             cut, next_offset = begin + header.size, header.next_offset
-        return Slices(_between(pieces, begin, cut), offset, next_offset)
+        aborted = aborted_from(tail.index.aborted or (), offset)
+        return Slices(
+            _between(pieces, begin, cut),
+            offset,
+            next_offset,
+            [one for one in aborted if one[1] < next_offset],
+        )
 
     def offset_for_timestamp(
         self, segment: RemoteSegment, timestamp: int, start_offset: int = 0

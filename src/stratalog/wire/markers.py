@@ -1,0 +1,45 @@
+"""The control record that ends a transaction in one partition (KIP-98).
+
+In: a control batch, or the end of a transaction. Out: the other. It never decides whether a marker counts.
+
+The key is two int16: its version (0), and 0 for an abort or 1 for a commit. The value is its version (0, int16) and
+the coordinator's epoch (int32). Kafka: `EndTransactionMarker`, `ControlRecordType`.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from stratalog.errors import Corrupt
+from stratalog.wire.records import read_records
+
+__all__ = ["Marker", "read_marker"]
+
+_KEY: Final = Struct(">hh")
+_VALUE: Final = Struct(">hi")
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, by a coordinator of this epoch."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def read_marker(view: memoryview) -> Marker | None:
+    """Return the marker in a control batch. None where the cleaner took it, and for other control records.
+
+    Raises Corrupt where the record is too short.
+    """
+    record = next(iter(read_records(view)), None)
+    if record is None:
+        return None
+    if record.key is None or len(record.key) < _KEY.size:
+        raise Corrupt(f"a control record without a type at offset {record.offset}")
+    kind = _KEY.unpack_from(record.key)[1]
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    if record.value is None or len(record.value) < _VALUE.size:
+        raise Corrupt(f"a transaction's marker without an epoch at offset {record.offset}")
+    return Marker(kind == _COMMIT, _VALUE.unpack_from(record.value)[1])
