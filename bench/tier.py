@@ -46,11 +46,13 @@ from stratalog.adapters.s3_bucket import S3Bucket
 from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
 from stratalog.table.plan import Range, plan
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import read_claim
 from stratalog.tier.formats.manifest import Entry, Manifest, SegmentState, decode, encode
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.reader import open_bucket
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_text
 
 PARTITIONS = 64
@@ -361,8 +363,8 @@ def planned(measured: Measurements, _scratch: Path, _bucket: str, _turn: int, _m
     )
     end = segments[-1].last_offset + 1
     store = MemoryStore()
-    tier = TierWriter(store, "c", topic_id, "t", 0, 0, SystemEntropy())
-    tier.activate(1, now_ms=0)
+    context, folder = WriterContext(store, SystemEntropy()), PartitionFolder("c", topic_id, 0)
+    tier = TierWriter.activate(context, folder, "t", Writer(0, 1), now_ms=0)
     tier.manifest = replace(tier.manifest, segments=segments, tiered_end=end)
     stored = encode(tier.spill(0))
     began = time.perf_counter()

@@ -11,10 +11,12 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import Corrupt, Unavailable, UserError
 from stratalog.ports import AlreadyExists
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
 from stratalog.tier.checking.verify import verify
 from stratalog.tier.reading.fetcher import Fetcher
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 
 BUCKET = "stratalog-test"
 
@@ -115,8 +117,9 @@ def test_the_tier_over_s3(store):
     topic_id = CountingEntropy().uuid()
     claim_bucket(store, "cluster", 1)
     register_topic(store, "cluster", topic_id, "t", 1, {}, 1)
-    tier = TierWriter(store, "cluster", topic_id, "t", 0, 1, CountingEntropy(50))
-    tier.activate(1, now_ms=1)
+    context = WriterContext(store, CountingEntropy(50))
+    folder = PartitionFolder("cluster", topic_id, 0)
+    tier = TierWriter.activate(context, folder, "t", Writer(1, 1), now_ms=1)
     data, end = log_bytes(0, [10] * 50)
     tier.archive([closed(data, 0, end)], last_stable_offset=end, log_start_offset=0, now_ms=2)
     fetcher = Fetcher(store)

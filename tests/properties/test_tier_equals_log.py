@@ -20,29 +20,20 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Fenced, Unavailable
-from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.bucket.commit import Writer, load_latest, run
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
 from stratalog.tier.checking.verify import sweep, verify
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import Fetcher
+from stratalog.tier.writing.archiver import PartitionFolder
 from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.spilling import SpillLimits
-from stratalog.tier.writing.tier_writer import Retention, TierWriter
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext
 from stratalog.wire.batch import scan
 
 CLUSTER = "cluster"
 GRACE_MS = 50
 DAMAGE = (Fault.TORN, Fault.WRONG)
-
-
-class Node:
-    """A leader: its tier, and the closed segments that are on its disk."""
-
-    def __init__(self, number, store, topic_id, entropy):
-        self.number = number
-        self.tier = TierWriter(store, CLUSTER, topic_id, "topic", 0, number, entropy)
-        self.tier.index_interval_bytes = 150
-        self.tier.spill_limits = SpillLimits(segments=3, kept=1, archive_segments=5)
 
 
 class TierEqualsLog(RuleBasedStateMachine):
@@ -110,7 +101,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     def what_was_late_happens(self):
         self.store.arrive()
 
-    @precondition(lambda self: self.node.tier.tiered_end > self.log_start)
+    @precondition(lambda self: self.tier.tiered_end > self.log_start)
     @rule(data=st.data(), faults=st.lists(st.sampled_from(DAMAGE), min_size=1, max_size=4))
     def read_through_damage(self, data, faults):
         """What is read is what was archived, or nothing; and damage on the way is not kept."""
@@ -118,14 +109,14 @@ class TierEqualsLog(RuleBasedStateMachine):
         inside = [
             (h.base_offset, batch)
             for h, batch in self.log
-            if self.log_start <= h.base_offset and h.last_offset < self.node.tier.tiered_end
+            if self.log_start <= h.base_offset and h.last_offset < self.tier.tiered_end
         ]
         if not inside:
             return
         offset, batch = data.draw(st.sampled_from(inside))
         fetcher = Fetcher(self.store, 4000, range_bytes=400)
         with self.no_fault():
-            segment = self.node.tier.lookup.at(offset)
+            segment = self.tier.lookup.at(offset)
         for _ in range(3):
             with suppress(Corrupt, Unavailable):
                 assert b"".join(fetcher.read(segment, offset, 1).buffers) == batch
@@ -136,7 +127,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     def archive(self, unstable):
         made = [closed(data, base, end, piece=177) for base, end, data in self.segments]
         with suppress(Unavailable, Corrupt):
-            self.node.tier.archive(
+            self.tier.archive(
                 made,
                 last_stable_offset=self.end - unstable,
                 log_start_offset=self.log_start,
@@ -158,9 +149,9 @@ class TierEqualsLog(RuleBasedStateMachine):
     @rule(size=st.sampled_from([1000, 1 << 20]), span=st.sampled_from([50, 1 << 40]))
     def merge(self, size, span):
         """Small neighbours in the bucket become one; readers of older versions go on."""
-        if run := self.node.tier.mergeable(MergeLimits(size, span, neighbours=3)):
+        if run := self.tier.mergeable(MergeLimits(size, span, neighbours=3)):
             with suppress(Unavailable, Corrupt):
-                self.node.tier.merge(run, self.now_ms)
+                self.tier.merge(run, self.now_ms)
             self.raise_log_start()
 
     @rule(faults=st.lists(st.sampled_from(list(Fault)), max_size=2))
@@ -168,13 +159,13 @@ class TierEqualsLog(RuleBasedStateMachine):
         """The oldest entries of a long manifest go into an archive manifest."""
         self.faults += faults
         with suppress(Unavailable, Corrupt):
-            self.node.tier.spill(self.now_ms)
+            self.tier.spill(self.now_ms)
         self.raise_log_start()
 
     @rule()
     def expire_locally(self):
         """`local.retention.bytes=0`: what is in the bucket, and confirmed, leaves the disk."""
-        tiered = self.node.tier.tiered_end
+        tiered = self.tier.tiered_end
         self.segments = [segment for segment in self.segments if segment[1] > tiered]
 
     @rule(
@@ -184,7 +175,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     )
     def expire(self, ms, size, faults):
         self.faults += faults
-        local = sum(len(data) for _, end, data in self.segments if end > self.node.tier.tiered_end)
+        local = sum(len(data) for _, end, data in self.segments if end > self.tier.tiered_end)
         retention = Retention(ms, size, self.log_start, local, GRACE_MS)
         behind = sum(header.size for header, _ in self.log)
         for header, _ in self.log:
@@ -193,13 +184,13 @@ class TierEqualsLog(RuleBasedStateMachine):
             if by_time or (size >= 0 and behind >= size):
                 self.given_up.add(header.base_offset)
         with suppress(Unavailable, Corrupt):
-            self.node.tier.expire(self.now_ms, retention)
+            self.tier.expire(self.now_ms, retention)
         self.raise_log_start()
 
     def raise_log_start(self):
         """What is gone is what some retention did not keep."""
         before = self.log_start
-        self.log_start = max(before, self.node.tier.log_start_offset)
+        self.log_start = max(before, self.tier.log_start_offset)
         for header, _ in self.log:
             if before <= header.last_offset < self.log_start:
                 assert header.base_offset in self.given_up, header
@@ -212,11 +203,8 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.log_start = max(self.log_start, start)
         self.faults += faults
         with suppress(Unavailable, Corrupt):
-            self.node.tier.withdraw(self.now_ms, self.log_start)
-        while True:
-            with suppress(Unavailable, Corrupt):
-                self.node.tier.activate(self.epoch, now_ms=self.now_ms)
-                break
+            self.tier.withdraw(self.now_ms, self.log_start)
+        self.activate(self.tier.manifest_bytes())
         self.raise_log_start()
 
     @rule(hint=st.booleans())
@@ -224,22 +212,33 @@ class TierEqualsLog(RuleBasedStateMachine):
         """A new leader; the old one does not know."""
         local = b""
         if self.epoch:
-            self.zombies.append(self.node)
-            local = self.node.tier.manifest_bytes() if hint else b""
+            self.zombies.append(self.tier)
+            local = self.tier.manifest_bytes() if hint else b""
         self.epoch += 1
-        self.node = Node(self.epoch % 3, self.store, self.topic_id, self.entropy)
-        while True:
-            try:
-                self.node.tier.activate(self.epoch, local, now_ms=self.now_ms)
-            except (Unavailable, Corrupt):
-                continue
-            break
+        self.activate(local)
         self.raise_log_start()
+
+    def activate(self, local):
+        """Try until the leader of the present epoch has its writer."""
+        context = WriterContext(
+            self.store,
+            self.entropy,
+            index_interval_bytes=150,
+            spill_limits=SpillLimits(segments=3, kept=1, archive_segments=5),
+        )
+        folder = PartitionFolder(CLUSTER, self.topic_id, 0)
+        writer = Writer(self.epoch % 3, self.epoch)
+        while True:
+            with suppress(Unavailable, Corrupt):
+                self.tier = TierWriter.activate(
+                    context, folder, "topic", writer, local_manifest=local, now_ms=self.now_ms
+                )
+                break
 
     @precondition(lambda self: self.zombies)
     @rule()
     def a_zombie_goes_on(self):
-        zombie = self.zombies[-1].tier
+        zombie = self.zombies[-1]
         made = [closed(data, base, end) for base, end, data in self.segments]
         end = zombie.tiered_end
         try:
@@ -257,7 +256,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         later = max(info.modified_ms for info in self.bucket.list("")) + 1
         sweep(self.bucket, now_ms=later, grace_ms=0)
         # What the sweep took may have been uploaded by a leader whose commit is still to come.
-        self.node.tier._uploaded.clear()
+        self.tier._uploaded.clear()
 
     @invariant()
     def all_of_the_log_is_there(self):
@@ -270,7 +269,7 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @invariant()
     def a_search_by_time_finds_the_first_segment_that_can_have_it(self):
-        tier = self.node.tier
+        tier = self.tier
         live = list(ArchiveManifests(self.bucket).live(tier.manifest, first=tier.start_offset))
         for found in live[len(live) // 3 :: 3]:
             wanted = found.entry.max_timestamp
@@ -291,7 +290,7 @@ class TierEqualsLog(RuleBasedStateMachine):
             if base <= offset < end:
                 return next(data[p : p + h.size] for p, h in scan(data) if h.last_offset >= offset)
         with self.no_fault():
-            segment = self.node.tier.lookup.at(offset)
+            segment = self.tier.lookup.at(offset)
         assert segment is not None, f"offset {offset} is nowhere"
         return b"".join(fetcher.read(segment, offset, 1).buffers)
 
@@ -302,7 +301,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     @invariant()
     def readers_of_an_older_version_read_on_during_the_grace(self):
         self.pinned = [pin for pin in self.pinned if self.now_ms < pin[0] + GRACE_MS]
-        newest = run(self.bucket, load_latest(self.node.tier.folder.prefix))
+        newest = run(self.bucket, load_latest(self.tier.folder.prefix))
         self.pinned.append((self.now_ms, newest))
         fetcher, archives = Fetcher(self.bucket), ArchiveManifests(self.bucket)
         for _, manifest in self.pinned:
@@ -310,7 +309,7 @@ class TierEqualsLog(RuleBasedStateMachine):
                 assert fetcher.read(segment, segment.entry.base_offset, 1).size > 0
 
     def teardown(self):
-        if not hasattr(self, "node"):
+        if not hasattr(self, "tier"):
             return
         self.faults = []
         self.store.arrive()

@@ -63,6 +63,7 @@ from stratalog.metadata.snapshot import encode_snapshot, snapshot_id
 from stratalog.ops.restore import Found, FoundPartition, FoundTopic, InOrder, look
 from stratalog.ports import Disk, Entropy, ObjectStore
 from stratalog.tier.bucket.cluster_state import StateOffset, newest_state
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.incarnation import (
     check_incarnation,
     claim_incarnation,
@@ -72,7 +73,8 @@ from stratalog.tier.formats.manifest import Manifest, encode
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import open_bucket
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_parse, topic_id_text
 from stratalog.wire.records import Record, build_batch
 
@@ -208,8 +210,12 @@ def _fence(
     index, epoch = partition.index, partition.leader_epoch + _EPOCHS_APART * found.incarnation
     if not topic.is_registered:
         return _Restored(index, None, epoch, 0, ProducerStates(), None)
-    tier = TierWriter(store, found.cluster_id, topic.id, topic.name, index, node_id, entropy)
-    manifest = tier.activate(epoch, now_ms=now_ms)
+    context, folder = (
+        WriterContext(store, entropy),
+        PartitionFolder(found.cluster_id, topic.id, index),
+    )
+    tier = TierWriter.activate(context, folder, topic.name, Writer(node_id, epoch), now_ms=now_ms)
+    manifest = tier.manifest
     end = FoundPartition(index, manifest, partition.in_state).end_offset
     producers, damage = ProducerStates(), None
     try:

@@ -25,11 +25,13 @@ from stratalog.tier.bucket.cluster_state import (
     StateTopic,
     put_state,
 )
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import claim_bucket, delete_topic, register_topic
 from stratalog.tier.bucket.incarnation import check_incarnation
 from stratalog.tier.formats.manifest import decode
 from stratalog.tier.reading.reader import open_bucket
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
@@ -54,11 +56,9 @@ class OldNode:
         register_topic(self.store, CLUSTER, TOPIC_ID, "events", 3, {"retention.ms": "-1"}, 1)
         self.tiers = []
         for index in range(3):
-            tier = TierWriter(
-                self.store, CLUSTER, TOPIC_ID, "events", index, 1, CountingEntropy(100 * index)
-            )
-            tier.activate(4, now_ms=2)
-            self.tiers.append(tier)
+            context = WriterContext(self.store, CountingEntropy(100 * index))
+            folder, writer = PartitionFolder(CLUSTER, TOPIC_ID, index), Writer(1, 4)
+            self.tiers.append(TierWriter.activate(context, folder, "events", writer, now_ms=2))
         for tier in self.tiers[:2]:
             self.archive(tier)
         put_state(self.store, state(), 0)

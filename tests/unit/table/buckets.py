@@ -7,9 +7,10 @@ from uuid import UUID, uuid5
 
 from stratalog.adapters.system import SystemEntropy
 from stratalog.ports import ObjectStore
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
-from stratalog.tier.writing.archiver import ClosedSegment
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.records import BatchBuilder
 from stratalog.wire.transactions import AbortedTransaction
 
@@ -64,11 +65,11 @@ class Bucket:
 
         `aborted` are the log's aborted transactions; each segment gets those with records in it.
         """
-        interval = self.index_interval_bytes
-        tier = TierWriter(
-            self.store, CLUSTER, topic_id(name), name, partition, 1, SystemEntropy(), interval
+        context = WriterContext(
+            self.store, SystemEntropy(), index_interval_bytes=self.index_interval_bytes
         )
-        tier.activate(0, now_ms=NOW_MS)
+        folder, writer = PartitionFolder(CLUSTER, topic_id(name), partition), Writer(1, 0)
+        tier = TierWriter.activate(context, folder, name, writer, now_ms=NOW_MS)
         closed = []
         base = first
         for batches in segments:

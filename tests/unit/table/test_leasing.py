@@ -22,9 +22,11 @@ from stratalog.errors import Unavailable
 from stratalog.ports import Buffer
 from stratalog.table.leasing import Leasing, kept
 from stratalog.table.plan import BrokerTask, BucketTask, PlannedLease, Range
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.leases import LEASE_MS, Lease, Leases, list_leases
 from stratalog.tier.formats.manifest import Manifest
-from stratalog.tier.writing.tier_writer import Retention, TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_text
 
 GRACE_MS = 60_000
@@ -53,10 +55,12 @@ class Leader:
     def __init__(self, url: str) -> None:
         self.clock = Turned()
         store = open_store(url)
-        self.tier = TierWriter(store, CLUSTER, topic_id("t"), "t", 0, 1, SystemEntropy())
-        self.tier.steady_ms = self.clock.steady_ms
-        self.tier.leases = Leases(store, CLUSTER)
-        self.tier.activate(1, now_ms=NOW_MS)
+        leases = Leases(store, CLUSTER)
+        context = WriterContext(
+            store, SystemEntropy(), steady_ms=self.clock.steady_ms, leases=leases
+        )
+        folder, writer = PartitionFolder(CLUSTER, topic_id("t"), 0), Writer(1, 1)
+        self.tier = TierWriter.activate(context, folder, "t", writer, now_ms=NOW_MS)
 
     def passes(self, ms: int) -> None:
         """Let time pass, then expire and remove segments."""

@@ -26,11 +26,12 @@ from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.values import SegmentInfo
 from stratalog.ports import Disk
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import register_topic
 from stratalog.tier.formats.manifest import Manifest
-from stratalog.tier.writing.archiver import ClosedSegment
+from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder
 from stratalog.tier.writing.merging import MergeLimits
-from stratalog.tier.writing.tier_writer import Retention, TierWriter
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext, exists
 
 _CHUNK_BYTES: Final = 1 << 20
 _SEGMENTS_PER_COMMIT: Final = 8
@@ -41,23 +42,14 @@ class PartitionArchiver:
     """One led partition and its share of the bucket."""
 
     def __init__(self, bucket: ClaimedBucket, hosted: HostedPartition) -> None:
-        key, name = hosted.key, hosted.name
-        self.tier = TierWriter(
-            bucket.store,
-            bucket.cluster_id,
-            key.topic_id,
-            name.topic,
-            name.partition,
-            bucket.config.int("node.id"),
-            bucket.outside.entropy,
-            shared_archives=bucket.archives,
-            steady_ms=bucket.outside.clock.steady_ms,
-            leases=bucket.leases,
-        )
+        key = hosted.key
+        self.tier: TierWriter | None = None
+        """The writer of the present leadership, once a cycle has activated one."""
         self.activated = asyncio.Event()
-        """Set once the manifest is known: from then on the bucket can be read by offset."""
+        """Set once `tier` is of a log that continues it: from then on the bucket can be read by offset."""
         self._bucket = bucket
         self._hosted = hosted
+        self._folder = PartitionFolder(bucket.cluster_id, key.topic_id, hosted.name.partition)
         self._active = (-1, False)
         self._withdrawn = False
         self._damage: AbstractSet[str] = frozenset()
@@ -69,7 +61,7 @@ class PartitionArchiver:
         self._resigned = False
         self._ended = asyncio.Event()
         self._ended.set()
-        self._log = structlog.get_logger().bind(partition=str(name))
+        self._log = structlog.get_logger().bind(partition=str(hosted.name))
 
     def wants_cycle(self) -> bool:
         """Return whether to start `run` now; one that runs already will make another round."""
@@ -154,26 +146,26 @@ class PartitionArchiver:
         if not hosted.log.config.remote_storage_enable:
             await self._withdraw()
             return
-        await self._activate()
+        tier = await self._activate()
         synced = await self._keep_local()
         while (
             hosted.log.config.copies_to_tier
-            and not self.tier.is_leaving
+            and not tier.is_leaving
             and (segments := closed_segments(hosted.log, min(hosted.last_stable_offset, synced)))
         ):
             together = segments[: 1 if self._bucket.pace.is_limited else _SEGMENTS_PER_COMMIT]
             await self._bucket.pace.turn(sum(one.size for one in together))
             self._check_leads()
-            await self._archive(together)
+            await self._archive(tier, together)
             synced = await self._keep_local()
         self._check_leads()
-        await self._expire()
+        await self._expire(tier)
         # Merge before spilling: archived entries are never merged, and an outage leaves many small segments.
         self._check_leads()
-        if not (hosted.log.config.copies_to_tier and await self._merge()):
+        if not (hosted.log.config.copies_to_tier and await self._merge(tier)):
             self._check_leads()
-            await self._spill()
-        self._log_damage()
+            await self._spill(tier)
+        self._log_damage(tier)
 
     def _check_leads(self) -> None:
         """Raise Rejected if the partition was resigned: another leader may write its tier."""
@@ -192,53 +184,70 @@ class PartitionArchiver:
         await hosted.write(())
         return synced
 
-    async def _activate(self) -> None:
-        """Take the manifest over in our leader epoch, and register the topic in the bucket.
+    async def _activate(self) -> TierWriter:
+        """Return the writer of our leader epoch: take the manifest over, and register the topic in the bucket.
 
-        Runs once per leadership, and after each change of `remote.storage.enable`.
+        Does so once per leadership, and after each change of `remote.storage.enable`.
         """
         self._check_leads()
         hosted, bucket = self._hosted, self._bucket
         epoch, enabled = hosted.replica.leader_epoch, hosted.log.config.remote_storage_enable
-        if self._active == (epoch, enabled):
-            return
+        before = self.tier
+        if before is not None and self._active == (epoch, enabled):
+            return before
         now_ms = bucket.outside.clock.now_ms()
         key, name, image = hosted.key, hosted.name, bucket.image()
         topic = image.topics_by_id.get(key.topic_id)
         partitions = len(topic.partitions) if topic is not None else name.partition + 1
         configs = image.topic_configs(name.topic)
         disk, path = hosted.directory.disk, f"{hosted.log.directory}/{TIER_MANIFEST}"
+        writer = Writer(bucket.config.int("node.id"), epoch)
+        context = WriterContext(
+            bucket.store,
+            bucket.outside.entropy,
+            archives=bucket.archives,
+            steady_ms=bucket.outside.clock.steady_ms,
+            leases=bucket.leases,
+        )
 
-        def activate() -> None:
+        def activate() -> TierWriter:
             register_topic(
-                self.tier.store,
-                self.tier.cluster_id,
+                bucket.store,
+                bucket.cluster_id,
                 key.topic_id,
                 name.topic,
                 partitions,
                 configs,
                 now_ms,
             )
-            self.tier.activate(epoch, _small_file(disk, path), now_ms=now_ms)
+            return TierWriter.activate(
+                context,
+                self._folder,
+                name.topic,
+                writer,
+                local_manifest=before.manifest_bytes() if before else _small_file(disk, path),
+                now_ms=now_ms,
+            )
 
-        await bucket.threads.copier(hosted).submit(activate)
+        self.tier = tier = await bucket.threads.copier(hosted).submit(activate)
         # After the first version, not before: a takeover lists the manifests after it has begun.
         await bucket.claim.check_incarnation()
         if enabled:
             self._withdrawn = False
-            self._continue()
+            self._continue(tier)
         self._active = (epoch, enabled)
+        return tier
 
-    def _continue(self) -> None:
+    def _continue(self, tier: TierWriter) -> None:
         """Set the log's tiered end and start from the manifest. Raises Corrupt if the manifest is not of this log."""
-        log, end = self._hosted.log, self.tier.tiered_end
+        log, end = self._hosted.log, tier.tiered_end
         if end > log.log_end_offset:
             # The bucket has records at offsets that this log would give to new ones: neither may hide the other.
             raise Corrupt(
                 f"the bucket has records up to {end}, the log ends at {log.log_end_offset}"
             )
         log.mark_tiered(end)
-        log.raise_log_start(min(self.tier.log_start_offset, log.log_end_offset))
+        log.raise_log_start(min(tier.log_start_offset, log.log_end_offset))
         self.activated.set()
 
     async def _withdraw(self) -> None:
@@ -248,18 +257,19 @@ class PartitionArchiver:
         file names no segment: if the tier is enabled again, local retention must not rely on the removed ones.
         """
         hosted, bucket = self._hosted, self._bucket
-        if not (hosted.was_tiered or await bucket.threads.expirer.submit(self.tier.exists)):
+        look = partial(exists, bucket.store, self._folder)
+        if not (self.tier or hosted.was_tiered or await bucket.threads.expirer.submit(look)):
             self._withdrawn = True
             return
-        await self._activate()
+        tier = await self._activate()
         now_ms = bucket.outside.clock.now_ms()
-        start, end = self.tier.start_offset, self.tier.tiered_end
+        start, end = tier.start_offset, tier.tiered_end
         grace_ms = bucket.config.int("remote.delete.grace.ms")
         nothing = Retention(-1, -1, hosted.log.log_start_offset, 0, grace_ms)
 
         def withdraw() -> Manifest:
-            self.tier.withdraw(now_ms, nothing.log_start_offset)
-            return self.tier.expire(now_ms, nothing)
+            tier.withdraw(now_ms, nothing.log_start_offset)
+            return tier.expire(now_ms, nothing)
 
         path = f"{hosted.log.directory}/{TIER_MANIFEST}"
         await hosted.perform((WriteFile(path, b""),))
@@ -270,7 +280,7 @@ class PartitionArchiver:
             await hosted.perform((Unlink(path),))
             self._withdrawn = True
 
-    async def _archive(self, infos: list[SegmentInfo]) -> None:
+    async def _archive(self, tier: TierWriter, infos: list[SegmentInfo]) -> None:
         hosted, bucket = self._hosted, self._bucket
         disk, log = hosted.directory.disk, hosted.log
         parts = [segment_parts(log, info.base_offset) for info in infos]
@@ -290,32 +300,30 @@ class PartitionArchiver:
                 )
                 for info, part in zip(infos, parts, strict=True)
             ]
-            self.tier.archive(
-                segments, last_stable_offset=stable, log_start_offset=start, now_ms=now_ms
-            )
+            tier.archive(segments, last_stable_offset=stable, log_start_offset=start, now_ms=now_ms)
 
-        before = self.tier.tiered_end
+        before = tier.tiered_end
         try:
             await bucket.threads.copier(hosted).submit(archive)
         except (Unavailable, Corrupt):
             hosted.metrics.copy_errors += 1
             raise
         finally:
-            log.mark_tiered(self.tier.tiered_end)
-        await self._keep_manifest()
-        done = [one for one in infos if before < one.next_offset <= self.tier.tiered_end]
+            log.mark_tiered(tier.tiered_end)
+        await self._keep_manifest(tier)
+        done = [one for one in infos if before < one.next_offset <= tier.tiered_end]
         hosted.metrics.copied_segments += len(done)
         hosted.metrics.copied_bytes += sum(one.size for one in done)
-        self._log.info("segments tiered", first=before, end=self.tier.tiered_end)
+        self._log.info("segments tiered", first=before, end=tier.tiered_end)
 
-    async def _merge(self) -> bool:
+    async def _merge(self, tier: TierWriter) -> bool:
         """Merge one run of small neighbouring segments in the bucket; return whether there was one."""
         config, bucket = self._hosted.log.config, self._bucket
         limits = MergeLimits(config.segment_bytes, config.segment_ms)
-        looked = (self.tier.tiered_end, limits)
+        looked = (tier.tiered_end, limits)
         if looked == self._looked_to_merge:
             return False
-        run = await bucket.threads.expirer.submit(lambda: self.tier.mergeable(limits))
+        run = await bucket.threads.expirer.submit(lambda: tier.mergeable(limits))
         if not run:
             self._looked_to_merge = looked
             return False
@@ -323,41 +331,41 @@ class PartitionArchiver:
         now_ms = bucket.outside.clock.now_ms()
         first, end = run[0].base_offset, run[-1].last_offset + 1
         try:
-            await bucket.threads.copier(self._hosted).submit(lambda: self.tier.merge(run, now_ms))
+            await bucket.threads.copier(self._hosted).submit(lambda: tier.merge(run, now_ms))
         except Corrupt as error:
             self._log.error("tiered segments not merged", first=first, end=end, reason=str(error))
             return True
-        await self._keep_manifest()
+        await self._keep_manifest(tier)
         self._log.info("tiered segments merged", first=first, end=end, segments=len(run))
         self._again = True
         return True
 
-    async def _spill(self) -> None:
+    async def _spill(self, tier: TierWriter) -> None:
         """Move old manifest entries to an archive manifest: each version is written whole, so it must be short."""
-        if not self.tier.wants_spill:
+        if not tier.wants_spill:
             return
         now_ms = self._bucket.outside.clock.now_ms()
-        manifest = await self._bucket.threads.expirer.submit(lambda: self.tier.spill(now_ms))
-        await self._keep_manifest()
+        manifest = await self._bucket.threads.expirer.submit(lambda: tier.spill(now_ms))
+        await self._keep_manifest(tier)
         self._log.info(
             "tiered segments archived in the manifest",
             end=manifest.archives[-1].last_offset + 1,
             segments=sum(named.segments for named in manifest.live_archives()),
         )
 
-    def _log_damage(self) -> None:
+    def _log_damage(self, tier: TierWriter) -> None:
         """Log each unreadable archive manifest once; work that does not need the manifest continues."""
-        damage = self.tier.damage
+        damage = tier.damage
         for path in damage.keys() - self._damage:
             self._hosted.metrics.delete_errors += 1
             self._log.error("archive manifest unreadable", object=path, reason=damage[path])
         self._damage = damage.keys()
 
-    async def _keep_manifest(self) -> None:
+    async def _keep_manifest(self, tier: TierWriter) -> None:
         path = f"{self._hosted.log.directory}/{TIER_MANIFEST}"
-        await self._hosted.perform_beside((WriteFile(path, self.tier.manifest_bytes()),))
+        await self._hosted.perform_beside((WriteFile(path, tier.manifest_bytes()),))
 
-    async def _expire(self) -> None:
+    async def _expire(self, tier: TierWriter) -> None:
         hosted, bucket = self._hosted, self._bucket
         config = hosted.log.config
         retention = Retention(
@@ -368,12 +376,9 @@ class PartitionArchiver:
             grace_ms=bucket.config.int("remote.delete.grace.ms"),
         )
         now_ms = bucket.outside.clock.now_ms()
-        version = self.tier.manifest.version if self.tier.manifest is not None else 0
-        start = self.tier.start_offset
+        version, start = tier.manifest.version, tier.start_offset
         try:
-            manifest = await bucket.threads.expirer.submit(
-                lambda: self.tier.expire(now_ms, retention)
-            )
+            manifest = await bucket.threads.expirer.submit(lambda: tier.expire(now_ms, retention))
         except (Unavailable, Corrupt):
             hosted.metrics.delete_errors += 1
             raise
@@ -383,7 +388,7 @@ class PartitionArchiver:
                     "segments expired in the bucket", first=start, end=manifest.log_start_offset
                 )
             hosted.log.raise_log_start(min(manifest.log_start_offset, hosted.log.log_end_offset))
-            await self._keep_manifest()
+            await self._keep_manifest(tier)
 
 
 def _chunks(disk: Disk, info: SegmentInfo) -> Iterator[bytes]:

@@ -139,8 +139,8 @@ class TierService:
         After a new claim, each partition's next cycle registers its topic, and the cluster's state is uploaded again.
         """
         claim = self.bucket.claim
-        manifests = [archiver.tier.manifest for archiver in self._archivers.values()]
-        if await claim.is_lost(sum(one.version for one in manifests if one is not None)):
+        tiers = [archiver.tier for archiver in self._archivers.values()]
+        if await claim.is_lost(sum(one.manifest.version for one in tiers if one is not None)):
             self._log.error(
                 "bucket was emptied: what only it had is gone", url=self.bucket.config.tier_url
             )

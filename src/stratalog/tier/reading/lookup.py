@@ -20,13 +20,13 @@ _WINDOWS_MAX: Final = 4
 
 
 class SegmentLookup:
-    """Finds segments in the newest manifest that `manifest` returns (None: no leader knows one yet).
+    """Finds segments in the newest manifest that `manifest` returns.
 
     Any thread may call it. `at`, `at_timestamp` and `at_max_timestamp` may open an archive manifest: they block then,
     and raise as `ArchiveManifests` does. `at_if_loaded` and `time_span_at` never block.
     """
 
-    def __init__(self, manifest: Callable[[], Manifest | None], archives: ArchiveManifests) -> None:
+    def __init__(self, manifest: Callable[[], Manifest], archives: ArchiveManifests) -> None:
         self._manifest = manifest
         self._archives = archives
         # Runs of segments that `at` found in archive manifests, the newest run first.
@@ -39,8 +39,6 @@ class SegmentLookup:
     def at_if_loaded(self, offset: int) -> RemoteSegment | None:
         """Return the segment that covers `offset`; None also for a segment in an archive manifest."""
         manifest = self._manifest()
-        if manifest is None:
-            return None
         if _archived_at(manifest, offset) is None:
             return manifest.recent_segment_for(offset)
         for window in self._windows:
@@ -75,7 +73,7 @@ class SegmentLookup:
         manifest, segment = self._manifest(), self.at_if_loaded(offset)
         if segment is not None:
             return segment.entry.min_timestamp, segment.entry.max_timestamp
-        named = _archived_at(manifest, offset) if manifest is not None else None
+        named = _archived_at(manifest, offset)
         return (named.min_timestamp, named.max_timestamp) if named is not None else None
 
     def at_timestamp(self, timestamp: int, start_offset: int = 0) -> RemoteSegment | None:
@@ -84,18 +82,16 @@ class SegmentLookup:
         Only segments that end at `start_offset` or later count. The record may be below `start_offset`, or below the
         log's start: if a search of the segment finds nothing, the caller continues after the segment's end.
         """
-        manifest = self._manifest()
-        start = max(manifest.start_offset if manifest is not None else 0, start_offset)
+        start = max(self._manifest().start_offset, start_offset)
         return next(
             self._looked(lambda m: self._archives.live(m, first=start, since_ms=timestamp)), None
         )
 
     def at_max_timestamp(self) -> RemoteSegment | None:
         """Return the first segment with the greatest timestamp."""
-        manifest = self._manifest()
-        if manifest is None:
-            return None
-        live = (one for one in manifest.everything() if one.state is SegmentState.COPY_FINISHED)
+        live = (
+            one for one in self._manifest().everything() if one.state is SegmentState.COPY_FINISHED
+        )
         newest = max((one.max_timestamp for one in live), default=0)
         return self.at_timestamp(newest)
 
@@ -105,7 +101,8 @@ class SegmentLookup:
         """Return the result of `look` in the manifest; repeat with the newest one if an archive manifest was
         replaced.
         """
-        while (manifest := self._manifest()) is not None:
+        while True:
+            manifest = self._manifest()
             found = look(manifest)
             try:
                 first = next(found, None)
@@ -114,7 +111,6 @@ class SegmentLookup:
                     raise
                 continue
             return chain((first,), found) if first is not None else iter(())
-        return iter(())
 
 
 def _archived_at(manifest: Manifest, offset: int) -> ArchivedManifest | None:

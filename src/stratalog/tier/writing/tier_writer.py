@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -59,7 +58,7 @@ from stratalog.tier.writing.spilling import (
 )
 from stratalog.wire.ids import topic_id_text
 
-__all__ = ["ORPHAN_GRACE_MS", "Retention", "TierWriter"]
+__all__ = ["ORPHAN_GRACE_MS", "Retention", "TierWriter", "WriterContext", "exists"]
 
 ORPHAN_GRACE_MS: Final = 60 * 60 * 1000
 """Age at which a sweep may remove an object that no manifest names."""
@@ -67,57 +66,100 @@ SPILL_LIMITS: Final = SpillLimits()
 _DELETE_BATCH: Final = 1000
 
 
-@dataclass(slots=True)
-class TierWriter:
-    """The history of one partition in the bucket.
-
-    Call `activate` first, once per leadership. `activate`, `archive`, `merge`, `spill`, `expire` and `withdraw` block,
-    and must be called one at a time. They raise Fenced (give the leadership up, delete nothing), Unavailable (call
-    again later: finished steps are not repeated) and Corrupt. The other members only read `manifest`, which is replaced
-    as a whole, so any thread may use them meanwhile. `lookup` finds segments in it.
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """What a writer of any partition uses. `steady_ms` is the steady clock of the grace periods; None: the times passed
+    to the methods.
     """
 
     store: ObjectStore
-    cluster_id: str
-    topic_id: UUID
-    topic: str
-    partition: int
-    node_id: int
     entropy: Entropy
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
-    shared_archives: ArchiveManifests | None = None
+    archives: ArchiveManifests | None = None
     steady_ms: Callable[[], int] | None = None
-    """The steady clock of the grace periods; None: the times passed to the methods."""
     leases: Leases | None = None
     spill_limits: SpillLimits = field(default_factory=lambda: SPILL_LIMITS)
-    manifest: Manifest | None = None
-    """The newest known version; confirmed after activation."""
-    writer: Writer | None = field(default=None, init=False)
+
+
+def exists(store: ObjectStore, folder: PartitionFolder) -> bool:
+    """Return whether the bucket ever had objects of the partition, as far as a list shows. Blocking."""
+    return run(store, load_latest(folder.prefix)) is not None
+
+
+@dataclass(slots=True)
+class TierWriter:
+    """The history of one partition in the bucket, under one leadership: `activate` returns a writer.
+
+    `activate`, `archive`, `merge`, `spill`, `expire` and `withdraw` block, and must be called one at a time. They raise
+    Fenced (give the leadership up, delete nothing), Unavailable (call again later: finished steps are not repeated) and
+    Corrupt. The other members only read `manifest`, which is replaced as a whole, so any thread may use them meanwhile.
+    `lookup` finds segments in it.
+    """
+
+    context: WriterContext
+    folder: PartitionFolder
+    writer: Writer
+    manifest: Manifest
+    """The newest confirmed version."""
     lookup: SegmentLookup = field(init=False)
+    _archives: ArchiveManifests = field(init=False)
     _uploaded: dict[int, Entry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
     _boundary: int = field(default=0, init=False)
     _grace: GracePeriods = field(default_factory=GracePeriods, init=False)
-    _archives: ArchiveManifests = field(init=False)
 
     def __post_init__(self) -> None:
-        self._archives = self.shared_archives or ArchiveManifests(self.store)
+        self._archives = self.context.archives or ArchiveManifests(self.context.store)
         self.lookup = SegmentLookup(lambda: self.manifest, self._archives)
 
-    @property
-    def folder(self) -> PartitionFolder:
-        return PartitionFolder(self.cluster_id, self.topic_id, self.partition)
+    @classmethod
+    def activate(
+        cls,
+        context: WriterContext,
+        folder: PartitionFolder,
+        topic: str,
+        writer: Writer,
+        *,
+        local_manifest: bytes | None = None,
+        now_ms: int,
+    ) -> "TierWriter":
+        """Take the partition over: commit a version of the writer's leader epoch, which fences earlier leaders.
+
+        `local_manifest` (`manifest_bytes` of an earlier writer) is a hint: with it no list is needed. A damaged or
+        foreign one is ignored.
+        """
+        hint = None
+        if local_manifest:
+            with suppress(Corrupt):
+                hint = decode(local_manifest, "the local manifest")
+                hint = hint if hint.prefix == folder.prefix else None
+        first = Manifest(
+            cluster_id=folder.cluster_id,
+            topic_id=topic_id_text(folder.topic_id),
+            topic=topic,
+            partition=folder.partition,
+        )
+
+        def taken(tip: Manifest | None) -> Manifest:
+            return replace(first if tip is None else tip, written_ms=now_ms)
+
+        write_id = topic_id_text(context.entropy.uuid())
+        manifest = run(context.store, commit(folder.prefix, hint, taken, writer, write_id))
+        assert manifest is not None, "a version was committed"
+        made = cls(context, folder, writer, manifest)
+        made._confirmed(manifest, now_ms)
+        return made
 
     @property
     def tiered_end(self) -> int:
-        """The first offset that is not in the bucket; 0 before activation."""
-        return self.manifest.archived_end if self.manifest is not None else 0
+        """The first offset that is not in the bucket."""
+        return self.manifest.archived_end
 
     @property
     def is_leaving(self) -> bool:
         """Whether objects of a removed tier still exist: nothing is uploaded before their removal."""
         manifest = self.manifest
-        return manifest is not None and any(
+        return any(
             one.state is not SegmentState.COPY_FINISHED
             and one.last_offset >= max(one.base_offset, manifest.archived_end)
             for one in manifest.everything()
@@ -126,37 +168,16 @@ class TierWriter:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read from the bucket; `tiered_end` where there is none."""
-        return self.manifest.start_offset if self.manifest is not None else 0
+        return self.manifest.start_offset
 
     @property
     def log_start_offset(self) -> int:
         """The log start that the bucket's retention has reached: the partition's own is never below it."""
-        return self.manifest.log_start_offset if self.manifest is not None else 0
+        return self.manifest.log_start_offset
 
     def manifest_bytes(self) -> bytes:
-        """Return bytes for a local file with which the next `activate` needs no list.
-
-        Empty before activation.
-        """
-        return encode(self.manifest) if self.manifest is not None else b""
-
-    def activate(
-        self, leader_epoch: int, local_manifest: bytes | None = None, *, now_ms: int
-    ) -> Manifest:
-        """Take the partition over: commit a version of `leader_epoch`, which fences earlier leaders.
-
-        `local_manifest` (`manifest_bytes` of an earlier run) is a hint; a damaged or foreign one is ignored.
-        """
-        self.writer = Writer(self.node_id, leader_epoch)
-        self._uploaded.clear()
-        if local_manifest:
-            with suppress(Corrupt):
-                hint = decode(local_manifest, "the local manifest")
-                version = self.manifest.version if self.manifest is not None else 0
-                if hint.prefix == self.folder.prefix and hint.version > version:
-                    self.manifest = hint
-
-        return self._commit(lambda tip: tip if tip is not None else self._empty(), now_ms)
+        """Return bytes for a local file with which the next `activate` needs no list."""
+        return encode(self.manifest)
 
     def archive(
         self,
@@ -172,7 +193,6 @@ class TierWriter:
         After a failed upload, finished uploads are committed before the error is raised. After a failed commit,
         uploaded objects are not uploaded again.
         """
-        assert self.manifest is not None, "activate first"
         if self.is_leaving:
             return self.manifest
         entries: list[Entry] = []
@@ -191,26 +211,28 @@ class TierWriter:
                 break
             end = segment.next_offset
 
-        def added(tip: Manifest | None) -> Manifest | None:
-            assert tip is not None, "an activated partition has a manifest"
-            return _with_entries(tip, entries, last_stable_offset, log_start_offset)
-
-        manifest = self._commit(added, now_ms)
+        manifest = self._commit(
+            lambda tip: _with_entries(tip, entries, last_stable_offset, log_start_offset), now_ms
+        )
         self._uploaded.clear()
         if failure is not None:
             raise failure
         return manifest
 
     def _upload(self, segment: ClosedSegment, start: int, now_ms: int) -> Entry:
-        assert self.writer is not None, "activate first"
         last = segment.next_offset - 1
         uploaded = self._uploaded.get(start)
         if uploaded is not None and uploaded.last_offset == last and now_ms < _good_until(uploaded):
             return uploaded
-        name = SegmentName(start, last, self.writer.leader_epoch, self.entropy.uuid())
-        interval = self.index_interval_bytes
+        name = SegmentName(start, last, self.writer.leader_epoch, self.context.entropy.uuid())
+        interval = self.context.index_interval_bytes
         entry = archive(
-            self.store, self.folder, segment, name, now_ms=now_ms, index_interval_bytes=interval
+            self.context.store,
+            self.folder,
+            segment,
+            name,
+            now_ms=now_ms,
+            index_interval_bytes=interval,
         )
         self._uploaded[start] = entry
         return entry
@@ -221,51 +243,47 @@ class TierWriter:
         The result's `log_start_offset` is the partition's new log start. Only whole segments expire, oldest first.
         """
         archives = self._archives
-        self._commit(
-            lambda tip: without_expired(_required(tip), retention, now_ms, archives), now_ms
-        )
+        self._commit(lambda tip: without_expired(tip, retention, now_ms, archives), now_ms)
         return self._remove(retention.grace_ms, now_ms)
 
     @property
     def damage(self) -> dict[str, str]:
         """The errors of unreadable archive manifests at their last use, by path."""
-        return self._archives.damage_of(_required(self.manifest))
+        return self._archives.damage_of(self.manifest)
 
     @property
     def wants_spill(self) -> bool:
         """Whether `spill` has entries to move."""
-        return (
-            self.manifest is not None and next_spill(self.manifest, self.spill_limits) is not None
-        )
+        return next_spill(self.manifest, self.context.spill_limits) is not None
 
     def spill(self, now_ms: int) -> Manifest:
         """Move the oldest entries into an archive manifest, where there are many.
 
         May be called where `archive` may, and raises as `archive`.
         """
-        while (spill := next_spill(_required(self.manifest), self.spill_limits)) is not None:
-            tip = _required(self.manifest)
+        while (spill := next_spill(self.manifest, self.context.spill_limits)) is not None:
+            tip = self.manifest
             spill, opened = opened_for(spill, tip, self._archives)
-            named, data = spilled(tip, spill, opened, topic_id_text(self.entropy.uuid()))
+            named, data = spilled(tip, spill, opened, topic_id_text(self.context.entropy.uuid()))
             path = tip.archive_path(named)
-            if not run(self.store, _put(path, data)):
+            if not run(self.context.store, _put(path, data)):
                 raise Unavailable(f"{path}: an archive manifest of that id is there already")
             done = self._commit(
                 lambda tip, spill=spill, named=named: with_spilled(  # type: ignore[misc]
-                    _required(tip), spill, named, now_ms
+                    tip, spill, named, now_ms
                 ),
                 now_ms,
             )
             if named not in done.archives:
                 break  # another leader was here; its own cycles go on
-        return _required(self.manifest)
+        return self.manifest
 
     def mergeable(self, limits: MergeLimits) -> tuple[Entry, ...]:
         """Return small neighbours to merge into one segment, without known damage; empty without any."""
         if self.is_leaving:
             return ()
         finished = SegmentState.COPY_FINISHED
-        live = [entry for entry in _required(self.manifest).segments if entry.state is finished]
+        live = [entry for entry in self.manifest.segments if entry.state is finished]
         return mergeable(live, limits, self._damaged)
 
     def merge(self, entries: Sequence[Entry], now_ms: int) -> Manifest:
@@ -273,35 +291,25 @@ class TierWriter:
 
         May be called where `archive` may, and raises as `archive`; Corrupt for objects that it will not try again.
         """
-        assert self.writer is not None, "activate first"
-        manifest = _required(self.manifest)
+        manifest = self.manifest
         run = [RemoteSegment(manifest.path_of(entry), entry) for entry in entries]
         first, last = entries[0].base_offset, entries[-1].last_offset
-        name = SegmentName(first, last, self.writer.leader_epoch, self.entropy.uuid())
+        name = SegmentName(first, last, self.writer.leader_epoch, self.context.entropy.uuid())
         try:
             merged = archive(
-                self.store,
+                self.context.store,
                 self.folder,
-                merged_segment(self.store, run),
+                merged_segment(self.context.store, run),
                 name,
                 now_ms=now_ms,
-                index_interval_bytes=self.index_interval_bytes,
+                index_interval_bytes=self.context.index_interval_bytes,
             )
         except Corrupt:
             # Damaged ones stay apart. If all read well now, all stay apart: the faulty one is unknown.
-            found = damaged(self.store, run) or entries
+            found = damaged(self.context.store, run) or entries
             self._damaged.update(entry.id for entry in found)
             raise
-        return self._commit(
-            lambda tip: with_merged(_required(tip), entries, merged, now_ms), now_ms
-        )
-
-    def exists(self) -> bool:
-        """Return whether the bucket ever had objects of the partition, as far as a list shows."""
-        return (
-            self.manifest is not None
-            or run(self.store, load_latest(self.folder.prefix)) is not None
-        )
+        return self._commit(lambda tip: with_merged(tip, entries, merged, now_ms), now_ms)
 
     def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
         """Drop all entries, because the topic's tier is removed (KIP-950); `expire` removes the objects.
@@ -309,8 +317,7 @@ class TierWriter:
         `log_start_offset` is the log's new start. For readers of the bucket, the log begins and ends at its former end.
         """
 
-        def emptied(tip: Manifest | None) -> Manifest | None:
-            tip = _required(tip)
+        def emptied(tip: Manifest) -> Manifest | None:
             changed = replace(
                 tip,
                 archives=tuple(given_up(named, now_ms) for named in tip.archives),
@@ -328,11 +335,11 @@ class TierWriter:
 
         An archive's objects are removed before the archive, which lists them.
         """
-        manifest = _required(self.manifest)
+        manifest = self.manifest
         steady_ms = self._steady(now_ms)
         due, archives = self._grace.due(manifest, steady_ms - grace_ms)
-        if self.leases is not None and (due or archives):
-            pinned = self.leases.pinned(manifest.topic_id, self.partition, steady_ms)
+        if self.context.leases is not None and (due or archives):
+            pinned = self.context.leases.pinned(manifest.topic_id, self.folder.partition, steady_ms)
             due, archives = self._grace.due(manifest, steady_ms - grace_ms, pinned)
         if not due and not archives:
             return manifest
@@ -342,13 +349,12 @@ class TierWriter:
         for named in archives:
             paths += segments_of(manifest, named, self._archives)
         for start in range(0, len(paths), _DELETE_BATCH):
-            self.store.delete(paths[start : start + _DELETE_BATCH])
+            self.context.store.delete(paths[start : start + _DELETE_BATCH])
         if gone:
-            self.store.delete(sorted(gone))
+            self.context.store.delete(sorted(gone))
         removed = {entry.id for entry in due}
 
-        def forgotten(tip: Manifest | None) -> Manifest | None:
-            tip = _required(tip)
+        def forgotten(tip: Manifest) -> Manifest | None:
             changed = replace(
                 tip,
                 archives=tuple(one for one in tip.archives if one not in archives),
@@ -359,38 +365,33 @@ class TierWriter:
         return self._commit(forgotten, now_ms)
 
     def _steady(self, now_ms: int) -> int:
-        return now_ms if self.steady_ms is None else self.steady_ms()
+        return now_ms if self.context.steady_ms is None else self.context.steady_ms()
 
-    def _empty(self) -> Manifest:
-        return Manifest(
-            cluster_id=self.cluster_id,
-            topic_id=topic_id_text(self.topic_id),
-            topic=self.topic,
-            partition=self.partition,
-        )
-
-    def _commit(
-        self, change: Callable[[Manifest | None], Manifest | None], now_ms: int
-    ) -> Manifest:
-        assert self.writer is not None, "activate first"
+    def _commit(self, change: Callable[[Manifest], Manifest | None], now_ms: int) -> Manifest:
         prefix = self.folder.prefix
 
         def stamped(tip: Manifest | None) -> Manifest | None:
+            assert tip is not None, "activation committed a version"
             changed = change(tip)
             if changed is None:
                 return None
             boundary = max(changed.boundary, self._boundary)
             return replace(changed, written_ms=now_ms, boundary=boundary)
 
-        write_id = topic_id_text(self.entropy.uuid())
+        write_id = topic_id_text(self.context.entropy.uuid())
         program = commit(prefix, self.manifest, stamped, self.writer, write_id)
-        manifest = _required(run(self.store, program))
+        manifest = run(self.context.store, program)
+        assert manifest is not None, "activation committed a version"
+        self._confirmed(manifest, now_ms)
+        return manifest
+
+    def _confirmed(self, manifest: Manifest, now_ms: int) -> None:
+        """Keep a confirmed version, and prune versions long behind it."""
         self.manifest = manifest
         self._grace.note(manifest, self._steady(now_ms))
         if (manifest.version - KEPT_VERSIONS) // FAN_OUT > max(manifest.boundary, self._boundary):
             with suppress(Unavailable):  # the committed version stays; the next commit tries again
-                self._boundary = run(self.store, prune(prefix, manifest))
-        return manifest
+                self._boundary = run(self.context.store, prune(self.folder.prefix, manifest))
 
 
 def _put(path: str, data: bytes) -> Program[bool]:
@@ -402,11 +403,6 @@ def _put(path: str, data: bytes) -> Program[bool]:
 def _good_until(uploaded: Entry) -> int:
     """Return when (epoch ms) to upload an uncommitted object again, well before a sweep may remove it."""
     return uploaded.state_ms + ORPHAN_GRACE_MS // 2
-
-
-def _required(manifest: Manifest | None) -> Manifest:
-    assert manifest is not None, "an activated partition has a manifest"
-    return manifest
 
 
 def _with_entries(

@@ -15,9 +15,11 @@ from tests.integration.server_process import STRATA, strata
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
 from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
@@ -33,10 +35,9 @@ def bucket(tmp_path):
     register_topic(store, CLUSTER, topic_id, "events", 2, {}, 1)
     written = {}
     for partition in range(2):
-        tier = TierWriter(
-            store, CLUSTER, topic_id, "events", partition, 1, CountingEntropy(100 * partition)
-        )
-        tier.activate(1, now_ms=1)
+        context = WriterContext(store, CountingEntropy(100 * partition))
+        folder = PartitionFolder(CLUSTER, topic_id, partition)
+        tier = TierWriter.activate(context, folder, "events", Writer(1, 1), now_ms=1)
         first, middle = log_bytes(0, [10] * 20)
         second, end = log_bytes(middle, [5] * 10, codec="zstd")
         segments = [closed(first, 0, middle), closed(second, middle, end)]

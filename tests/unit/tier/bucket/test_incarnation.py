@@ -9,6 +9,7 @@ from tests.unit.tier.writing.test_tier_writer import archive, segments
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Fenced, Unavailable, UserError
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import list_topics, register_topic
 from stratalog.tier.bucket.incarnation import (
     check_incarnation,
@@ -16,7 +17,8 @@ from stratalog.tier.bucket.incarnation import (
     mark_strays,
     newest_incarnation,
 )
-from stratalog.tier.writing.tier_writer import Retention, TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext
 
 CLUSTER = "a-cluster"
 
@@ -96,8 +98,8 @@ def test_only_an_unknown_and_empty_topic_is_a_stray():
     for topic_id in (known, registered, begun, filled):
         register_topic(store, CLUSTER, topic_id, "t", 2, {}, 0)
     for topic_id in (begun, filled):
-        tier = TierWriter(store, CLUSTER, topic_id, "t", 1, 1, ids)
-        tier.activate(1, now_ms=1)
+        folder = PartitionFolder(CLUSTER, topic_id, 1)
+        tier = TierWriter.activate(WriterContext(store, ids), folder, "t", Writer(1, 1), now_ms=1)
         if topic_id == filled:
             made, end = segments(1)
             archive(tier, made, end)

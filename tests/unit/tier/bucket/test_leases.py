@@ -6,7 +6,7 @@ Method: a partition's tier with its own steady clock, jumping wall times, and le
 import pytest
 from msgspec.structs import replace
 from tests.unit.tier.writing.test_spilling import LIMITS, filled
-from tests.unit.tier.writing.test_tier_writer import archive, objects, segments, tier_of
+from tests.unit.tier.writing.test_tier_writer import TOPIC_ID, archive, objects, segments, tier_of
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.tier.bucket.identity import claim_bucket, register_topic
@@ -50,17 +50,15 @@ def steady():
 def store():
     made = MemoryStore("memory://leases")
     claim_bucket(made, "cluster", 0)
-    register_topic(made, "cluster", tier_of(made).topic_id, "topic", 1, {}, 0)
+    register_topic(made, "cluster", TOPIC_ID, "topic", 1, {}, 0)
     return made
 
 
 def leader(store, steady, node=1):
-    made = tier_of(store, node=node)
-    made.spill_limits = LIMITS
-    made.steady_ms = steady
-    made.leases = Leases(store, "cluster")
-    made.activate(node, now_ms=1)
-    return made
+    leases = Leases(store, "cluster")
+    return tier_of(
+        store, node=node, epoch=node, spill_limits=LIMITS, steady_ms=steady, leases=leases
+    )
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ def tier(store, steady):
 
 
 def lease_on(tier, version, lease_id="A" * 22, partition="0"):
-    versions = {topic_id_text(tier.topic_id): {partition: version}}
+    versions = {topic_id_text(TOPIC_ID): {partition: version}}
     return Lease(cluster_id="cluster", id=lease_id, holder="a test", versions=versions)
 
 

@@ -6,6 +6,7 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, UserError
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import (
     claim_bucket,
     delete_topic,
@@ -18,7 +19,8 @@ from stratalog.tier.formats.envelope import seal
 from stratalog.tier.formats.manifest import encode
 from stratalog.tier.formats.paths import deleted_path, topic_path
 from stratalog.tier.reading.reader import open_bucket
-from stratalog.tier.writing.tier_writer import Retention, TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_text
 
 CLUSTER = "a-cluster-of-22-chars_"
@@ -38,9 +40,9 @@ def filled(store, segments=2, partitions=2, **topic):
     tiers = []
     for partition in range(partitions):
         entropy = CountingEntropy(100 * partition)
-        tier = TierWriter(store, CLUSTER, topic_id, "events", partition, 1, entropy)
-        tier.index_interval_bytes = 100
-        tier.activate(1, now_ms=3)
+        folder = PartitionFolder(CLUSTER, topic_id, partition)
+        context = WriterContext(store, entropy, index_interval_bytes=100)
+        tier = TierWriter.activate(context, folder, "events", Writer(1, 1), now_ms=3)
         made = []
         base = 0
         for _ in range(segments):
@@ -161,7 +163,10 @@ def test_versions_behind_the_boundary_are_orphans(store):
     _, (tier, _) = filled(store)
     first = store.get(f"{tier.manifest.prefix}manifest/{1:020d}")
     for epoch in range(2, 100):
-        tier.activate(epoch, now_ms=5)
+        writer, hint = Writer(1, epoch), tier.manifest_bytes()
+        tier = TierWriter.activate(
+            tier.context, tier.folder, "events", writer, local_manifest=hint, now_ms=5
+        )
     zombie = f"{tier.manifest.prefix}manifest/{1:020d}"
     assert verify(store, now_ms=NOW, grace_ms=0) == []
     store.put(zombie, [first])

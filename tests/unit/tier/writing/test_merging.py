@@ -23,8 +23,7 @@ def store():
 
 
 def tier_with(store, count, each=10):
-    tier = tier_of(store)
-    tier.activate(3, now_ms=1)
+    tier = tier_of(store, epoch=3)
     made, end = segments(count, each=each)
     archive(tier, made, end)
     return tier

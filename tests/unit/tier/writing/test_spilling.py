@@ -11,7 +11,14 @@ from msgspec.structs import replace
 from tests.faulty_store import FaultyStore
 from tests.unit.tier.formats.test_archive_manifest import hours
 from tests.unit.tier.segments import closed, log_bytes
-from tests.unit.tier.writing.test_tier_writer import KEEP, archive, objects, segments, tier_of
+from tests.unit.tier.writing.test_tier_writer import (
+    KEEP,
+    TOPIC_ID,
+    archive,
+    objects,
+    segments,
+    tier_of,
+)
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Unavailable
@@ -52,16 +59,13 @@ class CountingStore(MemoryStore):
 def store():
     made = CountingStore()
     claim_bucket(made, "cluster", 0)
-    register_topic(made, "cluster", tier_of(made).topic_id, "topic", 1, {}, 0)
+    register_topic(made, "cluster", TOPIC_ID, "topic", 1, {}, 0)
     return made
 
 
 @pytest.fixture
 def tier(store):
-    made = tier_of(store)
-    made.spill_limits = LIMITS
-    made.activate(1, now_ms=1)
-    return made
+    return tier_of(store, spill_limits=LIMITS)
 
 
 def filled(tier, count=20, now_ms=10):
@@ -98,8 +102,7 @@ def test_every_offset_and_time_is_found_after_a_spill(store, tier):
     assert bases(store, manifest) == all_of(20)
     assert (manifest.start_offset, manifest.tiered_end) == (0, 200)
     assert manifest.live_bytes == sum(len(b"".join(one.read())) for one in made)
-    fresh = tier_of(store, node=2)
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(store, node=2, epoch=2)
     for one in (tier, fresh):
         assert one.lookup.at_if_loaded(195).entry.base_offset == 190
         assert one.lookup.at(200) is None
@@ -119,8 +122,7 @@ def test_every_offset_and_time_is_found_after_a_spill(store, tier):
 
 def test_a_repeated_lookup_and_its_successors_read_no_archive(store, tier):
     filled(tier)
-    fresh = tier_of(store, node=2)
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(store, node=2, epoch=2)
     assert fresh.lookup.at_if_loaded(13) is None
     assert fresh.lookup.at(13).entry.base_offset == 10
     read = len(store.read)
@@ -247,9 +249,7 @@ def test_an_interrupted_removal_is_continued(store):
     """Segments are deleted before the archive that names them, so no failure leaves an unnamed segment."""
     left = []
     faulty = FaultyStore(store, lambda operation, path: left.pop() if left else None)
-    tier = tier_of(faulty)
-    tier.spill_limits = LIMITS
-    tier.activate(1, now_ms=1)
+    tier = tier_of(faulty, spill_limits=LIMITS)
     filled(tier)
     everything = Retention(0, -1, 0, 0, 0)
     for step in range(30):
@@ -283,13 +283,13 @@ def test_a_disabled_tier_leaves_no_object_and_can_be_enabled_again(store, tier):
 
 def test_topic_deletion_leaves_no_archive(store, tier):
     filled(tier)
-    delete_topic(store, "cluster", tier.topic_id, 100)
-    assert remove_deleted_topics(store, "cluster", [topic_id_text(tier.topic_id)])
+    delete_topic(store, "cluster", TOPIC_ID, 100)
+    assert remove_deleted_topics(store, "cluster", [topic_id_text(TOPIC_ID)])
     assert (objects(store), archives(store)) == ([], [])
 
 
-def test_small_neighbours_are_merged_before_they_spill(store, tier):
-    tier.spill_limits = SpillLimits(segments=10, kept=8, archive_segments=6)
+def test_small_neighbours_are_merged_before_they_spill(store):
+    tier = tier_of(store, spill_limits=SpillLimits(segments=10, kept=8, archive_segments=6))
     made, end = segments(30)
     for one in made:
         archive(tier, [one], end)
@@ -307,9 +307,7 @@ def test_small_neighbours_are_merged_before_they_spill(store, tier):
 def test_a_restarted_leader_continues_from_its_disk_or_from_the_bucket(store, tier):
     filled(tier, 9)
     for node, local in ((2, tier.manifest_bytes()), (3, b"")):
-        made = tier_of(store, node=node)
-        made.spill_limits = LIMITS
-        made.activate(node, local, now_ms=100)
+        made = tier_of(store, node=node, epoch=node, hint=local, spill_limits=LIMITS)
         assert bases(store, made.manifest) == all_of(9)
         assert made.tiered_end == 90
 
@@ -324,8 +322,7 @@ def test_a_damaged_object_is_named_and_nothing_is_swept(store, tier):
     assert [(one.path, one.orphan) for one in problems if not one.orphan] == [(path, False)]
     with pytest.raises(Corrupt, match="nothing was removed"):
         sweep(store, now_ms=1 << 50, grace_ms=0)
-    fresh = tier_of(store, node=2)
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(store, node=2, epoch=2)
     with pytest.raises(Corrupt, match=path):
         fresh.lookup.at(75)
     assert fresh.lookup.at(15).entry.base_offset == 10
@@ -344,8 +341,7 @@ def test_a_damaged_archive_delays_younger_segments_until_it_expires_completely(s
     filled(tier)
     path = tier.manifest.archive_path(next(tier.manifest.live_archives()))
     damage(store, path)
-    fresh = tier_of(store, node=2)
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(store, node=2, epoch=2)
 
     def expired(now_ms):
         return fresh.expire(now_ms, Retention(1000, -1, 0, 0, grace_ms=100))
@@ -374,9 +370,7 @@ def test_a_damaged_archive_does_not_grow_and_its_tier_can_be_disabled(store, tie
     (last,) = tier.manifest.live_archives()
     path = tier.manifest.archive_path(last)
     store.delete([path]) if lost else damage(store, path)
-    fresh = tier_of(store, node=2)
-    fresh.spill_limits = LIMITS
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(store, node=2, epoch=2, spill_limits=LIMITS)
     made, end = segments(14)
     for one in made:
         archive(fresh, [one], end, now_ms=20)
@@ -400,8 +394,7 @@ def test_an_archive_damaged_in_transfer_is_read_again(store, tier):
     filled(tier)
     faults = []
     faulty = FaultyStore(store, lambda operation, path: faults.pop() if faults else None)
-    fresh = tier_of(faulty, node=2)
-    fresh.activate(2, now_ms=20)
+    fresh = tier_of(faulty, node=2, epoch=2)
     for fault in ("wrong", "torn"):
         faults[:] = [fault]
         assert fresh.lookup.at(15 if fault == "wrong" else 75)
@@ -420,9 +413,7 @@ def test_an_archive_that_no_manifest_names_is_an_orphan(store, tier):
 def test_a_put_of_unknown_outcome_leaves_an_orphan_at_most(store):
     failing = []
     faulty = FaultyStore(store, lambda operation, path: failing.pop() if failing else None)
-    tier = tier_of(faulty)
-    tier.spill_limits = LIMITS
-    tier.activate(1, now_ms=1)
+    tier = tier_of(faulty, spill_limits=LIMITS)
     made, end = segments(5)
     archive(tier, made, end)
     failing.append("after")
@@ -449,7 +440,6 @@ def ten_years(store):
     archived and spilled as a leader does.
     """
     tier = tier_of(store)
-    tier.activate(1, now_ms=1)
     entries = hours(87_600)
     before = entries[:-250]
     end = before[-1].last_offset + 1

@@ -6,18 +6,31 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Fenced, Unavailable
+from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.formats.manifest import SegmentState, encode
 from stratalog.tier.formats.paths import segment_name
 from stratalog.tier.reading.fetcher import Fetcher
-from stratalog.tier.writing.tier_writer import ORPHAN_GRACE_MS, Retention, TierWriter
+from stratalog.tier.writing.archiver import PartitionFolder
+from stratalog.tier.writing.tier_writer import (
+    ORPHAN_GRACE_MS,
+    Retention,
+    TierWriter,
+    WriterContext,
+    exists,
+)
 
 TOPIC_ID = CountingEntropy(7).uuid()
 KEEP = Retention(ms=-1, bytes=-1, log_start_offset=0, local_only_bytes=0, grace_ms=1000)
 
 
-def tier_of(store, node=1, entropy=None):
-    entropy = entropy or CountingEntropy(1000 * node)
-    return TierWriter(store, "cluster", TOPIC_ID, "topic", 0, node, entropy)
+FOLDER = PartitionFolder("cluster", TOPIC_ID, 0)
+
+
+def tier_of(store, node=1, epoch=1, *, entropy=None, hint=None, **options):
+    """Return the writer of `node` as the leader of `epoch`."""
+    context = WriterContext(store, entropy or CountingEntropy(1000 * node), **options)
+    writer = Writer(node, epoch)
+    return TierWriter.activate(context, FOLDER, "topic", writer, local_manifest=hint, now_ms=1)
 
 
 def segments(count, first=0, each=10):
@@ -46,16 +59,12 @@ def store():
 
 @pytest.fixture
 def tier(store):
-    made = tier_of(store)
-    made.activate(1, now_ms=1)
-    return made
+    return tier_of(store)
 
 
 def test_nothing_is_there_before_the_first_segment(store):
-    tier = tier_of(store)
-    assert (tier.tiered_end, tier.start_offset, tier.lookup.at(0)) == (0, 0, None)
-    assert tier.manifest_bytes() == b""
-    manifest = tier.activate(5, now_ms=1)
+    tier = tier_of(store, epoch=5)
+    manifest = tier.manifest
     assert (manifest.version, manifest.leader_epoch, manifest.segments) == (1, 5, ())
     assert (tier.tiered_end, tier.start_offset, tier.lookup.at(0)) == (0, 0, None)
     assert tier.lookup.at_timestamp(0) is None
@@ -99,8 +108,7 @@ def test_a_gap_is_archived_over_only_where_the_log_starts_after_it(tier):
 def test_another_leaders_segment_edges_do_not_overlap(store, tier):
     made, end = segments(2)
     archive(tier, made, end)
-    later = tier_of(store, node=2)
-    later.activate(2, now_ms=20)
+    later = tier_of(store, node=2, epoch=2)
     data, end = log_bytes(0, [10, 10, 10])
     archive(later, [closed(data, 0, end)], end)
     assert [e.base_offset for e in later.manifest.segments] == [0, 10, 20]
@@ -109,21 +117,19 @@ def test_another_leaders_segment_edges_do_not_overlap(store, tier):
 
 def test_a_fenced_leader_changes_nothing(store, tier):
     made, end = segments(1)
-    later = tier_of(store, node=2)
-    later.activate(2, now_ms=20)
+    tier_of(store, node=2, epoch=2)
     with pytest.raises(Fenced):
         archive(tier, made, end)
     with pytest.raises(Fenced):
         tier.expire(1 << 40, Retention(0, 0, 100, 0, 0))
-    assert later.activate(3, now_ms=30).segments == ()
+    assert tier_of(store, node=2, epoch=3).manifest.segments == ()
 
 
 def test_a_restart_with_the_local_manifest_lists_nothing(store, tier):
     made, end = segments(2)
     archive(tier, made, end)
     watched = FaultyStore(store)
-    again = tier_of(watched)
-    again.activate(2, tier.manifest_bytes(), now_ms=20)
+    again = tier_of(watched, epoch=2, hint=tier.manifest_bytes())
     assert again.tiered_end == 20
     assert watched.requests("list") == []
 
@@ -133,10 +139,11 @@ def test_a_local_manifest_that_is_no_use_is_ignored(store, tier, hint):
     made, end = segments(2)
     archive(tier, made, end)
     if hint == "foreign":
-        other = TierWriter(store, "other", TOPIC_ID, "topic", 0, 1, CountingEntropy())
-        hint = encode(other.activate(1, now_ms=1))
-    again = tier_of(store)
-    again.activate(2, hint, now_ms=20)
+        folder = PartitionFolder("other", TOPIC_ID, 0)
+        context = WriterContext(store, CountingEntropy())
+        other = TierWriter.activate(context, folder, "topic", Writer(1, 1), now_ms=1)
+        hint = encode(other.manifest)
+    again = tier_of(store, epoch=2, hint=hint)
     assert again.tiered_end == 20
 
 
@@ -145,7 +152,6 @@ def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload
     failing = {"put_if_absent": None, "get": None}
     watched = FaultyStore(store, lambda operation, path: failing.get(operation))
     tier = tier_of(watched)
-    tier.activate(1, now_ms=1)
     made, end = segments(2)
     failing.update(put_if_absent=when, get="before")
     with pytest.raises(Unavailable):
@@ -161,7 +167,6 @@ def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload
 def test_an_upload_too_old_for_a_sweep_to_spare_is_made_again(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
-    tier.activate(1, now_ms=1)
     made, end = segments(1)
     failing["put_if_absent"] = "before"
     with pytest.raises(Unavailable):
@@ -175,13 +180,11 @@ def test_an_upload_too_old_for_a_sweep_to_spare_is_made_again(store):
 def test_a_crash_between_upload_and_commit_leaves_an_orphan_and_no_entry(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
-    tier.activate(1, now_ms=1)
     made, end = segments(1)
     failing["put_if_absent"] = "before"
     with pytest.raises(Unavailable):
         archive(tier, made, end)
-    again = tier_of(store, entropy=CountingEntropy(5000))
-    again.activate(2, now_ms=20)
+    again = tier_of(store, epoch=2, entropy=CountingEntropy(5000))
     assert (again.tiered_end, len(objects(store))) == (0, 1)
     archive(again, made, end)
     assert (again.tiered_end, len(objects(store))) == (10, 2)
@@ -243,7 +246,6 @@ def test_deleted_records_take_their_segments_along(tier):
 def test_nothing_is_removed_before_a_version_that_gives_it_up_is_confirmed(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
-    tier.activate(1, now_ms=1)
     made, end = segments(2)
     archive(tier, made, end)
     failing.update(put_if_absent="after", get="before")  # it is there, but we cannot know
@@ -258,7 +260,6 @@ def test_nothing_is_removed_before_a_version_that_gives_it_up_is_confirmed(store
 def test_a_removal_that_failed_is_made_again(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
-    tier.activate(1, now_ms=1)
     made, end = segments(2)
     archive(tier, made, end)
     gone = Retention(-1, -1, 10, 0, 0)
@@ -307,17 +308,17 @@ def test_a_tier_that_comes_back_holds_what_is_on_the_disk_once_the_old_one_is_go
 
 
 def test_a_bucket_without_the_partition_is_known_to_be_without_it(store, tier):
-    assert tier.exists()
-    assert tier_of(store).exists()
-    assert not tier_of(MemoryStore("memory://empty")).exists()
+    assert exists(store, FOLDER)
+    assert not exists(MemoryStore("memory://empty"), FOLDER)
 
 
 def test_versions_are_pruned_as_they_grow(store, tier):
-    for epoch in range(2, 300):
-        tier.activate(epoch, now_ms=epoch)
+    made, end = segments(298, each=1)
+    for one in made:
+        archive(tier, [one], end)
     assert tier.manifest.version == 299
     versions = [info for info in store.list("") if "/manifest/" in info.path]
     assert len(versions) <= 64 + 16 + 1
-    fresh = tier_of(store)
-    assert fresh.activate(300, now_ms=1).version == 300
+    fresh = tier_of(store, epoch=300)
+    assert fresh.manifest.version == 300
     assert fresh.manifest.boundary == (299 - 16) // 64
