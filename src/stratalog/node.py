@@ -182,7 +182,14 @@ class Node:
         assign = registration.assign_directories
         moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
         memory = self._connections.memory
-        replication = Replication(self.config, self.outside, cluster, hosting, self._background)
+        replication = Replication(
+            self.config,
+            self.outside,
+            cluster,
+            hosting,
+            self._background,
+            None if tiering is None else tiering.find_history,
+        )
         self._stopping += (moves.close, replication.close)
         self.broker = Broker(
             self.config, self.outside, cluster, hosting, tiering, moves, memory, replication

@@ -73,6 +73,7 @@ SHOWN_BY: Final = {
     "max.connections.per.ip": "test_limits_of_connections_change_at_work",
     "max.connections.per.ip.overrides": "test_limits_of_connections_change_at_work",
     "num.replica.fetchers": "test_the_number_of_fetchers_changes_at_work",
+    "follower.fetch.last.tiered.offset.enable": "test_replicas_skip_the_bucket_as_set_at_work",
 }
 URL: Final = "memory://bucket"
 
@@ -151,6 +152,16 @@ def test_the_number_of_fetchers_changes_at_work() -> None:
         await until(lambda: sources() == [4, 4])
         await alter(client, "num.replica.fetchers", None)
         await until(lambda: sources() == [8])
+
+    story(tell)
+
+
+def test_replicas_skip_the_bucket_as_set_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        skips = machine.broker.replication.followed._around.skips_tiered
+        for text, expected in (("false", False), (None, True)):
+            await alter(client, "follower.fetch.last.tiered.offset.enable", text)
+            assert skips() is expected
 
     story(tell)
 

@@ -59,6 +59,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
+EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD = -4, -6
 """Special timestamps of ListOffsets."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 TOPIC, BROKER = 2, 4

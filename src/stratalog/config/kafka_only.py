@@ -197,7 +197,6 @@ _TABLES: Final = {
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -
-        follower.fetch.last.tiered.offset.enable boolean false every
         follower.replication.throttled.rate long 9223372036854775807 every unlisted
         leader.replication.throttled.rate long 9223372036854775807 every unlisted
         remote.log.manager.follower.thread.pool.size int 2 every

@@ -61,6 +61,15 @@ REPLICATION: Final = (
         Between(0),
     ),
     Setting(
+        "follower.fetch.last.tiered.offset.enable",
+        Kind.BOOLEAN,
+        default=True,
+        doc="Whether an empty replica skips all that the bucket has (KIP-1023), or only what its leader's disk lacks. "
+        "True here: a new replica then moves the same number of bytes, however long the history.",
+        dynamic=Dynamic.CLUSTER_WIDE,
+        kafka_default="false",
+    ),
+    Setting(
         "replica.lag.time.max.ms",
         Kind.LONG,
         30_000,

@@ -25,7 +25,7 @@ from typing import Final
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.admission import check_fetched, check_timestamps, is_full
-from stratalog.log.effects import Append, Effect, Program, SyncDirectory, Unlink
+from stratalog.log.effects import Append, Effect, Program, Sync, SyncDirectory, Unlink
 from stratalog.log.log_files import LogFiles
 from stratalog.log.producers import ProducerStates
 from stratalog.log.reading import (
@@ -39,11 +39,11 @@ from stratalog.log.reading import (
 from stratalog.log.replacing import Swaps
 from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
 from stratalog.log.scanning import load_producers
-from stratalog.log.segment import Segment
+from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.timestamps import offset_for_timestamp
 from stratalog.log.truncation import restart_segments, truncate_segments, unlink_snapshots
-from stratalog.log.values import Appended, Contents, repeat
+from stratalog.log.values import Appended, Contents, TieredHistory, repeat
 from stratalog.wire.batch import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -408,13 +408,37 @@ class PartitionLog(LogFiles):
         """Drop every batch and begin at `offset`, beyond the end. Nothing may be decided and not yet performed."""
         assert self.next_offset == self.log_end_offset < offset, "it goes forward, from a quiet log"
         self._forget_reads()
-        self.epochs.truncate_end(0)
-        yield self._write_epochs()
         yield from restart_segments(self.directory, self.segments, self._snapshots, offset, now_ms)
         yield from unlink_snapshots(self.directory, self._snapshots, -1)
+        # Not before: after a crash in between, old batches without epochs could not be compared with a leader's.
+        self.epochs.truncate_end(0)
+        yield self._write_epochs()
         self.producers = ProducerStates()
         self.next_offset = self.log_end_offset = self.log_start_offset = offset
         self.recovery_point = offset
+
+    def restart_after(
+        self, history: TieredHistory, log_start_offset: int, now_ms: int
+    ) -> Program[None]:
+        """Drop every batch and begin at the end of a history in the bucket, beyond this log's end.
+
+        The log keeps `log_start_offset`, and takes epochs and producers from the history. Nothing may be decided and
+        not yet performed. Raises Corrupt, with nothing changed, for a damaged producer snapshot.
+        """
+        end, snapshot = history.end_offset, history.producer_snapshot
+        producers = ProducerStates.decode(snapshot, now_ms) if snapshot else ProducerStates()
+        # Durable before the old batches go: a log that begins at `end` without it would accept repeats.
+        path = segment_path(self.directory, end, SNAPSHOT)
+        yield Append(path, 0, (producers.encode(),))
+        yield Sync(path)
+        yield from self.restart_at(end, now_ms)
+        self.producers = producers
+        self._snapshots.add(end)
+        self.log_start_offset = log_start_offset
+        for epoch, start in history.leader_epochs:
+            self.epochs.assign(epoch, start)
+        self.epochs.truncate_start(log_start_offset)
+        yield self._write_epochs()
 
     def _forget_reads(self) -> None:
         self.tail.clear()

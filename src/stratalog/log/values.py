@@ -14,7 +14,15 @@ from stratalog.log.segment import Segment
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.transactions import AbortedTransaction
 
-__all__ = ["Appended", "Contents", "Recovered", "SegmentInfo", "SegmentParts", "repeat"]
+__all__ = [
+    "Appended",
+    "Contents",
+    "Recovered",
+    "SegmentInfo",
+    "SegmentParts",
+    "TieredHistory",
+    "repeat",
+]
 
 
 class Appended(NamedTuple):
@@ -108,3 +116,16 @@ class Contents:
     log_start_offset: int
     recovery_point: int
     recovered: Recovered
+
+
+@dataclass(frozen=True, slots=True)
+class TieredHistory:
+    """The state of a log at `end_offset`, where the bucket has every record below it.
+
+    `leader_epochs` are (epoch, first offset) pairs below the end, both ascending. `producer_snapshot` is Kafka's
+    `.snapshot` file at the end (empty: no producer).
+    """
+
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    producer_snapshot: bytes

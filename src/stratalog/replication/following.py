@@ -78,7 +78,7 @@ class AskOffsets(NamedTuple):
 
 
 class FetchFromTier(NamedTuple):
-    """Build epochs, producers and log start from the bucket: the leader's local log begins above the fetch offset."""
+    """Begin where the bucket's history ends: the leader's local log begins above the fetch offset (KIP-405)."""
 
 
 class Wait(NamedTuple):

@@ -8,10 +8,11 @@ from tests.log_steps import DIRECTORY, Steps, batch
 from tests.sim.disk import paths
 
 from stratalog.config import LogConfig
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.archiving import closed_segments, segment_parts
-from stratalog.log.effects import WriteFile, run
+from stratalog.log.effects import WriteFile, perform, run
 from stratalog.log.reading import NotLocal
+from stratalog.log.values import TieredHistory
 from stratalog.wire.batch import parse_header
 
 SIZE = len(batch(1))
@@ -286,3 +287,59 @@ def test_truncation_waits_for_what_was_decided():
     steps.decide(batch(1))
     with pytest.raises(AssertionError):
         run(steps.disk, steps.log.truncate_to(0, NOW))
+
+
+def replica_of_tiered_topic():
+    """Return a replica with four batches, and the history of which it misses everything from offset 4 to 9."""
+    donor = Steps(LogConfig())
+    for at in range(10):
+        donor.append(
+            batch(1, producer_id=3, producer_epoch=0, base_sequence=at), leader_epoch=1 + at // 6
+        )
+    history = TieredHistory(10, ((1, 0), (2, 6)), donor.log.producers.encode())
+    steps = Steps(LogConfig(segment_bytes=2 * SIZE, remote_storage_enable=True), replicated=True)
+    for _ in range(4):
+        steps.append(batch(1), leader_epoch=1)
+    steps.flush()
+    steps.perform_all()
+    return steps, history
+
+
+def test_a_log_that_begins_after_the_bucket_has_its_epochs_producers_and_start():
+    steps, history = replica_of_tiered_topic()
+    run(steps.disk, steps.log.restart_after(history, 2, NOW))
+    steps.log_start_offset = 2  # as the checkpoint will have it
+    for log in (steps.log, steps.load(), steps.restart()):
+        assert (log.log_start_offset, log.local_start_offset, log.log_end_offset) == (2, 10, 10)
+        assert log.epochs.entries() == [(1, 2), (2, 6)]
+        state = log.producers.get(3)
+        assert state is not None
+        assert state.batches[-1][:2] == (9, 9)
+
+
+def test_a_loss_of_power_leaves_the_old_log_or_one_that_knows_its_producers():
+    seen = set()
+    for crash_after in range(30):
+        for seed in range(3):
+            steps, history = replica_of_tiered_topic()
+            program = steps.log.restart_after(history, 0, NOW)
+            for _, effect in zip(range(crash_after), program, strict=False):
+                perform(steps.disk, effect)
+            steps.disk.crash(Random(seed))
+            log = steps.load()
+            seen.add(log.log_end_offset)
+            if log.log_end_offset == 10:
+                assert log.producers.get(3) is not None, crash_after
+            else:
+                assert log.epochs.entries() == [(1, 0)]
+                assert log.log_end_offset <= 4
+    assert {4, 10} <= seen
+
+
+def test_a_damaged_snapshot_from_the_bucket_changes_nothing():
+    steps, history = replica_of_tiered_topic()
+    torn = replace(history, producer_snapshot=history.producer_snapshot[:-1])
+    with pytest.raises(Corrupt):
+        run(steps.disk, steps.log.restart_after(torn, 0, NOW))
+    assert steps.log.log_end_offset == 4
+    assert steps.read(0).first_offset == 0

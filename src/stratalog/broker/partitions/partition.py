@@ -32,7 +32,7 @@ from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import Slices
 from stratalog.log.retention import unconfirmed
 from stratalog.log.timestamps import confirm_time
-from stratalog.log.values import Appended
+from stratalog.log.values import Appended, TieredHistory
 from stratalog.ports import Clock
 from stratalog.replication.partition import NO_EPOCH, PartitionReplica
 from stratalog.replication.roles import Follow, Lead, Stop, Transition
@@ -276,6 +276,15 @@ class HostedPartition(PlacedLog):
             "log begins anew", partition=str(self.name), offset=offset, end=self.log.log_end_offset
         )
         await self._cut(lambda: self.log.restart_at(offset, self._clock.steady_ms()))
+
+    async def restart_after(self, history: TieredHistory, log_start_offset: int) -> None:
+        """Drop the whole log and begin where the bucket's history ends: all of that is committed. As `truncate`."""
+        end = history.end_offset
+        name = str(self.name)
+        _log.info("log begins after the bucket", partition=name, start=log_start_offset, end=end)
+        now_ms = self._clock.steady_ms()
+        await self._cut(lambda: self.log.restart_after(history, log_start_offset, now_ms))
+        self.replica.on_leader_high_watermark(end, end)
 
     async def _cut(self, program: Callable[[], Program[None]]) -> None:
         assert not self.replica.leads, "a leader's log is what counts"

@@ -15,7 +15,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.replication.source import Source, Surroundings
+from stratalog.broker.replication.source import FindHistory, Source, Surroundings
 from stratalog.broker.slices import slices
 from stratalog.config import BrokerConfig
 from stratalog.metadata.image import NO_LEADER
@@ -27,12 +27,13 @@ from stratalog.wire.ids import TopicIdPartition
 __all__ = ["Followed"]
 
 _AT_ONCE: Final = 1000
+_SKIPS_TIERED: Final = "follower.fetch.last.tiered.offset.enable"
 
 
 class Followed:
     """The partitions that this broker follows. `start` it once the broker is registered, `close` it at a stop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts
         self,
         config: BrokerConfig,
         outside: Outside,
@@ -40,9 +41,11 @@ class Followed:
         registration: Registration,
         hosting: Hosting,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        find_history: FindHistory | None,
     ) -> None:
         self._node_id = config.int("node.id")
         self._fetchers = config.int("num.replica.fetchers")
+        self._skips_tiered = config.bool(_SKIPS_TIERED)
         self._image = image
         self._hosting = hosting
         self._spawn = spawn
@@ -65,6 +68,8 @@ class Followed:
             image=image,
             registration=registration,
             finish=self._finish,
+            find_history=find_history,
+            skips_tiered=lambda: self._skips_tiered,
         )
 
     async def start(self) -> None:
@@ -78,7 +83,8 @@ class Followed:
             await asyncio.sleep(0)
 
     def configure(self, in_effect: BrokerConfig) -> None:
-        """Apply a new number of fetchers."""
+        """Apply a new number of fetchers, and whether empty replicas skip what the bucket has."""
+        self._skips_tiered = in_effect.bool(_SKIPS_TIERED)
         fetchers = in_effect.int("num.replica.fetchers")
         if fetchers != self._fetchers:
             self._fetchers = fetchers

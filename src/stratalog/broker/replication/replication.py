@@ -9,6 +9,7 @@ from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.replication.followed import Followed
 from stratalog.broker.replication.isr_proposals import IsrProposals
 from stratalog.broker.replication.leading import Leading
+from stratalog.broker.replication.source import FindHistory
 from stratalog.config import BrokerConfig
 from stratalog.ports import Outside
 
@@ -25,9 +26,11 @@ class Replication:
         cluster: ClusterMetadata,
         hosting: Hosting,
         background: Background,
+        find_history: FindHistory | None = None,
     ) -> None:
+        """`find_history` reads the bucket (`Surroundings`)."""
         image, registration, spawn = cluster.image, cluster.registration, background.spawn
-        self.followed = Followed(config, outside, image, registration, hosting, spawn)
+        self.followed = Followed(config, outside, image, registration, hosting, spawn, find_history)
         self.proposals = IsrProposals(
             config.int("node.id"),
             config.int("replica.lag.time.max.ms"),

@@ -10,7 +10,7 @@ Kafka: `ReplicaFetcherThread`, `RemoteLeaderEndPoint`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -19,10 +19,11 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure
-from stratalog.client.calls import EARLIEST, LATEST
+from stratalog.client.calls import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST
 from stratalog.client.peer import Peer
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.log.epochs import LeaderEpochs
+from stratalog.log.values import TieredHistory
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Clock, Network
 from stratalog.replication.fetcher import Fetcher, FetchLimits
@@ -48,8 +49,17 @@ _APPENDS_S: Final = 0.1
 """How long an answer's appends hold up the next fetch. Then the partitions that they are for stay out of it."""
 
 
+FindHistory = Callable[[HostedPartition, int], Awaitable[TieredHistory]]
+"""Returns the history of a partition in the bucket, of which the record before the offset is part. Raises Unavailable,
+Corrupt.
+"""
+
+
 class Surroundings(NamedTuple):
-    """Objects that the sources of one broker share. `finish` runs work that a stop must wait for."""
+    """Objects that the sources of one broker share. `finish` runs work that a stop must wait for.
+
+    `find_history` is None without a bucket. `skips_tiered` is `follower.fetch.last.tiered.offset.enable` (KIP-1023).
+    """
 
     node_id: int
     listener: str
@@ -60,6 +70,8 @@ class Surroundings(NamedTuple):
     image: ClusterImage
     registration: Registration
     finish: Callable[[Coroutine[Any, Any, None]], None]
+    find_history: FindHistory | None
+    skips_tiered: Callable[[], bool]
 
 
 class Source:
@@ -187,6 +199,8 @@ class Source:
         if not self._is_current(hosted, leader_epoch):
             return
         match taken:
+            case Append() if self._may_skip(hosted, taken):
+                self._around.finish(self._begin_after_tier(hosted, leader_epoch, taken))
             case Append():
                 self._append(hosted, leader_epoch, taken)
             case Truncate(offset):
@@ -194,13 +208,7 @@ class Source:
             case AskOffsets():
                 self._around.finish(self._reposition(hosted, leader_epoch))
             case FetchFromTier():
-                self._log.warning(
-                    "follower needs the bucket",
-                    partition=str(hosted.name),
-                    end=hosted.log.log_end_offset,
-                    reason="the leader has these offsets in the bucket alone; it is asked again",
-                )
-                self._again_later(hosted, leader_epoch)
+                self._around.finish(self._begin_after_tier(hosted, leader_epoch))
             case _:
                 pass  # the fetcher waits, or needs newer metadata
 
@@ -274,6 +282,65 @@ class Source:
         except Rejected:
             return
         self._again_later(hosted, leader_epoch)
+
+    # A history in the bucket
+
+    def _may_skip(self, hosted: HostedPartition, taken: Append) -> bool:
+        """Return whether an empty replica of a tiered topic has its first answer with records (KIP-1023)."""
+        around, log = self._around, hosted.log
+        return (
+            bool(taken.records)
+            and log.log_end_offset == 0
+            and log.config.remote_storage_enable
+            and around.skips_tiered()
+            and around.find_history is not None
+        )
+
+    async def _begin_after_tier(
+        self, hosted: HostedPartition, leader_epoch: int, fetched: Append | None = None
+    ) -> None:
+        """Begin after the history in the bucket; where there is none to skip, go on with the `fetched` records."""
+        try:
+            start, first = await self._ask_untiered(hosted, leader_epoch)
+            is_skipped = first > max(start, hosted.log.log_end_offset)
+            history = await self._find_history(hosted, first) if is_skipped else None
+        except (Unavailable, Rejected, Corrupt) as error:
+            name, reason = str(hosted.name), str(error)
+            self._log.warning("history in the bucket not found", partition=name, reason=reason)
+            self._again_later(hosted, leader_epoch)
+            return
+        if not self._is_current(hosted, leader_epoch):
+            return
+        if history is not None:
+            try:
+                await hosted.restart_after(history, start)
+            except (Rejected, Corrupt) as error:
+                self._log.warning("log not begun", partition=str(hosted.name), reason=str(error))
+                self._again_later(hosted, leader_epoch)
+                return
+            self._resume(hosted, leader_epoch)
+        elif fetched is not None:
+            self._append(hosted, leader_epoch, fetched)
+        else:
+            self._again_later(hosted, leader_epoch)
+
+    async def _ask_untiered(self, hosted: HostedPartition, leader_epoch: int) -> tuple[int, int]:
+        """Return the leader's log start, and the first offset to fetch: the first that the bucket lacks, or that the
+        leader's disk has.
+        """
+        start = await self._ask_offset(hosted, leader_epoch, EARLIEST)
+        first = -1
+        if self._around.skips_tiered():
+            first = await self._ask_offset(hosted, leader_epoch, EARLIEST_PENDING_UPLOAD)
+        if first < 0:  # not known to the leader yet
+            first = await self._ask_offset(hosted, leader_epoch, EARLIEST_LOCAL)
+        return start, first
+
+    async def _find_history(self, hosted: HostedPartition, offset: int) -> TieredHistory:
+        find = self._around.find_history
+        if find is None:
+            raise Unavailable("this broker has no bucket; set tier.url as on the leader")
+        return await find(hosted, offset)
 
     async def _ask_offset(self, hosted: HostedPartition, leader_epoch: int, timestamp: int) -> int:
         wanted = ListOffsetsPartition(

@@ -10,6 +10,7 @@ closed segments wait on disk. Only the first start of a cluster needs the bucket
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -24,7 +25,10 @@ from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.broker.tier.remote_reads import RemoteReads
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
+from stratalog.log.values import TieredHistory
 from stratalog.replication.roles import Transition
+from stratalog.tier.formats.paths import partition_prefix
+from stratalog.tier.reading.tiered_history import tiered_history
 
 _CLOSE_S: Final = 5.0
 
@@ -75,6 +79,14 @@ class TierService:
             task.cancel()
         if late:
             self._log.warning("tier calls left unfinished", threads=len(late))
+
+    async def find_history(self, hosted: HostedPartition, offset: int) -> TieredHistory:
+        """Return the history in the bucket of which the record before `offset` is part. Raises Unavailable, Corrupt."""
+        bucket, key = self.bucket, hosted.key
+        prefix = partition_prefix(bucket.cluster_id, *key)
+        return await bucket.threads.expirer.submit(
+            partial(tiered_history, bucket.store, bucket.archives, prefix, offset)
+        )
 
     def configure(self, config: BrokerConfig) -> None:
         """Apply changed settings. A replaced pool of threads ends once it has done its submitted work."""
