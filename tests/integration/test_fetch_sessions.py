@@ -118,7 +118,7 @@ def reading(broker: BrokerProcess, version: int) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-def test_only_changes_are_answered(broker: BrokerProcess, version: int) -> None:
+def test_a_fetch_answers_only_changed_partitions(broker: BrokerProcess, version: int) -> None:
     with reading(broker, version) as reader:
         first = reader.fetch(0, 0, {0: 0, 1: 0, 2: 0})
         assert first.session_id > 0

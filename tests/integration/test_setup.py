@@ -112,7 +112,7 @@ def test_a_set_up_without_a_c_compiler_says_what_it_costs(checkout):
     assert "compiler" not in errors
 
 
-def test_no_java_is_one_line(checkout):
+def test_missing_java_is_one_line(checkout):
     """The stand-ins hide this machine's Java: its version cannot be read, and nothing may be installed."""
     tools = checkout.parent / "bin"
     stand_in(tools / "id", "#!/bin/sh\necho 1000\n")

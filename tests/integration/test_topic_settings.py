@@ -123,9 +123,9 @@ IN_OTHER_MODULES = {
     "compression.lz4.level": "test_recompression.py::test_a_higher_level_compresses_better",
     "compression.zstd.level": "test_recompression.py::test_a_higher_level_compresses_better",
     "delete.retention.ms": "../unit/log/test_cleaning.py::test_a_tombstone_stays_for_delete_retention_ms",
-    "max.compaction.lag.ms": "../unit/log/test_cleaning.py::test_max_compaction_lag_ms_is_due_whatever_the_ratio",
+    "max.compaction.lag.ms": "../unit/log/test_cleaning.py::test_max_compaction_lag_ms_makes_a_log_due_at_any_ratio",
     "min.compaction.lag.ms": "../unit/log/test_cleaning.py::test_min_compaction_lag_ms_ends_the_cleanable_part",
-    "min.cleanable.dirty.ratio": "../unit/log/test_cleaning.py::test_min_cleanable_dirty_ratio_is_exceeded",
+    "min.cleanable.dirty.ratio": "../unit/log/test_cleaning.py::test_a_log_is_due_above_min_cleanable_dirty_ratio",
     "unclean.leader.election.enable": "../properties/test_elections.py::test_a_clean_election_loses_nothing",
 }
 

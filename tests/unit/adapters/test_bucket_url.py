@@ -1,4 +1,4 @@
-"""Bucket URLs: their settings, and one-line errors for wrong ones, never with a secret."""
+"""Bucket URLs: each setting is read, and a wrong URL gives a one-line error without secrets."""
 
 import pytest
 
@@ -95,13 +95,13 @@ def test_a_url_without_a_store_is_one_line_without_its_secrets(url, named):
     assert "oops" not in str(error.value)
 
 
-def test_an_endpoint_of_the_environment_holds_no_keys_either():
+def test_an_endpoint_from_the_environment_must_not_hold_keys():
     with pytest.raises(UserError, match="keys belong in the environment") as error:
         parse_bucket_url("s3://b", {"AWS_ENDPOINT_URL_S3": "http://key:oops@host"})
     assert "oops" not in str(error.value)
 
 
-def test_the_source_of_a_stores_keys(tmp_path):
+def test_the_source_of_a_stores_keys_is_named(tmp_path):
     file = tmp_path / "keys"
     file.write_text("")
     both = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}

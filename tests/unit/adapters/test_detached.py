@@ -1,4 +1,4 @@
-"""Detached processes: known by id and beginning, and never mistaken for another."""
+"""Detached processes: an id and a start time identify each, so no other process gets its signal."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_a_process_runs_prints_into_its_log_and_ends_by_a_signal(
     assert not send(process, SIGTERM)
 
 
-def test_a_process_that_has_the_id_but_another_beginning_is_not_signalled(
+def test_a_later_process_with_the_same_id_is_not_signalled(
     process: Detached,
 ) -> None:
     earlier = replace(process, began="a boot ago 1")

@@ -1,4 +1,4 @@
-"""Free ports: different ones, outside of those that outgoing connections get."""
+"""Free ports: they differ, and the system does not give them to outgoing connections."""
 
 import socket
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from stratalog.adapters.free_ports import free_ports, is_free
 
 
-def test_ports_differ_are_free_and_are_not_given_to_connections() -> None:
+def test_ports_are_free_distinct_and_never_those_of_outgoing_connections() -> None:
     found = free_ports(50)
     assert len(set(found)) == 50
     assert all(map(is_free, found))

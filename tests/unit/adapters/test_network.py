@@ -9,7 +9,7 @@ from stratalog.errors import UserError
 from stratalog.ports import Security
 
 
-def test_a_listener_never_listens_in_plain_text_where_another_protocol_is_asked_for() -> None:
+def test_a_listener_with_another_protocol_never_listens_in_plain_text() -> None:
     listening = TcpNetwork().listen("127.0.0.1", 0, asyncio.Protocol, Security("SASL_SSL"))
     with pytest.raises(UserError, match="SASL_SSL; accepted: PLAINTEXT"):
         asyncio.run(listening)

@@ -84,7 +84,7 @@ def test_nothing_but_objects_is_left_in_the_directory(tmp_path):
     assert list((tmp_path / "bucket/.~incoming").iterdir()) == []
 
 
-MANY = bytes(range(256)) * 56_001  # three and a half pieces; the end is not on a page boundary
+MANY = bytes(range(256)) * 56_001  # 3.5 pieces; the end is not on a page boundary
 
 
 def many_chunks():
@@ -117,7 +117,9 @@ def test_a_file_system_that_takes_direct_writes_and_then_refuses_them_is_written
     store = DirectoryStore(str(tmp_path))
     store.put("a/large", many_chunks())
     assert store.get("a/large") == MANY
-    assert not any(direct for direct, _ in writes[1:]), "asked once"
+    assert not any(direct for direct, _ in writes[1:]), (
+        "the system was asked for direct writes more than once"
+    )
 
 
 def test_a_short_direct_write_is_continued(tmp_path, monkeypatch):
@@ -130,7 +132,7 @@ def test_a_short_direct_write_is_continued(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("which", range(5))
 def test_a_drive_that_is_full_fails_the_put_and_keeps_nothing(tmp_path, monkeypatch, which):
-    """The drive is full at the first piece, at a piece whose successor is being filled, and at the last."""
+    """The drive is full at the first piece, at one in the middle (the next is being filled), or at the last."""
 
     def full_at(_direct, size):
         if len(writes) == which + 1:
@@ -143,7 +145,7 @@ def test_a_drive_that_is_full_fails_the_put_and_keeps_nothing(tmp_path, monkeypa
         store.put("a/large", many_chunks())
     assert paths(store) == []
     assert list((tmp_path / ".~incoming").iterdir()) == []
-    assert len(writes) == which + 1, "no write follows the failed one"
+    assert len(writes) == which + 1, "a write followed the failed one"
 
 
 def seen_writes(monkeypatch, taken):
@@ -160,7 +162,7 @@ def seen_writes(monkeypatch, taken):
     return writes
 
 
-def test_a_crashs_leftovers_are_not_listed_and_are_removed_after_a_day(tmp_path):
+def test_leftovers_of_a_crash_are_not_listed_and_go_after_a_day(tmp_path):
     store = DirectoryStore(str(tmp_path))
     store.put("one", [b"1"])
     young, old = tmp_path / ".~incoming/young", tmp_path / ".~incoming/old"
@@ -174,9 +176,7 @@ def test_a_crashs_leftovers_are_not_listed_and_are_removed_after_a_day(tmp_path)
     assert not old.exists()
 
 
-def test_a_file_and_the_names_that_lead_to_it_are_synced_before_a_put_returns(
-    tmp_path, monkeypatch
-):
+def test_a_put_syncs_the_file_and_its_directories_before_it_returns(tmp_path, monkeypatch):
     """Goal: a put survives a power loss. Method: the order of the system calls."""
     trace = []
     sync_folder, sync, replace, link = (

@@ -1,4 +1,4 @@
-"""What a server has imported once it could serve."""
+"""The modules that a server has imported when it can serve."""
 
 import subprocess
 import sys
@@ -32,6 +32,6 @@ def test_a_server_imports_no_command_line_no_colours_and_no_bucket() -> None:
     assert not modules & UNNEEDED
 
 
-def test_a_package_that_is_imported_already_stays() -> None:
+def test_an_imported_package_is_not_replaced() -> None:
     code = f"import crc32c as whole\n{CODE}assert sys.modules['crc32c'] is whole"
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -52,7 +52,7 @@ def test_a_failure_is_one_line_with_the_server_and_without_secrets(text: str, re
     assert "oops" not in reason
 
 
-def test_failures_that_are_about_the_keys() -> None:
+def test_failures_that_a_stores_keys_cause_are_recognised() -> None:
     assert is_refusal(refused("403 Forbidden", "AccessDenied"))
     assert is_refusal(refused("401 Unauthorized", ""))
     assert is_refusal(refused("400 Bad Request", "ExpiredToken"))

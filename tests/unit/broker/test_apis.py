@@ -25,7 +25,9 @@ def test_a_handler_needs_parts_of_the_broker_by_their_names_and_types(key: int) 
     offered = get_type_hints(Broker)
     needs = get_type_hints(APIS[key].handler.needs)
     assert needs == {name: offered[name] for name in needs}
-    assert f"{module.__name__}.Needs" in str(get_type_hints(module.handle)), "its calls bring them"
+    assert f"{module.__name__}.Needs" in str(get_type_hints(module.handle)), (
+        "its Needs type its calls"
+    )
 
 
 def test_a_node_imports_no_handler_and_no_codec_before_a_request() -> None:

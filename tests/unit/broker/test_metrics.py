@@ -1,4 +1,4 @@
-"""Goal: the metrics count the answers, each in the right bucket."""
+"""Goal: the metrics count each answer in the right bucket."""
 
 from stratalog.broker.apis import APIS
 from stratalog.broker.metrics import BOUNDS_NS, Histogram, PartitionMetrics, RequestMetrics
@@ -25,11 +25,11 @@ def test_a_duration_falls_into_the_first_bucket_that_holds_it() -> None:
     assert histogram.sum_ns == 2 * BOUNDS_NS[0] + 2 * BOUNDS_NS[-1] + 2
 
 
-def test_bounds_rise() -> None:
+def test_bucket_bounds_increase() -> None:
     assert sorted(set(BOUNDS_NS)) == BOUNDS_NS
 
 
-def test_errors_are_found_wherever_an_answer_has_them() -> None:
+def test_errors_are_counted_at_every_level_of_an_answer() -> None:
     metrics = RequestMetrics(APIS)
     full, fenced = ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower
     rows = [
@@ -64,14 +64,14 @@ def test_errors_are_found_wherever_an_answer_has_them() -> None:
     assert sum(metrics.durations[HEARTBEAT].counts) == 2
 
 
-def test_an_answer_that_is_none_is_a_request_all_the_same() -> None:
+def test_a_request_without_an_answer_is_counted() -> None:
     metrics = RequestMetrics(APIS)
     metrics.answered(PRODUCE, None, 1)
     assert sum(metrics.durations[PRODUCE].counts) == 1
     assert not metrics.errors
 
 
-def test_reads_of_damaged_bytes_are_news_once_and_at_large_powers_of_ten():
+def test_damaged_reads_are_reported_at_the_first_and_at_large_powers_of_ten():
     metrics = PartitionMetrics()
     counts = [metrics.unreadable("here") for _ in range(100_001)]
     assert [count for count, is_news in counts if is_news] == [1, 10_000, 100_000]
@@ -79,7 +79,7 @@ def test_reads_of_damaged_bytes_are_news_once_and_at_large_powers_of_ten():
     assert metrics.unreadable_reads == 100_002
 
 
-def test_a_thousand_causes_are_counted_apart_and_no_more():
+def test_at_most_a_thousand_causes_are_counted_apart():
     metrics = PartitionMetrics()
     news = [metrics.unreadable(cause)[1] for cause in range(3000)]
     assert sum(news) == 1001

@@ -46,16 +46,17 @@ def test_help_has_an_example_that_parses(words: str, command: click.Command) -> 
         for line in strata(*words.split(), "--help").stdout.splitlines()
         if line.strip().startswith("Example: ")
     ]
-    assert examples, "no example"
+    assert examples, "the help has no example"
     for example in examples:
         first, *rest = shlex.split(example)
         count = len(words.split())
         assert [first, *rest[:count]] == ["strata", *words.split()]
-        command.make_context(words, rest[count:])  # raises where it is not understood
+        # This call raises an error if the command does not understand the example.
+        command.make_context(words, rest[count:])
 
 
 @each
-def test_help_has_no_words_of_the_parser(words: str, command: click.Command) -> None:
+def test_help_shows_no_internal_words_of_the_parser(words: str, command: click.Command) -> None:
     shown = strata(*words.split(), "--help").stdout
     types = re.findall(r"^ +-.*<(?!\w+\|)[^>]*>|<list\[.*>", shown, re.MULTILINE)
     assert types == [], "an option's metavar is missing"
@@ -69,11 +70,11 @@ def test_commands_that_print_data_print_json(words: str, command: click.Command)
     assert has_json == (words not in NO_DATA)
 
 
-# Completion
+# Completion by the shell
 
 
 def completed(shell: str, typed: str) -> list[str]:
-    """What a shell is offered for the last word of what was typed."""
+    """Return the completions that a shell gets for the last typed word."""
     asked = {
         "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)},
         "zsh": {"_TYPER_COMPLETE_ARGS": typed},
@@ -85,7 +86,7 @@ def completed(shell: str, typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_is_offered_commands_and_options(shell: str) -> None:
+def test_each_shell_completes_commands_and_options(shell: str) -> None:
     offered = completed(shell, "strata gr")
     assert any("group" in word for word in offered), offered
     assert not any("topic" in word for word in offered)
@@ -99,7 +100,7 @@ def test_each_shell_has_a_script(shell: str) -> None:
     assert "strata" in done.stdout
 
 
-def test_topics_and_groups_are_offered(broker: TemporaryBroker) -> None:
+def test_names_of_topics_and_groups_are_completed(broker: TemporaryBroker) -> None:
     at = f"-b {broker.address}"
     for name in ("orders", "others", "payments"):
         assert strata("topic", "create", name, *at.split()).returncode == 0
@@ -114,11 +115,11 @@ def test_topics_and_groups_are_offered(broker: TemporaryBroker) -> None:
     assert completed("bash", f"strata consume orders {at} --group ") == ["billing"]
 
 
-def test_without_a_server_nothing_is_offered() -> None:
+def test_without_a_server_no_name_is_completed() -> None:
     assert completed("bash", "strata topic describe -b 127.0.0.1:1 o") == []
 
 
-def test_bash_itself_completes(tmp_path: Path) -> None:
+def test_a_real_bash_completes(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     assert bash is not None
     command = tmp_path / "strata"

@@ -1,4 +1,4 @@
-"""A failure is one line with the right exit code, and the help is there before anything heavy is."""
+"""A failure is one line with the right exit code, and the help imports no heavy module."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
     assert explanation(bug) is None
 
 
-def test_the_command_is_there_before_anything_heavy_is() -> None:
+def test_the_command_imports_no_heavy_module_before_it_runs() -> None:
     program = "import sys, stratalog.cli.main; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

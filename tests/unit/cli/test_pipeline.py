@@ -44,7 +44,7 @@ def test_a_missing_directory_is_one_line(tmp_path):
         PipelineRun(tmp_path / "nowhere", tmp_path / "state").update(ignore)
 
 
-def test_no_java_is_one_line(tmp_path, monkeypatch):
+def test_missing_java_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="Java is missing and Spark needs 17 or newer"):
@@ -62,7 +62,7 @@ def test_an_old_java_is_one_line(tmp_path, monkeypatch, version):
         spark_environment(tmp_path, master="local")
 
 
-def test_modules_are_beside_the_specification_or_in_its_libraries(tmp_path):
+def test_modules_are_found_beside_the_specification_or_in_its_libraries(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "shared").mkdir()
@@ -144,7 +144,7 @@ def test_a_line_that_announces_a_traceback_is_not_the_reason(monkeypatch, tmp_pa
         run_with_script(monkeypatch, tmp_path, script)
 
 
-def test_a_run_removes_what_an_earlier_one_left_beside_its_specification(tmp_path):
+def test_a_run_removes_leftovers_of_an_earlier_run_beside_its_specification(tmp_path):
     project, state = tmp_path / "project", tmp_path / "state"
     project.mkdir()
     (project / "spark-pipeline.yml").write_text("name: p\n")
@@ -160,7 +160,7 @@ def test_a_run_that_dies_silently_is_reported(monkeypatch, tmp_path):
         run_with_script(monkeypatch, tmp_path, "import os; os._exit(3)")
 
 
-def test_a_table_is_what_was_committed_to_it(tmp_path):
+def test_a_table_has_only_committed_files(tmp_path):
     """Goal: files of a failed update do not count, nor do entries that a compacted log already has."""
     table = tmp_path / "a state" / "warehouse" / "raw"
     log = table / "_spark_metadata"

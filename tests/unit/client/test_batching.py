@@ -1,4 +1,4 @@
-"""Records into batches: all of them, in order, within the limit."""
+"""Batching: every record is in a batch, in order, and no batch exceeds the limit."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ PARTITIONS = [TopicPartition("t", index) for index in range(3)]
 
 
 class Sent:
-    """A pipeline that keeps what it is given."""
+    """A pipeline that keeps the batches that it gets."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []

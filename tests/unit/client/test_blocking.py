@@ -1,4 +1,4 @@
-"""The blocking shell over streams that the test writes."""
+"""The blocking client over streams that the test scripts."""
 
 import socket
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
 
 @dataclass
 class ScriptedStream:
-    """Answers ApiVersions by itself, then what is in `answers`: an error to raise, or None to close."""
+    """Answer ApiVersions, then follow `answers`: raise an error, or close the stream for None."""
 
     answers: list[OSError | None] = field(default_factory=list)
     waiting: bytes = b""
@@ -59,7 +59,7 @@ class ScriptedStream:
 
 @dataclass
 class ScriptedNetwork:
-    """Hands out streams in order; an OSError in their place is raised."""
+    """Return the streams in order; raise an OSError that stands in place of a stream."""
 
     streams: list[ScriptedStream | OSError]
     paused: list[float] = field(default_factory=list)
@@ -109,17 +109,17 @@ def test_a_failed_connection_is_closed_and_opened_again(error: OSError | None, s
     assert client.call(calls.init_producer_id()) == (5, 0)
 
 
-def test_no_server() -> None:
+def test_without_a_server_a_call_fails_after_growing_pauses() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     network = ScriptedNetwork([refused] * 20)
     with pytest.raises(Unavailable, match="broker a:1 unreachable: Connection refused"):
         BlockingClient(network, "a:1").metadata([])
-    assert network.paused == sorted(network.paused), "pauses grow"
+    assert network.paused == sorted(network.paused), "the pauses do not grow"
     assert len(network.paused) > 3
 
 
-def test_a_stream_that_is_let_go_of_is_closed_without_a_warning():
-    """Goal: the fifth log that a process reads pushes the first one's client out of its cache."""
+def test_an_evicted_clients_stream_is_closed_without_a_warning():
+    """The fifth log that a process reads evicts the first one's client from the cache."""
     near, far = socket.socketpair()
     with far:
         stream = BlockingStream(near)

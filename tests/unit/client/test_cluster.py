@@ -1,4 +1,4 @@
-"""Routing and retries without a network: a program asks, the test answers."""
+"""Routing and retries without a network: a program yields requests, and the test answers them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +42,7 @@ def listed(offset: int, error: ErrorCode = ErrorCode.none) -> ListedOffset:
 
 
 def play(program: Program[Any], answers: list[Any]) -> tuple[Any, list[int | float | None]]:
-    """Run a program to its end; return its result and the nodes that it asked (a float: a pause in seconds)."""
+    """Run a program to its end; return its result and the nodes of its requests (a float is a pause in seconds)."""
     said: list[int | float | None] = []
     step = next(program)
     try:
@@ -120,7 +120,7 @@ def test_a_permanent_error_is_not_retried() -> None:
         play(view().list_offsets({FIRST: 0}, 0), [info(), refused])
 
 
-def test_the_brokers_to_try() -> None:
+def test_known_brokers_are_tried_before_the_bootstrap_list() -> None:
     made = view()
     assert [(at.host, at.port) for at in made.candidates(None)] == [("boot", 1), ("other", 2)]
     assert made.candidates(1) == []
@@ -137,5 +137,5 @@ def test_a_wrong_list_of_servers_is_refused(text: str) -> None:
         parse_bootstrap(text)
 
 
-def test_servers() -> None:
+def test_a_list_of_servers_is_parsed() -> None:
     assert parse_bootstrap(" a:1, [::1]:2 ,") == [("a", 1), ("::1", 2)]

@@ -1,4 +1,4 @@
-"""A connection's protocol state, fed by hand with what a broker would send."""
+"""A connection's protocol state, without a network: the test feeds it a broker's bytes."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_request_carries_the_highest_version_that_both_know() -> None:
 
 
 @pytest.mark.parametrize("served", [{}, {apis.METADATA: (0, 8)}, {apis.METADATA: (14, 20)}])
-def test_a_broker_that_shares_no_version(served: dict[int, tuple[int, int]]) -> None:
+def test_a_broker_without_a_common_version_is_refused(served: dict[int, tuple[int, int]]) -> None:
     made = connection()
     made.versions = served
     with pytest.raises(Rejected, match="host:9 does not serve API 3") as refused:
@@ -76,7 +76,7 @@ def test_a_broker_that_shares_no_version(served: dict[int, tuple[int, int]]) -> 
         (b"\x4a\x00\x00\x00\x0a8.0.36\x00", ""),  # MySQL's greeting
     ],
 )
-def test_another_servers_protocol_is_named(sent: bytes, known: str) -> None:
+def test_an_answer_in_another_protocol_is_named(sent: bytes, known: str) -> None:
     made = ClientConnection("host:9", "tester")
     made.send(calls.api_versions())
     with pytest.raises(Unavailable) as refused:
@@ -85,7 +85,7 @@ def test_another_servers_protocol_is_named(sent: bytes, known: str) -> None:
     assert str(made.unreachable(refused.value)) == f"broker host:9 unreachable: {refused.value}"
 
 
-def test_no_answer_at_all_asks_for_the_port() -> None:
+def test_a_closed_connection_asks_the_user_to_check_the_port() -> None:
     made = ClientConnection("host:9", "tester")
     made.send(calls.api_versions())
     failed = made.unreachable(Unavailable("broker host:9 closed the connection"))
@@ -94,7 +94,7 @@ def test_no_answer_at_all_asks_for_the_port() -> None:
     )
 
 
-def test_answers_come_in_order_however_the_bytes_arrive() -> None:
+def test_answers_keep_their_order_in_pieces_of_any_size() -> None:
     made = connection()
     ids = [made.send(calls.init_producer_id())[0] for _ in range(3)]
     data = b"".join(producer_id(number) for number in ids)
@@ -102,7 +102,7 @@ def test_answers_come_in_order_however_the_bytes_arrive() -> None:
     assert not made.waiting
 
 
-def test_an_error_answer_is_that_call_s_alone() -> None:
+def test_an_error_answer_fails_only_its_own_call() -> None:
     made = connection()
     first, second = (made.send(calls.init_producer_id())[0] for _ in range(2))
     error = ErrorCode.coordinator_load_in_progress
@@ -121,7 +121,7 @@ def test_an_error_answer_is_that_call_s_alone() -> None:
         (producer_id(0) + producer_id(1), "an answer to nothing"),
     ],
 )
-def test_a_stream_that_makes_no_sense_is_lost(data: bytes, says: str) -> None:
+def test_a_malformed_stream_loses_the_connection(data: bytes, says: str) -> None:
     made = connection()
     made.send(calls.init_producer_id())
     with pytest.raises(Unavailable, match=f"broker host:9.*{says}"):

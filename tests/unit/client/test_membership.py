@@ -14,8 +14,8 @@ from stratalog.wire.assignment import (
 TOPICS = st.sampled_from(["a", "bé", "c"])
 
 
-def test_each_member_gets_a_run_and_the_first_members_one_more() -> None:
-    # Kafka's own example of its range assignor, and one with a member that wants only one topic.
+def test_each_member_gets_a_run_of_partitions_and_the_first_get_one_more() -> None:
+    # The example in Kafka's range assignor, and one in which a member subscribes to one topic only.
     assert range_assignment({"c0": ["t0", "t1"], "c1": ["t0", "t1"]}, {"t0": 3, "t1": 3}) == {
         "c0": [("t0", 0), ("t0", 1), ("t1", 0), ("t1", 1)],
         "c1": [("t0", 2), ("t1", 2)],
@@ -30,7 +30,7 @@ def test_each_member_gets_a_run_and_the_first_members_one_more() -> None:
     st.dictionaries(st.text(max_size=3), st.lists(TOPICS, unique=True), max_size=5),
     st.dictionaries(TOPICS, st.integers(0, 9)),
 )
-def test_every_partition_has_one_reader_that_wants_it(
+def test_every_partition_is_assigned_to_one_subscribed_member(
     members: dict[str, list[str]], partitions: dict[str, int]
 ) -> None:
     assigned = range_assignment(members, partitions)

@@ -1,4 +1,4 @@
-"""Confluent's names for the tier, and profiles: the settings that they set, and those that they never overrule."""
+"""Confluent's names for the tier, and profiles: the settings that they set, and the explicit ones that win."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_confluents_bucket_settings_become_one_url(settings: dict[str, str], url
     assert len(lines) == len(settings)
 
 
-def test_our_own_name_wins() -> None:
+def test_our_own_name_wins_over_an_alias() -> None:
     config, lines = BrokerConfig.load(
         {
             "confluent.tier.feature": "true",
@@ -92,7 +92,7 @@ def test_an_unusable_setting_is_an_error(settings: dict[str, str], said: str) ->
         BrokerConfig.load({f"confluent.tier.{name}": value for name, value in settings.items()})
 
 
-def test_confluents_other_names_are_reported_as_such() -> None:
+def test_confluents_other_names_are_reported_as_confluents() -> None:
     _, lines = BrokerConfig.load({"confluent.license": "x"})
     assert lines == [
         "setting confluent.license (from the file) is Confluent's and has no effect here"
@@ -152,7 +152,7 @@ def test_a_profile_keeps_copies_where_the_cluster_has_three_voters(
     assert config.int("min.insync.replicas") == min_isr
 
 
-def test_an_unknown_profile() -> None:
+def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(UserError, match="--profile: 'fast' is not accepted; accepted: production"):
         BrokerConfig.load(profile="fast")
 
@@ -165,7 +165,7 @@ def test_profiles_set_valid_values() -> None:
     assert not {name for name, *_ in LEFT_TO_YOU} & {a.name for a in PROFILES["production"]}
 
 
-def test_each_setting_of_the_two_articles_is_set_an_alias_or_left_with_a_reason() -> None:
+def test_each_setting_of_the_two_articles_is_set_or_has_an_alias_or_a_reason() -> None:
     tips = """
         log.dirs message.max.bytes socket.send.buffer.bytes socket.receive.buffer.bytes log.roll.hours
         auto.create.topics.enable default.replication.factor cleanup.policy log.retention.hours

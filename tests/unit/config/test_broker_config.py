@@ -1,4 +1,4 @@
-"""Settings reach the broker by Kafka's names and types, with a stated precedence, and one line for what is wrong."""
+"""The broker's settings: Kafka's names and types, their precedence, and one line for a wrong value."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def warnings_of(*overrides: str, environ: dict[str, str] | None = None) -> list[
     return BrokerConfig.load({}, overrides, environ or {})[1]
 
 
-def test_nothing_set_is_a_whole_cluster_in_one_process() -> None:
+def test_without_settings_one_process_is_a_whole_cluster() -> None:
     config = load()
     assert config.list("process.roles") == ("broker", "controller")
     assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://:9092"]
@@ -87,7 +87,7 @@ def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
         ("process.roles=broker,driver", "items of broker, controller"),
     ],
 )
-def test_a_wrong_value_is_one_line_with_name_value_and_what_is_accepted(
+def test_a_wrong_value_is_one_line_with_name_value_and_accepted_values(
     override: str, accepted: str
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -110,7 +110,7 @@ def test_a_wrong_value_is_one_line_with_name_value_and_what_is_accepted(
         (["node.id"], "expected NAME=VALUE"),
     ],
 )
-def test_settings_that_contradict_one_another(overrides: list[str], complaint: str) -> None:
+def test_contradicting_settings_are_refused(overrides: list[str], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         load(*overrides)
 
@@ -122,7 +122,7 @@ NODE_2 = (
     "listeners=PLAINTEXT://:9092,CONTROLLER://:9093",
     "listener.security.protocol.map=IN:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 )
-"""A node of three, with both roles."""
+"""One of three nodes, with both roles."""
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ NODE_2 = (
         (["security.inter.broker.protocol=TLS"], "security.inter.broker.protocol: 'TLS'"),
     ],
 )
-def test_roles_and_voters_that_contradict_one_another(overrides: list[str], complaint: str) -> None:
+def test_contradicting_roles_and_voters_are_refused(overrides: list[str], complaint: str) -> None:
     load(*NODE_2)
     with pytest.raises(UserError, match=complaint) as caught:
         load(*NODE_2, *overrides)
     assert "\n" not in str(caught.value)
 
 
-def test_a_node_of_each_role() -> None:
+def test_a_node_has_the_roles_that_it_is_configured_with() -> None:
     both = load(*NODE_2)
     assert both.quorum_voters == {1: ("a", 9093), 2: ("b", 9093), 3: ("c", 9093)}
     assert [one.name for one in both.controller_listeners] == ["CONTROLLER"]
@@ -171,7 +171,7 @@ def test_a_node_of_each_role() -> None:
     assert set(alone.quorum_voters) == {1}
 
 
-def test_listeners() -> None:
+def test_listeners_are_parsed_and_wrong_ones_refused() -> None:
     config = load(
         "listeners=PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093,IN://[::1]:0",
         "controller.listener.names=CONTROLLER",
@@ -231,8 +231,8 @@ wide = \ud83d\ude00
 
 
 @given(st.sampled_from(sorted(BROKER_SETTINGS)), st.text(max_size=30))
-def test_any_text_is_a_value_or_one_line(name: str, text: str) -> None:
-    """Whatever is written: a value that prints back to itself, or a UserError."""
+def test_any_text_gives_a_value_or_one_line(name: str, text: str) -> None:
+    """Any text gives a value that prints back to itself, or a UserError."""
     setting = BROKER_SETTINGS[name]
     complaint = ""
     value = setting.default

@@ -1,4 +1,4 @@
-"""Settings of a running broker: what beats what, what may be changed, and what a topic makes of it."""
+"""Settings of a running broker: their precedence, allowed changes, and the effect on topics."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def entry(entries, name):
     return next(one for one in entries if one.name == name)
 
 
-def test_own_beats_every_beats_static_beats_default():
+def test_own_values_beat_cluster_values_beat_static_values_beat_defaults():
     static = broker("log.retention.hours=1")
     name = "log.retention.ms"
     steps = [
@@ -38,13 +38,13 @@ def test_own_beats_every_beats_static_beats_default():
     assert log_config(steps[2][0].over(static), {"retention.ms": "9"}).retention_ms == 9
 
 
-def test_only_this_broker_and_every_broker_count():
+def test_only_values_of_this_broker_or_of_all_brokers_count():
     configs = {(BROKER, "1"): {"a": "1"}, (BROKER, ""): {"a": "2"}, (BROKER, "2"): {"a": "3"}}
     assert DynamicConfigs.of(configs, 1) == DynamicConfigs({"a": "1"}, {"a": "2"})
     assert DynamicConfigs.of({}, 1).over(broker()) == broker()
 
 
-def test_a_setting_that_is_gone_is_passed_over():
+def test_a_removed_setting_is_ignored():
     dynamic = DynamicConfigs(every={"no.such.setting": "x"})
     assert dynamic.over(broker()).values == broker().values
     assert describe_every_broker(dynamic.every) == []
@@ -92,7 +92,7 @@ def test_every_source_is_described():
         ),
     ],
 )
-def test_allowed_changes_of_settings(resource, before, after, code):
+def test_only_allowed_changes_of_settings_are_accepted(resource, before, after, code):
     rules = ClusterRules(broker("tier.url=memory://b"))
     try:
         rules.check(resource, "1" if resource == BROKER else "t", before, after)
@@ -102,7 +102,7 @@ def test_allowed_changes_of_settings(resource, before, after, code):
     assert found == (None if code is None else ErrorCode[code])
 
 
-def test_lists_begin_with_what_is_in_effect():
+def test_lists_are_extended_from_the_value_in_effect():
     rules = ClusterRules(broker("log.cleanup.policy=compact"))
     assert rules.default_items(TOPIC, "cleanup.policy") == ("compact",)
     assert rules.default_items(BROKER, "log.cleanup.policy") == ("compact",)

@@ -14,7 +14,7 @@ def test_each_node_has_its_own_ports_and_all_name_the_same_voters() -> None:
     assert settings[2]["log.dirs"] == "data-2"
 
 
-def test_a_broker_accepts_them_and_serves_clients_on_one_listener() -> None:
+def test_a_broker_accepts_the_settings_and_serves_clients_on_one_listener() -> None:
     config, _ = BrokerConfig.load(node_settings(3, PORTS, "data"), strict=True)
     assert [str(one) for one in config.listeners] == ["PLAINTEXT://127.0.0.1:13"]
     assert config.log_dirs == ("data",)

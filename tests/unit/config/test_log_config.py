@@ -48,7 +48,7 @@ def test_the_finest_unit_of_retention_wins(overrides: list[str], retention_ms: i
     assert log_config(broker(*overrides), {}).retention_ms == retention_ms
 
 
-def test_roll_and_flush_have_relatives_too() -> None:
+def test_roll_and_flush_have_settings_in_other_units_too() -> None:
     assert log_config(broker("log.roll.hours=1"), {}).segment_ms == 3_600_000
     assert log_config(broker("log.roll.hours=1", "log.roll.ms=5"), {}).segment_ms == 5
     assert log_config(broker("log.flush.scheduler.interval.ms=9"), {}).flush_ms == 9
@@ -60,15 +60,15 @@ def test_roll_and_flush_have_relatives_too() -> None:
     )
 
 
-def test_every_setting_of_a_topic_that_counts_is_in_the_value() -> None:
+def test_a_topics_log_config_has_each_setting_with_an_effect() -> None:
     fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
-    # The first is the broker's alone; of the others one means `segment.bytes`, and the controller reads one.
+    # The first is the broker's only. Of the other two, one means `segment.bytes`, and the controller reads one.
     own = {"producer_id_expiration_ms"}
     other = {"internal_segment_bytes", "unclean_leader_election_enable"}
     assert fields - other == set(LogConfig.__dataclass_fields__) - own
 
 
-def test_segments_of_any_size_for_tests() -> None:
+def test_an_internal_setting_allows_segments_of_any_size() -> None:
     assert log_config(broker(), {"internal.segment.bytes": "100"}).segment_bytes == 100
     both = {"internal.segment.bytes": "0", "segment.bytes": "1048576"}
     assert log_config(broker(), both).segment_bytes == 0
@@ -131,12 +131,12 @@ def test_values_that_kafka_accepts_are_accepted(configs: dict[str, str]) -> None
     check_topic_configs(configs, broker(TIERED))
 
 
-def test_no_tier_no_tiered_topic() -> None:
+def test_a_broker_without_a_tier_refuses_tiered_topics() -> None:
     with pytest.raises(Rejected, match=r"no tier\.url"):
         check_topic_configs({"remote.storage.enable": "true"}, broker())
 
 
-def test_describe_says_where_a_value_comes_from() -> None:
+def test_describe_names_the_source_of_each_value() -> None:
     described = broker("log.retention.hours=2", "log.segment.bytes=2097152")
     entries = {e.name: e for e in describe_topic(described, {"segment.bytes": "1048576"})}
     assert TOPIC_SETTINGS.keys() - entries.keys() == {"internal.segment.bytes"}

@@ -1,4 +1,4 @@
-"""A setting in the tables is one that something reads: none is documented that does nothing."""
+"""Code reads each setting of the tables, so no documented setting is without effect."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from stratalog.config.topic_settings import TOPIC_SETTINGS
 
 
 def product(repository: Path, *without: str) -> str:
-    """The product's source in one text, less the tables."""
+    """Return the product's source as one text, without the files named."""
     files = (repository / "src" / "stratalog").rglob("*.py")
     return "\n".join(path.read_text() for path in files if path.name not in without)
 

@@ -52,7 +52,7 @@ def test_a_histogram_counts_upwards() -> None:
     }
 
 
-def test_others_have_their_turn_once_a_share_is_over() -> None:
+def test_a_long_page_yields_to_other_tasks_after_its_share() -> None:
     now_ns = 0
     turns = 0
 

@@ -1,4 +1,4 @@
-"""Goal: what stories cannot show: many at once, and the states' table."""
+"""Goal: test group behaviour that golden stories cannot show: many groups at once, and the table of states."""
 
 from dataclasses import replace
 
@@ -80,7 +80,7 @@ def test_many_groups_at_once_take_several_ticks():
     assert shard.next_deadline_ms() > 3_000
 
 
-def test_a_new_group_is_written_down_with_its_first_member_and_without_a_protocol():
+def test_a_new_groups_record_has_no_protocol():
     shard = loaded_shard()
     ((key, value),) = shard.join(join("g"), "a", Now(5, 77)).records
     record = decode_key(key)
@@ -100,13 +100,13 @@ def test_a_new_group_is_written_down_with_its_first_member_and_without_a_protoco
     assert again.describe("g").state == "Empty"
 
 
-def test_a_group_that_refuses_its_only_member_is_not_written_down():
+def test_a_group_that_refuses_its_only_member_writes_no_record():
     shard = loaded_shard()
     assert shard.join(replace(join("g"), protocols=()), "a", at(0)).records == ()
     assert shard.list_groups() == []
 
 
-def test_no_rebalance_timeout_is_no_busy_loop():
+def test_a_negative_rebalance_timeout_causes_no_busy_loop():
     """Two static members vanish from a group whose members allow no time at all."""
     shard = loaded_shard()
     expiry_ms = shard.next_deadline_ms()
@@ -125,7 +125,7 @@ def test_no_rebalance_timeout_is_no_busy_loop():
         now_ms = max(now_ms, deadline_ms)
         shard.tick(at(now_ms))
         ticks += 1
-        assert ticks < 30, "time stands still"
+        assert ticks < 30, "the ticks make no progress"
     assert len(members) == 2
     assert shard.describe("g").state == "Empty"
 
@@ -151,7 +151,7 @@ def test_an_expired_member_is_reported():
     )
 
 
-def test_asked_while_loading_is_a_bug():
+def test_a_request_while_the_group_loads_is_a_bug():
     shard = GroupShard(GroupSettings(), CountingEntropy())
     with pytest.raises(AssertionError):
         shard.join(join("g"), 1, at(0))
@@ -203,7 +203,7 @@ def test_only_the_record_of_its_own_generation_makes_a_group_stable():
     assert shard.describe("g").members[0].assignment == b"p0"
 
 
-def test_many_expired_offsets_go_in_several_batches():
+def test_many_expired_offsets_are_removed_in_several_batches():
     shard = GroupShard(GroupSettings(offsets_retention_minutes=1), CountingEntropy())
     groups = RECORDS_PER_EXPIRY + 5
     for number in range(groups):
@@ -220,7 +220,7 @@ def test_many_expired_offsets_go_in_several_batches():
     assert now_ms == 1_600_000 + EXPIRY_PAUSE_MS
 
 
-def test_subscriptions_are_read_whatever_follows_the_topics():
+def test_subscriptions_are_read_with_any_bytes_after_the_topics():
     assert subscribed_topics([]) == frozenset()
     assert subscribed_topics([b"\0\3\0\0\0\2\0\1a\0\2bc..", b"\0\0\0\0\0\1\0\1a"]) == {"a", "bc"}
 
@@ -228,16 +228,16 @@ def test_subscriptions_are_read_whatever_follows_the_topics():
 @pytest.mark.parametrize(
     "metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\x7f\0\0\0\0", b"\0\0\0\0\0\1\0\1\xff"]
 )
-def test_a_subscription_that_cannot_be_read_may_be_anything(metadata):
+def test_a_damaged_subscription_may_have_any_topic(metadata):
     assert subscribed_topics([b"\0\0\0\0\0\0", metadata]) is None
 
 
-def test_sessions_follow_the_steady_clock_and_records_the_wall_clock():
+def test_sessions_use_the_steady_clock_and_records_the_wall_clock():
     shard = loaded_shard(initial_rebalance_delay_ms=0, offsets_retention_minutes=1)
     shard.join(join("g"), 1, Now(0, 5_000_000))
     [(_, answer)] = shard.tick(Now(0, 5_000_000)).answer.answers
     assert shard.describe("g").state == "CompletingRebalance"
-    assert shard.tick(Now(5_999, 90_000_000)).answer == Outcome(), "the wall clock ends no session"
+    assert shard.tick(Now(5_999, 90_000_000)).answer == Outcome(), "the wall clock ended a session"
     sync = SyncGroup("g", answer.generation_id, answer.member_id)
     [(key, value)] = shard.sync(sync, 2, Now(5_999, 1_000)).records
     assert decode_value(decode_key(key), value).current_state_timestamp == 5_000_000

@@ -14,8 +14,8 @@ from stratalog.coordinators.placement import partition_for
         ("𝄞", 1_772_394),
     ],
 )
-def test_java_hash(group_id, java_hash):
-    """Hashes printed by Java's `String.hashCode`; the fourth is the one that has no absolute value."""
+def test_the_hash_of_a_group_equals_javas(group_id, java_hash):
+    """Hashes printed by Java's `String.hashCode`; the fourth is Java's smallest int, which has no absolute value."""
     positive = 0 if java_hash == -(2**31) else abs(java_hash)
     for count in (1, 7, 50):
         assert partition_for(group_id, count) == positive % count

@@ -92,7 +92,7 @@ def test_a_record_of_an_old_broker_has_no_rebalance_timeout():
     assert back.leader_id == "m"
 
 
-def test_the_last_record_of_a_key_counts():
+def test_only_the_last_record_of_a_key_counts():
     first = offset_record("g", "t", 0, KeptOffset(1, 2, "note", 10, topic_id=TOPIC_ID))
     second = offset_record("g", "t", 1, KeptOffset(5))
     later = offset_record("g", "t", 0, KeptOffset(4, 3, "", 11, topic_id=TOPIC_ID))
@@ -102,14 +102,14 @@ def test_the_last_record_of_a_key_counts():
     assert (one.index, one.offset, one.leader_epoch, topic.topic_id) == (0, 4, 3, TOPIC_ID)
 
 
-def test_the_end_of_the_last_offset_is_the_end_of_the_group():
+def test_a_group_ends_when_its_last_offset_is_removed():
     shard = loaded(offset_record("g", "t", 0, KeptOffset(1)))
     assert [one.group_id for one in shard.list_groups()] == ["g"]
     shard.replay(1, *offset_tombstone("g", "t", 0))
     assert shard.list_groups() == []
 
 
-def test_a_group_whose_tombstone_came_last_is_gone():
+def test_a_group_whose_last_record_is_a_tombstone_does_not_exist():
     group = Group("g", generation_id=1, protocol_type="consumer")
     key, value = group_record(group, {})
     assert loaded((key, value), (key, None)).list_groups() == []
@@ -130,6 +130,6 @@ def test_offsets_of_an_earlier_topic_of_that_name_do_not_count():
     )
 
 
-def test_records_of_kinds_we_do_not_know_are_passed_over():
+def test_records_of_unknown_kinds_are_ignored():
     key = encode_key(GroupMetadataKey(group="g"))
     assert loaded((b"\x00\x05" + key[2:], b"\x00\x00rest")).list_groups() == []

@@ -12,7 +12,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=80))
-def test_as_a_plain_dictionary_of_deadlines(script):
+def test_timers_behave_as_a_plain_dictionary_of_deadlines(script):
     timers, model = Timers(), {}
     for verb, key, at in script:
         match verb:
@@ -33,7 +33,7 @@ def test_as_a_plain_dictionary_of_deadlines(script):
         assert first is None or first <= min(model.values())
 
 
-def test_pushing_back_costs_no_memory():
+def test_a_postponed_timer_takes_no_more_memory():
     timers = Timers()
     for at in range(10_000):
         timers.set("member", 45_000 + at)
@@ -43,7 +43,7 @@ def test_pushing_back_costs_no_memory():
     assert list(timers.due(54_999)) == ["member"]
 
 
-def test_members_that_come_and_go_leave_nothing():
+def test_removed_timers_leave_no_memory():
     timers = Timers()
     for number in range(10_000):
         timers.set(number, 1_000_000 - number)
@@ -51,7 +51,7 @@ def test_members_that_come_and_go_leave_nothing():
     assert len(timers._heap) <= 65
 
 
-def test_the_caller_may_change_timers_while_they_come_up():
+def test_a_caller_may_change_timers_while_they_expire():
     timers = Timers()
     for key in "abc":
         timers.set(key, 10)

@@ -1,4 +1,4 @@
-"""A worker that starts cold loads compiled kernels; it does not compile."""
+"""A new worker process loads compiled kernels from the cache and compiles nothing."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file / "package"
 
 
-def test_numba_chooses_the_directory_if_it_can_write(nowhere: Path, tmp_path: Path) -> None:
+def test_numba_chooses_a_directory_that_it_can_write(nowhere: Path, tmp_path: Path) -> None:
     assert choose_cache_directory(tmp_path) is None
 
 

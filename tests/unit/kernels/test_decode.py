@@ -67,7 +67,7 @@ def offsets(table: pa.Table) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
-def test_every_codec_gives_what_the_reference_reader_gives(codec: str) -> None:
+def test_every_codec_gives_the_rows_of_the_reference_reader(codec: str) -> None:
     batches = [batch(0, 40, codec), batch(40, 1, codec), batch(41, 9)]
     table, decoder = decode(b"".join(batches))
     expected = [one for built in batches for one in read_records(memoryview(built))]
@@ -102,7 +102,7 @@ def test_a_header_key_that_is_not_utf8_is_replaced_not_refused() -> None:
     assert table["headers"].to_pylist() == [[{"key": "�bc", "value": b""}]]
 
 
-def test_more_headers_than_the_buffer_has_room_for() -> None:
+def test_more_headers_than_the_buffer_holds_are_decoded() -> None:
     many = tuple((f"h{number}", b"%d" % number) for number in range(3000))
     built = build_batch([record(1), record(2, many), record(3, many)])
     table, _ = decode(built, layout=Layout("t", 0, (*COLUMNS, HEADERS), max_rows=100))
@@ -111,7 +111,7 @@ def test_more_headers_than_the_buffer_has_room_for() -> None:
 
 
 def test_headers_of_a_skipped_record_do_not_reach_the_next_one() -> None:
-    """A null header, noted before the fault after it was found, does not belong to the next record."""
+    """The decoder notes a null header, then finds a fault after it: the next record does not get the header."""
     built = build_batch([record(1, (("a", None), ("b", b"fault")))], base_offset=0)
     built[built.index(b"fault") - 1] = 0x7E  # its length: beyond the record's end
     following = build_batch([record(1, (("c", b"1"), ("d", None)))], base_offset=1)
@@ -127,7 +127,7 @@ def test_headers_of_a_skipped_record_do_not_reach_the_next_one() -> None:
     assert ["headers do not fit" in one for one in reports] == [True]
 
 
-def test_log_append_time_is_the_batch_s() -> None:
+def test_log_append_time_is_the_time_of_the_batch() -> None:
     built = batch(0, 3)
     built[22] |= 8  # timestamp type
     table, _ = decode(reseal(built))
@@ -159,7 +159,7 @@ def test_the_next_buffer_continues_where_the_last_one_ended() -> None:
     assert [one.as_py() for one in found] == list(range(2, 12))
 
 
-def test_part_of_a_batch_at_the_end_is_left_alone() -> None:
+def test_a_partial_batch_at_the_end_is_ignored() -> None:
     whole = bytes(batch(0) + batch(4))
     for cut in (1, 16, 17, 60, 61, len(batch(4)) - 1):
         table, decoder = decode(whole[: len(batch(0)) + cut])
@@ -187,7 +187,7 @@ def test_a_record_larger_than_the_bound_comes_alone() -> None:
     assert [rows["value"].to_pylist() for rows in found] == [[value] for value in values]
 
 
-def test_control_batches_are_passed_over() -> None:
+def test_control_batches_have_no_rows() -> None:
     ends = batch(4, 1, control=True, transactional=True, producer_id=9)
     table, _ = decode(b"".join([batch(0), ends, batch(5)]))
     assert offsets(table) == [0, 1, 2, 3, 5, 6, 7, 8]
@@ -201,7 +201,7 @@ def marker(base: int, producer_id: int, kind: int) -> bytearray:
     )
 
 
-def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
+def test_aborted_transactions_are_hidden_up_to_their_marker() -> None:
     data = b"".join(
         [
             batch(0, 2, producer_id=9, transactional=True),  # before the aborted one: committed
@@ -220,7 +220,7 @@ def test_aborted_transactions_are_passed_over_up_to_their_marker() -> None:
 
 
 def test_reading_may_begin_between_an_aborted_transaction_and_its_marker() -> None:
-    """Open transactions are known before their marker: the producer's next transaction is not hidden."""
+    """The reader knows open transactions before their marker; the producer's next transaction is not hidden."""
     data = b"".join(
         [
             batch(0, 2, producer_id=9, transactional=True),  # aborted
@@ -235,7 +235,7 @@ def test_reading_may_begin_between_an_aborted_transaction_and_its_marker() -> No
         assert offsets(table) == seen
 
 
-def test_a_marker_that_makes_no_sense_is_corrupt() -> None:
+def test_a_malformed_marker_is_corrupt() -> None:
     broken = build_batch(
         [Record(0, 0, b"\0", b"", ())],
         base_offset=2,
@@ -247,12 +247,12 @@ def test_a_marker_that_makes_no_sense_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="here: batch at offset 2: a transaction's marker"):
         decode(data, aborted=[(9, 0)])
     assert offsets(decode(data)[0]) == [0, 1], (
-        "the decoder hides no record: it does not open the marker"
+        "the decoder must not hide records behind a marker that it does not open"
     )
 
 
-def test_large_and_small_batches_of_every_codec_take_turns() -> None:
-    """Small batches are decompressed side by side, large ones in their own buffer, others were never compressed."""
+def test_alternating_large_and_small_batches_of_every_codec_are_decoded() -> None:
+    """The decoder decompresses small batches together, and each large one into its own buffer."""
     built, base = [], 0
     for number, size in enumerate([10, 3 << 20, 700_000, 10, 20 << 20, 300_000, 300_000, 5]):
         codec = CODEC_NAMES[number % 5]
@@ -264,7 +264,7 @@ def test_large_and_small_batches_of_every_codec_take_turns() -> None:
     assert table["value"].to_pylist() == expected
 
 
-def test_a_batch_emptied_by_compaction_has_no_rows_but_counts() -> None:
+def test_a_batch_emptied_by_compaction_has_no_rows_but_its_offsets_count() -> None:
     built = batch(0)
     del built[61:]
     built[8:12] = (len(built) - 12).to_bytes(4, "big")
@@ -295,7 +295,7 @@ def test_records_before_a_gap_are_returned() -> None:
     assert [rows["offset"].to_pylist() for rows in decoder.flush()] == [[0, 1, 2, 3]]
 
 
-def test_offsets_that_go_back_are_corrupt() -> None:
+def test_decreasing_offsets_are_corrupt() -> None:
     with pytest.raises(Corrupt, match="batch at offset 2 where 4 should be"):
         decode(batch(0) + batch(2))
 
@@ -310,7 +310,7 @@ def test_every_flipped_bit_behind_the_checksum_is_found(codec: str) -> None:
             decode(damaged, 8)
 
 
-def test_bytes_that_are_no_batch_are_corrupt() -> None:
+def test_bytes_that_are_not_a_batch_are_corrupt() -> None:
     for damaged in (
         b"\0" * 100,
         batch(0)[:16] + b"\1" + batch(0)[17:],
@@ -344,7 +344,7 @@ def test_a_malformed_record_names_its_batch(at: int, value: bytes, says: str) ->
         decode(reseal(built), 7)
 
 
-def test_offsets_inside_a_batch_rise() -> None:
+def test_offsets_inside_a_batch_must_increase() -> None:
     built = build_batch([Record(0, 0, b"kk", b"vv", ()) for _ in range(3)])
     at = built.index(b"\0\0\2\4kk", 61) + 2  # the second record's offset delta: 1
     for delta in (0, 2):
@@ -368,7 +368,7 @@ def test_unwanted_batches_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) 
     assert len(opened) == 1
 
 
-def test_more_or_fewer_records_than_the_header_says() -> None:
+def test_more_or_fewer_records_than_the_header_says_are_corrupt() -> None:
     for count in (3, 5):
         built = batch(0, 4)
         built[57:61] = count.to_bytes(4, "big")
@@ -376,7 +376,7 @@ def test_more_or_fewer_records_than_the_header_says() -> None:
             decode(reseal(built))
 
 
-def test_bytes_that_do_not_decompress() -> None:
+def test_bytes_that_do_not_decompress_are_corrupt() -> None:
     for number, codec in enumerate(CODEC_NAMES):
         if number:
             built = batch(5, 4, codec)
@@ -386,7 +386,7 @@ def test_bytes_that_do_not_decompress() -> None:
                 decode(reseal(built), 5)
 
 
-def test_an_unknown_codec() -> None:
+def test_an_unknown_codec_is_corrupt() -> None:
     built = batch(0)
     built[22] |= 5
     with pytest.raises(Corrupt, match="here: batch at offset 0: unknown compression codec 5"):

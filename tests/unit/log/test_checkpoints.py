@@ -75,7 +75,7 @@ def test_meta_properties_as_kafka_writes_them_are_read():
 
 
 @pytest.mark.parametrize("directory_id", [None, ID])
-def test_meta_properties_come_back(directory_id):
+def test_meta_properties_are_read_as_they_were_written(directory_id):
     meta = MetaProperties("abc", 3, directory_id)
     assert decode_meta_properties(encode_meta_properties(meta)) == meta
 

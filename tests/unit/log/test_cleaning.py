@@ -1,4 +1,4 @@
-"""A compacted log's cleaning: what may be cleaned and when, tombstones, markers, the table of keys, the swap."""
+"""Cleaning of a compacted log: the cleanable part, its time, tombstones, markers, the table of keys, the swap."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=1000, segmen
 
 
 def log_of(*segments: list[tuple[bytes, bytes | None]], config: LogConfig = CONFIG) -> Steps:
-    """A closed segment for each list, of batches of one record each, and an active one."""
+    """Return a log with a closed segment for each list, in batches of one record, and an active segment."""
     steps = Steps(config)
     for segment in segments:
         for key, value in segment:
@@ -41,17 +41,19 @@ def records(steps: Steps) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(one.offset, one.key, one.value) for one in found if one.key != b"active"]
 
 
-def test_the_active_segment_and_what_is_not_stable_or_durable_stay_dirty():
+def test_the_active_segment_and_unstable_or_unsynced_records_stay_dirty():
     steps = log_of([(b"a", b"1")], [(b"a", b"2")], [(b"a", b"3")])
     found = cleanable(steps.log, 4, steps.now_ms)
     assert [one.base_offset for one in found.segments] == [0, 1, 2]
     assert (found.first_dirty, found.end) == (0, 3)
-    assert cleanable(steps.log, 2, steps.now_ms).end == 2, "below the last stable offset"
+    assert cleanable(steps.log, 2, steps.now_ms).end == 2, (
+        "cleaning must end at the last stable offset"
+    )
     steps.log.recovery_point = 1
-    assert cleanable(steps.log, 4, steps.now_ms).end == 1, "what is durable"
+    assert cleanable(steps.log, 4, steps.now_ms).end == 1, "cleaning must end at the durable offset"
 
 
-def test_min_cleanable_dirty_ratio_is_exceeded():
+def test_a_log_is_due_above_min_cleanable_dirty_ratio():
     steps = log_of([(b"a", b"1")], [(b"a", b"2")])
     steps.log.cleaned_end = 1
     steps.log.config = replace(CONFIG, min_cleanable_dirty_ratio=0.49)
@@ -68,7 +70,7 @@ def test_min_compaction_lag_ms_ends_the_cleanable_part():
     assert cleanable(steps.log, 2, steps.now_ms + 10).end == 1
 
 
-def test_max_compaction_lag_ms_is_due_whatever_the_ratio():
+def test_max_compaction_lag_ms_makes_a_log_due_at_any_ratio():
     steps = log_of([(b"a", b"1")], [(b"a", b"2")])
     steps.log.cleaned_end = 1
     steps.log.config = replace(CONFIG, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=10)
@@ -125,7 +127,7 @@ def test_a_smaller_batch_keeps_its_codec_offsets_times_and_sequence(codec):
     assert found == [made[at]._replace(offset=at) for at in (2, 3, 5)]
 
 
-def test_keys_beyond_the_table_take_another_pass():
+def test_keys_that_exceed_the_table_are_cleaned_in_another_pass():
     steps = log_of([(b"%d" % (at % 5), b"%d" % at) for at in range(20)])
     ends = []
     while steps.log.cleaned_end < 20:
@@ -162,22 +164,24 @@ def batch_of(producer: int, offset: int, *, kind: int | None = None) -> memoryvi
     )
 
 
-def test_a_marker_stays_while_a_batch_of_its_transaction_does():
+def test_a_marker_stays_while_a_batch_of_its_transaction_stays():
     one = Aborted(1, 0, 2, 3)
     transactions = Transactions([one])
     assert transactions.is_aborted(parse_header(batch_of(1, 0)))
     assert not transactions.is_aborted(parse_header(batch_of(2, 1)))
     abort, commit = batch_of(1, 2, kind=0), batch_of(2, 3, kind=1)
-    assert not transactions.may_go(abort, parse_header(abort)), "its batch was there"
+    assert not transactions.may_go(abort, parse_header(abort)), (
+        "the batch was there at this cleaning"
+    )
     assert transactions.kept == [one]
     assert not transactions.may_go(commit, parse_header(commit)), "its batch stays"
     again = Transactions([one])
-    assert again.may_go(abort, parse_header(abort)), "no batch is left"
+    assert again.may_go(abort, parse_header(abort)), "a marker without a batch stays"
     assert again.may_go(commit, parse_header(commit))
 
 
 def test_a_crash_at_each_step_of_a_cleaning_leaves_the_old_or_the_new_log():
-    """Each change of the disk is the last one, and what was not synced is lost."""
+    """Each change of the disk is once the last one; the crash loses all bytes that were not synced."""
     whole = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", b"2"), (b"c", None)], [(b"b", b"2")])
     old = records(whole)
     changes = 0
@@ -219,7 +223,7 @@ def test_a_crash_at_each_step_of_a_cleaning_leaves_the_old_or_the_new_log():
 
 
 class _Nothing:
-    """Chance that keeps nothing of what was not synced."""
+    """Entropy by which a power loss keeps no unsynced byte."""
 
     def randint(self, low: int, _high: int) -> int:
         return low

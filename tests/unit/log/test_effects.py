@@ -1,4 +1,4 @@
-"""Effects that are performed together come to the same as one by one."""
+"""Effects that are performed together have the same result as one by one."""
 
 from pathlib import Path
 from random import Random
@@ -48,14 +48,14 @@ def test_files_synced_together_are_whole_and_leave_nothing_beside_them(
         disk.make_directory(name.split("/", maxsplit=1)[0])
         disk.append(name, 0, [b"longer than what comes"])
     disk.make_durable({name: name.encode() for name in names}, (), [""])
-    # Through the disk too: it must not go on with the file that was there.
+    # Read through the disk too: it must not use an open handle of the replaced file.
     assert all(disk.read(name, 0, 100) == name.encode() for name in names)
     assert all((tmp_path / name).read_bytes() == name.encode() for name in names)
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"f", ".lock"}
     disk.close()
 
 
-def test_many_files_wait_for_the_drive_no_more_often_than_a_few(
+def test_many_files_are_synced_with_as_few_waits_as_a_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = LocalDisk(str(tmp_path))
@@ -71,7 +71,7 @@ def test_many_files_wait_for_the_drive_no_more_often_than_a_few(
     disk.close()
 
 
-def test_a_log_that_never_had_a_record_leaves_nothing_to_write() -> None:
+def test_an_empty_log_writes_nothing_when_it_stops() -> None:
     steps = Steps(LogConfig())
     steps.log.assign_epoch(3)
     assert steps.log.close() == ()
@@ -80,7 +80,7 @@ def test_a_log_that_never_had_a_record_leaves_nothing_to_write() -> None:
     assert any(isinstance(effect, Sync) for effect in again.log.close())
 
 
-def test_a_simulated_disk_keeps_all_that_was_synced_together() -> None:
+def test_a_simulated_disk_keeps_all_files_that_were_synced_together() -> None:
     disk = SimDisk()
     perform(disk, MakeDirectory(DIRECTORY))
     perform(disk, Append(f"{DIRECTORY}/x", 0, (b"x",)))

@@ -1,4 +1,4 @@
-"""Leader epochs: where each began, and what truncation leaves."""
+"""Leader epochs: the start offset of each, and the epochs that remain after truncation."""
 
 from stratalog.log.epochs import LeaderEpochs
 
@@ -18,7 +18,7 @@ def test_an_epoch_ends_where_the_next_begins():
     }
 
 
-def test_without_epochs_nothing_is_known():
+def test_a_log_without_epochs_has_no_end_of_any_epoch():
     assert LeaderEpochs().end_of(0, 5) == (-1, -1)
     assert LeaderEpochs().epoch_of(3) == -1
 
@@ -39,7 +39,7 @@ def test_an_older_epoch_changes_nothing():
     assert not epochs.dirty
 
 
-def test_truncation_at_either_end_keeps_what_is_left_explained():
+def test_truncation_at_either_end_keeps_the_epochs_of_the_remaining_records():
     epochs = LeaderEpochs([(1, 0), (2, 10), (3, 20)])
     epochs.truncate_start(15)
     assert epochs.entries() == [(2, 15), (3, 20)]
@@ -58,7 +58,7 @@ def test_the_epochs_of_a_segment_are_clipped_to_it():
     assert [epochs.epoch_of(offset) for offset in (0, 9, 10, 99)] == [1, 1, 2, 3]
 
 
-def test_the_checkpoint_comes_back():
+def test_the_checkpoint_is_read_as_it_was_written():
     epochs = LeaderEpochs([(1, 0), (2, 10)])
     assert epochs.encode() == b"0\n2\n1 0\n2 10\n"
     back = LeaderEpochs.decode(epochs.encode())

@@ -68,7 +68,7 @@ def test_truncation_forgets_entries_at_the_offset_and_above():
         pack(">ii", 4, 1000),
     ],
 )
-def test_an_offset_index_that_cannot_be_one_is_corrupt(data):
+def test_a_malformed_offset_index_is_corrupt(data):
     with pytest.raises(Corrupt):
         OffsetIndex.decode(data, 1000)
 
@@ -77,7 +77,7 @@ def test_an_offset_index_that_cannot_be_one_is_corrupt(data):
     "data",
     [b"12345678901", pack(">qiqi", 5, 1, 5, 2), pack(">qiqi", 5, 1, 6, 1), pack(">qi", -1, 0)],
 )
-def test_a_time_index_that_cannot_be_one_is_corrupt(data):
+def test_a_malformed_time_index_is_corrupt(data):
     with pytest.raises(Corrupt):
         TimeIndex.decode(data)
 
@@ -87,7 +87,7 @@ def test_a_time_index_that_cannot_be_one_is_corrupt(data):
     key=st.integers(-5, 60_010),
     entry=st.sampled_from([OFFSET_ENTRY, TIME_ENTRY]),
 )
-def test_searching_a_file_finds_what_a_walk_would(count, key, entry):
+def test_a_search_in_a_file_finds_the_same_as_a_linear_scan(count, key, entry):
     disk = SimDisk()
     values = [(at * 3, at) for at in range(count)]
     disk.append("i", 0, [b"".join(entry.pack(*value) for value in values)])

@@ -1,4 +1,4 @@
-"""What a partition's log keeps: retention, local retention, truncation, what the archiver sees."""
+"""The records that a partition's log keeps: retention, local retention, truncation, and segments for the archiver."""
 
 from dataclasses import replace
 from random import Random
@@ -34,7 +34,7 @@ def names(steps):
 
 
 def kept(config, **due):
-    """Bases after retention of five segments of two batches each, of which the last is active."""
+    """Apply retention to five segments of two batches each; the last one is active."""
     steps = Steps(LogConfig(segment_bytes=2 * SIZE), now_ms=NOW)
     for at in range(10):
         steps.append(batch(1, timestamp=NOW - 1000 + at * 100))
@@ -44,7 +44,7 @@ def kept(config, **due):
     return steps
 
 
-def test_retention_by_bytes_keeps_at_least_so_many():
+def test_retention_by_bytes_keeps_at_least_the_configured_bytes():
     assert bases(kept(LogConfig(retention_bytes=4 * SIZE, retention_ms=-1))) == [6, 8]
     assert bases(kept(LogConfig(retention_bytes=5 * SIZE, retention_ms=-1))) == [4, 6, 8]
     assert bases(kept(LogConfig(retention_bytes=-1, retention_ms=-1))) == [0, 2, 4, 6, 8]
@@ -78,11 +78,11 @@ def test_the_next_offset_and_the_producers_outlive_the_last_segment():
             assert log.producers.get(3).batches[-1][:2] == (0, 1)
 
 
-def test_nothing_at_or_above_the_limit_offset_goes():
+def test_no_segment_at_or_above_the_limit_offset_is_deleted():
     assert bases(kept(LogConfig(retention_ms=0), limit_offset=5)) == [4, 6, 8]
 
 
-def test_a_compacted_topic_is_not_deleted_from():
+def test_retention_deletes_nothing_from_a_compacted_topic():
     config = LogConfig(retention_ms=0, retention_bytes=0, cleanup_policy=("compact",))
     assert bases(kept(config)) == [0, 2, 4, 6, 8]
 
@@ -135,7 +135,7 @@ def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
         steps.read(2)
 
 
-def test_a_log_whose_tier_is_taken_away_begins_on_this_disk_and_needs_all_of_it():
+def test_a_log_whose_tier_is_disabled_starts_at_its_first_local_segment():
     steps = kept(TIERED)
     steps.log.mark_tiered(5)
     steps.due()
@@ -143,22 +143,22 @@ def test_a_log_whose_tier_is_taken_away_begins_on_this_disk_and_needs_all_of_it(
     steps.log.configure(replace(TIERED, remote_storage_enable=False, retention_ms=-1))
     assert (steps.log.log_start_offset, steps.log.tiered_end) == (4, 0)
     assert refusal(steps.read, 3) is ErrorCode.offset_out_of_range
-    steps.log.mark_tiered(10)  # a copy that was under way
+    steps.log.mark_tiered(10)  # an upload that was in progress
     steps.log.configure(TIERED)
     steps.due()
-    assert bases(steps) == [4, 6, 8], "nothing of it is in the bucket"
+    assert bases(steps) == [4, 6, 8], "the bucket has no record of the log"
 
 
-def test_a_hotset_of_nothing_keeps_not_even_records_of_tomorrow():
+def test_an_empty_hotset_keeps_no_tiered_record_of_the_future():
     steps = kept(TIERED)
-    steps.now_ms = 0  # every record's time is still to come
+    steps.now_ms = 0  # every record's timestamp is in the future
     steps.log.mark_tiered(5)
     steps.due()
     steps.perform_all()
     assert bases(steps) == [4, 6, 8]
 
 
-def test_local_retention_of_minus_two_is_the_total():
+def test_local_retention_of_minus_two_means_the_total_retention():
     config = replace(TIERED, local_retention_ms=-2, local_retention_bytes=4 * SIZE)
     steps = kept(config)
     steps.log.mark_tiered(10)
@@ -259,7 +259,7 @@ def test_truncation_below_the_first_segment_restarts_the_log():
     assert steps.load().next_offset == 4
 
 
-def test_truncated_records_do_not_come_back_with_the_power():
+def test_truncated_records_do_not_come_back_after_a_power_loss():
     for seed in range(30):
         steps = Steps(LogConfig(segment_bytes=2 * SIZE))
         for _ in range(5):
@@ -270,8 +270,8 @@ def test_truncated_records_do_not_come_back_with_the_power():
         assert steps.load().log_end_offset == 2 + seed % 3, seed
 
 
-def test_truncation_at_the_end_takes_an_epoch_in_which_nothing_was_appended():
-    """Kafka truncates the epochs always: another leader does not know that epoch, and would answer with it for ever."""
+def test_truncation_at_the_end_removes_an_epoch_without_records():
+    """Kafka truncates the epochs always: a leader that lacks that epoch would report it for ever."""
     steps = Steps(LogConfig())
     steps.append(batch(3), leader_epoch=1)
     steps.log.assign_epoch(2)
@@ -282,7 +282,7 @@ def test_truncation_at_the_end_takes_an_epoch_in_which_nothing_was_appended():
     assert steps.load().epochs.entries() == [(1, 0)]
 
 
-def test_truncation_waits_for_what_was_decided():
+def test_truncation_is_refused_while_an_append_is_decided_and_not_performed():
     steps = Steps(LogConfig())
     steps.decide(batch(1))
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""One partition's log: appending, rolling, reading, keeping."""
+"""One partition's log: appends, rolls, syncs and reads."""
 
 import pytest
 from tests.log_steps import DIRECTORY, Steps, batch
@@ -32,7 +32,7 @@ def names(steps):
 # Appending
 
 
-def test_an_append_gives_offsets_and_epoch_in_place_and_counts_only_once_performed():
+def test_an_append_assigns_offsets_and_epoch_in_place_and_counts_once_performed():
     steps = Steps(LogConfig())
     data = batch(3)
     first = steps.decide(data, leader_epoch=4)
@@ -51,7 +51,7 @@ def test_an_append_gives_offsets_and_epoch_in_place_and_counts_only_once_perform
 
 
 @pytest.mark.parametrize("timestamp", [1, 10**15])
-def test_log_append_time_stamps_a_batch_and_holds_its_crc(timestamp):
+def test_log_append_time_stamps_a_batch_and_updates_its_crc(timestamp):
     steps = Steps(LogConfig(message_timestamp_type="LogAppendTime"), now_ms=5000)
     appended = steps.append(batch(2, timestamp=timestamp))
     assert appended.log_append_time_ms == 5000
@@ -82,7 +82,7 @@ def test_a_batch_larger_than_a_segment_is_refused():
     assert refusal(steps.append, batch(1, size=21)) is ErrorCode.record_list_too_large
 
 
-def test_a_repeat_is_answered_with_the_first_offsets_before_and_after_it_is_performed():
+def test_a_repeated_batch_gets_its_first_offsets_before_and_after_the_append_is_performed():
     steps = Steps(LogConfig())
     fields = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     steps.decide(batch(2, **fields))
@@ -104,7 +104,7 @@ def test_a_refused_append_changes_nothing():
     assert not steps.append(batch(1, producer_id=9, producer_epoch=0, base_sequence=2)).duplicate
 
 
-def test_a_coordinator_may_write_what_a_client_may_not():
+def test_a_coordinator_may_append_control_batches():
     steps = Steps(LogConfig())
     data = batch(1, control=True)
     appended = steps.log.append_as_leader(
@@ -205,7 +205,7 @@ def test_a_segment_ends_before_its_offsets_leave_32_bits():
     assert steps.read(5).first_offset == 2**31 - 1
 
 
-def test_a_base_offset_that_a_client_made_up_counts_for_nothing():
+def test_a_base_offset_from_a_client_is_ignored():
     steps = Steps(LogConfig())
     for _ in range(3):
         steps.append(batch(1, base_offset=2**40))
@@ -213,7 +213,7 @@ def test_a_base_offset_that_a_client_made_up_counts_for_nothing():
     assert steps.read(2).next_offset == 3
 
 
-def test_roll_closes_what_is_not_empty_and_the_next_offset_survives():
+def test_roll_closes_only_a_segment_with_records_and_keeps_the_next_offset():
     steps = Steps(LogConfig())
     steps.roll()
     assert bases(steps) == [0]
@@ -250,7 +250,7 @@ def test_a_roll_syncs_nothing_in_the_order_of_appends(flushed):
 
 
 def test_files_of_a_segment_that_ends_at_the_recovery_point_are_durable_before_the_next_begins():
-    """Recovery trusts them then: it scans from the segment that begins there."""
+    """Recovery trusts those files: it scans from the segment that begins at the recovery point."""
     steps = Steps(LogConfig(segment_bytes=2 * SIZE, flush_messages=2))
     for _ in range(2):
         steps.append(batch(1))
@@ -261,14 +261,14 @@ def test_files_of_a_segment_that_ends_at_the_recovery_point_are_durable_before_t
     assert synced == {"log", "index", "timeindex", "snapshot"}
 
 
-def test_closed_segments_synced_beside_the_order_of_effects_are_not_synced_again():
+def test_closed_segments_that_another_thread_synced_are_not_synced_again():
     steps = Steps(LogConfig(segment_bytes=2 * SIZE))
     for _ in range(3):
         steps.append(batch(1))
     end, first, syncs = steps.log.unsynced()
     assert end == 2
     assert syncs
-    assert steps.log.recovery_point == 0, "nothing of it is durable yet"
+    assert steps.log.recovery_point == 0, "the segment is durable before its sync"
     steps.decided(first)
     steps.perform_all()
     steps.log.synced(end)
@@ -319,7 +319,7 @@ def test_a_closed_segment_is_read_before_its_index_files_are_written():
     assert steps.read(4).first_offset == 4
 
 
-def test_offsets_outside_the_log_are_refused_and_its_end_is_empty():
+def test_a_read_outside_the_log_is_refused_and_at_its_end_is_empty():
     steps = Steps(LogConfig())
     steps.append(batch(3))
     assert steps.read(3).buffers == []
@@ -327,7 +327,7 @@ def test_offsets_outside_the_log_are_refused_and_its_end_is_empty():
         assert refusal(steps.read, offset) is ErrorCode.offset_out_of_range
 
 
-def test_the_tail_answers_without_a_disk_and_the_rest_by_plan():
+def test_the_tail_is_read_from_memory_and_older_records_by_a_plan():
     steps = Steps(LogConfig(), tail_cache_bytes=3 * (SIZE + 300))
     for _ in range(10):
         steps.append(batch(1))
@@ -358,7 +358,7 @@ def test_a_consumer_in_sequence_reads_every_byte_once():
     assert reads == [at * 10 * SIZE for at in range(20)]
 
 
-def test_a_file_cut_behind_our_back_is_corrupt_and_named():
+def test_a_file_that_another_process_cut_is_corrupt_and_named():
     steps = Steps(LogConfig(), tail_cache_bytes=0)
     steps.append(batch(1))
     steps.append(batch(1))
@@ -367,7 +367,7 @@ def test_a_file_cut_behind_our_back_is_corrupt_and_named():
         steps.read(1)
 
 
-def test_a_nonsense_header_is_corrupt_and_named():
+def test_a_malformed_header_is_corrupt_and_named():
     steps = Steps(LogConfig(), tail_cache_bytes=0)
     steps.append(batch(1))
     steps.disk.flip(steps.log.segments[0].path, 16)

@@ -1,4 +1,4 @@
-"""Idempotent producers: accept, refuse, recognise a repeat."""
+"""Idempotent producers: the log accepts a batch, refuses it, or recognises a repeat."""
 
 from struct import pack, pack_into
 
@@ -40,7 +40,7 @@ def header(sequence, count=1, *, producer_id=7, epoch=0, transactional=False, co
 
 
 def written(*headers):
-    """States after these batches, the first at offset 1000."""
+    """Return the producers' states after these batches; the first batch has offset 1000."""
     states = ProducerStates()
     offset = 1000
     for one in headers:
@@ -56,7 +56,7 @@ def refusal(states, one):
     return caught.value.code
 
 
-def test_a_producer_may_begin_anywhere_and_must_then_count():
+def test_a_producer_may_begin_at_any_sequence_and_must_then_continue_it():
     states = written(header(40, 3), header(43))
     assert states.check(header(44)) is None
     assert refusal(states, header(45)) is ErrorCode.out_of_order_sequence_number
@@ -87,7 +87,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old():
     assert refusal(states, header(5, epoch=0)) is ErrorCode.invalid_producer_epoch
     assert states.check(header(0, epoch=1))[2] == 1005
     assert states.check(header(1, epoch=1)) is None
-    # What the old epoch wrote is no repeat in the new one.
+    # A batch of the old epoch is not a repeat in the new one.
     assert refusal(states, header(0, 5, epoch=1)) is ErrorCode.out_of_order_sequence_number
 
 
@@ -139,7 +139,7 @@ def test_an_abort_names_its_transaction_and_the_next_stable_offset():
     assert states.take(*marker(producer_id=8, kind=0), 1005, now_ms=60) == (8, 1002, 1005, 1006)
 
 
-def test_a_producer_expires_by_when_it_wrote_not_by_its_timestamps():
+def test_a_producer_expires_by_the_time_of_its_append_not_by_its_timestamps():
     states = written(header(0))
     states.expire(50 + 999, 1000)
     assert states.get(7) is not None
@@ -168,7 +168,7 @@ def test_any_flipped_bit_of_a_snapshot_is_noticed():
             ProducerStates.decode(data[:size], now_ms=0)
 
 
-def test_a_snapshot_whose_count_lies_is_corrupt_even_with_a_sound_crc():
+def test_a_snapshot_with_a_wrong_count_and_a_sound_crc_is_corrupt():
     data = bytearray(written(header(0, 2)).encode())
     pack_into(">i", data, 6, -1)
     pack_into(">I", data, 2, crc32c(bytes(data[6:])))

@@ -1,4 +1,4 @@
-"""Reads that must not pass over records where a header or an index entry is damaged."""
+"""Reads never skip records behind a damaged header or index entry."""
 
 import pytest
 from tests.log_steps import DIRECTORY, Steps, batch
@@ -25,7 +25,7 @@ def steps(count: int = 1) -> Steps:
 
 
 def set_base_offset(disk: SimDisk, number: int, offset: int) -> None:
-    """Write another base offset into the log's batch of that number."""
+    """Write `offset` as the base offset into batch `number` of the log."""
     data = disk.read(LOG, 0, 1 << 20)
     positions = [position for position, _ in scan(data)]
     disk.append(LOG, positions[number], [offset.to_bytes(8, "big")])
@@ -33,7 +33,7 @@ def set_base_offset(disk: SimDisk, number: int, offset: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("wrong", [0, 1, 100, 1 << 62])
-def test_a_batch_with_a_damaged_base_offset_is_corrupt_and_not_passed_over(
+def test_a_batch_with_a_damaged_base_offset_is_corrupt_and_not_skipped(
     count: int, wrong: int
 ) -> None:
     for number in range(1, COUNT):
@@ -48,7 +48,7 @@ def test_a_batch_with_a_damaged_base_offset_is_corrupt_and_not_passed_over(
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_an_index_entry_that_the_log_denies_is_not_used(bit: int) -> None:
+def test_an_index_entry_that_contradicts_the_log_is_not_used(bit: int) -> None:
     made = steps()
     at = 3 * 8 + bit // 8
     value = made.disk.read(INDEX, at, 1)[0] ^ (1 << bit % 8)

@@ -1,4 +1,4 @@
-"""Loading a partition: which bytes are trusted, which are truncated, which files are rebuilt."""
+"""Loading a partition: the bytes that it trusts, the bytes that it truncates, the files that it rebuilds."""
 
 import uuid
 from random import Random
@@ -55,7 +55,7 @@ def test_only_segments_beyond_the_recovery_point_are_scanned():
     assert steps.load().recovered.segments_scanned == 1
 
 
-def test_damage_cuts_the_log_there_and_removes_what_lies_behind():
+def test_damage_ends_the_log_there_and_removes_later_segments():
     steps = filled()
     steps.disk.flip(file(steps, 3, ".log"), SIZE + SIZE - 1)
     log = steps.load()
@@ -66,7 +66,7 @@ def test_damage_cuts_the_log_there_and_removes_what_lies_behind():
     assert steps.append(batch(1)).base_offset == 4
 
 
-def test_a_missing_segment_is_reported_and_the_log_goes_on_behind_it():
+def test_a_missing_segment_is_reported_and_the_log_continues_behind_it():
     steps = filled()
     steps.disk.unlink(file(steps, 3, ".log"))
     log = steps.load()
@@ -99,7 +99,7 @@ def test_zeros_at_the_end_are_cut():
     assert steps.disk.size(file(steps, 0, ".log")) == log.segments[0].size
 
 
-def test_indexes_of_recovered_segments_are_those_that_were_lost():
+def test_indexes_of_recovered_segments_equal_the_lost_ones():
     steps = filled()
     before = {
         name: steps.disk.read(f"{DIRECTORY}/{name}", 0, 10_000)
@@ -114,7 +114,7 @@ def test_indexes_of_recovered_segments_are_those_that_were_lost():
     assert after == before
 
 
-def test_after_a_clean_shutdown_nothing_is_scanned_and_everything_is_known():
+def test_after_a_clean_shutdown_the_log_loads_fully_without_a_scan():
     steps = filled()
     before = steps.log
     log = steps.restart()
@@ -128,7 +128,7 @@ def test_after_a_clean_shutdown_nothing_is_scanned_and_everything_is_known():
     assert steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=7)).duplicate
 
 
-def test_a_closed_segment_without_sound_indexes_gets_them_again():
+def test_a_closed_segment_without_sound_indexes_gets_new_ones():
     for suffix in (".index", ".timeindex"):
         for damage in ("missing", "odd", "zeros"):
             steps = filled()
@@ -153,7 +153,7 @@ def test_an_active_segment_without_sound_indexes_is_scanned():
     assert (log.log_end_offset, log.recovered) == (8, Recovered(0, 1))
 
 
-def test_a_clean_mark_left_behind_does_not_hide_that_the_log_grew_since():
+def test_an_old_mark_of_a_clean_stop_does_not_hide_later_records():
     steps = filled()
     steps.restart()
     steps.append(batch(1))
@@ -161,7 +161,7 @@ def test_a_clean_mark_left_behind_does_not_hide_that_the_log_grew_since():
     assert (log.log_end_offset, log.recovered) == (9, Recovered(0, 1))
 
 
-def test_a_clean_mark_does_not_hide_a_torn_end():
+def test_a_mark_of_a_clean_stop_does_not_hide_a_torn_end():
     steps = filled()
     steps.restart()
     steps.disk.truncate(file(steps, 6, ".log"), SIZE + 20)
@@ -199,7 +199,7 @@ def test_an_unreadable_epoch_checkpoint_is_rebuilt_from_the_batches():
     assert log.recovered.segments_scanned == 3
 
 
-def test_epochs_above_the_end_are_forgotten():
+def test_epochs_above_the_end_are_removed():
     steps = Steps(LogConfig())
     first = steps.append(batch(2), leader_epoch=1)
     steps.append(batch(2), leader_epoch=2)
@@ -218,7 +218,7 @@ def test_leftovers_are_removed():
     assert not {n for n in names(steps) if n.endswith((".deleted", ".tmp")) or "01.index" in n}
 
 
-def test_a_log_shorter_than_its_start_or_its_tier_begins_there():
+def test_a_log_that_ends_below_its_start_or_its_tier_begins_there():
     for known in ({"log_start_offset": 20}, {"tiered_end": 20}):
         disk = filled().disk
         log = run(
@@ -231,7 +231,7 @@ def test_a_log_shorter_than_its_start_or_its_tier_begins_there():
         assert again.next_offset == 20
 
 
-def test_with_a_tier_the_log_start_is_what_the_checkpoint_says():
+def test_with_a_tier_the_log_start_is_that_of_the_checkpoint():
     config = LogConfig(segment_bytes=3 * SIZE, remote_storage_enable=True)
     steps = filled(config=config)
     steps.disk.unlink(file(steps, 0, ".log"))
@@ -292,7 +292,7 @@ def test_flushed_records_survive_any_loss_of_power():
         assert steps.load().log_end_offset >= 5, seed
 
 
-def test_closed_segments_survive_any_loss_of_power_once_it_was_time_to_sync_them():
+def test_closed_segments_survive_any_loss_of_power_after_their_scheduled_sync():
     for seed in range(30):
         steps = filled(7)
         steps.due()
@@ -305,7 +305,7 @@ def test_closed_segments_survive_any_loss_of_power_once_it_was_time_to_sync_them
         assert steps.read(1).first_offset == 1
 
 
-def test_a_new_partition_survives_a_loss_of_power_right_after_it_was_made():
+def test_a_new_partition_survives_a_loss_of_power_right_after_its_creation():
     for seed in range(20):
         steps = Steps(SEGMENTS)
         steps.disk.crash(Random(seed))
@@ -315,7 +315,7 @@ def test_a_new_partition_survives_a_loss_of_power_right_after_it_was_made():
 
 @pytest.mark.parametrize("start", [1, 2])
 def test_a_kill_between_the_log_start_and_the_epochs_is_no_damage(start):
-    """The log start's checkpoint is written, the epochs' file is not; then the log is stopped cleanly."""
+    """The log writes the checkpoint of its start and not the epochs' file; then the log is stopped cleanly."""
     steps = Steps(LogConfig())
     steps.append(batch(2), leader_epoch=1)
     steps.flush()

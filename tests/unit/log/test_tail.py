@@ -1,4 +1,4 @@
-"""The newest batches in memory: found, bounded, honestly counted."""
+"""The newest batches in memory: reads find them, and the budget counts their real size."""
 
 from stratalog.log.tail import TailBudget, TailCache
 
@@ -36,14 +36,14 @@ def test_batches_outside_the_cache_are_not_found():
     assert read(tail, 10) == ([2], 10, 15)
 
 
-def test_no_more_than_the_budget_is_held_however_many_are_added():
+def test_the_tail_never_holds_more_than_the_budget():
     tail = cache(bytes_max=3000, batches=2000)
     assert tail.bytes_held <= 3000
     assert len(tail._views) < 600
     assert read(tail, 1999 * 5) == ([1999 % 256], 9995, 10_000)
 
 
-def test_a_small_part_of_a_large_buffer_is_copied_and_a_large_part_counted_whole():
+def test_a_small_part_of_a_buffer_is_copied_and_a_large_part_counts_as_the_whole():
     tail = TailCache(TailBudget())
     request = bytearray(100_000)
     tail.add(0, 1, memoryview(request)[:100])
@@ -61,14 +61,14 @@ def test_a_batch_above_the_budget_is_not_held():
     assert read(tail, 0) is None
 
 
-def test_nothing_is_left_after_clear():
+def test_clear_frees_all_memory():
     tail = cache()
     tail.clear()
     assert tail.bytes_held == 0
     assert read(tail, 45) is None
 
 
-def test_at_the_budget_the_tail_with_the_oldest_append_gives_memory_back():
+def test_at_the_budget_the_tail_with_the_oldest_append_frees_memory():
     budget = TailBudget(bytes_max=4000, tail_bytes_max=3000)
     quiet, busy = (TailCache(budget) for _ in range(2))
     for tail, at in ((quiet, 0), (quiet, 1), (busy, 0), (quiet, 2), (busy, 1), (busy, 2)):

@@ -1,4 +1,4 @@
-"""What each record does to the image, and what the delta says of it."""
+"""Each record changes the image, and the delta lists the change."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -73,7 +73,7 @@ def changed(**fields):
     return PartitionChangeRecord(partition_id=0, topic_id=A, **fields)
 
 
-def test_a_topic_its_partitions_and_configuration_appear():
+def test_a_new_topic_its_partitions_and_configuration_are_in_the_image():
     delta = replayed(TOPIC_A, config("retention.ms", "5"), partition(), partition(index=1))
     image = delta.image()
     assert image.offset == 3
@@ -85,7 +85,7 @@ def test_a_topic_its_partitions_and_configuration_appear():
     assert delta.changed_configs == {(ResourceType.TOPIC, "a")}
 
 
-def test_naming_a_leader_starts_an_epoch_even_the_same_one():
+def test_a_record_with_a_leader_starts_an_epoch_even_for_the_same_leader():
     image = replayed(TOPIC_A, partition()).image()
     again = replayed(changed(leader=1), base=image).image().partition(A, 0)
     assert (again.leader, again.leader_epoch, again.partition_epoch) == (1, 1, 1)
@@ -125,7 +125,7 @@ def test_a_removed_topic_takes_its_configuration_with_it():
     assert delta.changed_configs == {(ResourceType.TOPIC, "a")}
 
 
-def test_a_topic_made_and_removed_at_once_never_was():
+def test_a_topic_created_and_removed_in_one_batch_is_not_in_the_delta():
     delta = replayed(TOPIC_A, partition(), RemoveTopicRecord(topic_id=A))
     assert (delta.created_topics, delta.deleted_topics, delta.changed_partitions) == (set(), {}, {})
     assert delta.image() == replace(EMPTY, offset=2)
@@ -146,7 +146,7 @@ def test_a_null_value_unsets_a_setting():
     assert replayed(config("y", None), base=image).image().configs == {}
 
 
-def test_a_broker_registers_and_is_fenced_and_leaves():
+def test_a_broker_registers_is_fenced_and_unregisters():
     image = replayed(broker()).image()
     one = image.brokers[1]
     assert (one.epoch, one.rack, one.fenced) == (5, "r", True)
@@ -168,7 +168,7 @@ def test_a_broker_registers_and_is_fenced_and_leaves():
     assert apply(image, 1, UnregisterBrokerRecord(broker_id=1, broker_epoch=5)).brokers == {}
 
 
-def test_features_and_producer_ids():
+def test_features_and_producer_ids_are_in_the_image():
     image = replayed(
         FeatureLevelRecord(name="metadata.version", feature_level=30),
         FeatureLevelRecord(name="group.version", feature_level=1),

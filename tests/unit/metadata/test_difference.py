@@ -1,4 +1,4 @@
-"""One delta for what lies between two images: from the images, and from the deltas between them."""
+"""One delta between two images: computed from the images, and merged from the deltas between them."""
 
 from uuid import UUID
 

@@ -14,7 +14,7 @@ from stratalog.wire.internal.metadata_records import (
 KEPT, GONE = UUID(int=1000), UUID(int=2000)
 
 
-def test_records_below_the_snapshot_are_passed_over():
+def test_records_below_the_snapshot_are_ignored():
     first = Replay()
     first.replay(0, 1, TopicRecord(name="kept", topic_id=KEPT))
     first.replay(1, 1, TopicRecord(name="gone", topic_id=GONE))
@@ -31,10 +31,12 @@ def test_an_epoch_never_falls():
     for offset, epoch in enumerate((1, 7, 3)):
         replay.replay(offset, epoch, FeatureLevelRecord(name="f", feature_level=offset + 1))
     assert replay.image().epoch == 7
-    assert Replay(replay.image()).image().epoch == 7, "also where no record follows a snapshot"
+    assert Replay(replay.image()).image().epoch == 7, (
+        "the epoch must stay also if no record follows the snapshot"
+    )
 
 
-def test_the_last_voters_count():
+def test_the_last_voters_record_counts():
     first, second = (voters_record(VoterSet((Voter(1, directory),))) for directory in (KEPT, GONE))
     replay = Replay(voters=first)
     assert replay.voters == first

@@ -1,4 +1,4 @@
-"""Snapshot files: Kafka's are read, ours carry everything, and damage is never taken for an end."""
+"""Snapshot files: Kafka's are read, ours hold every field, and damage is never read as the file's end."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def busy_log():
     return log
 
 
-def test_a_snapshot_gives_its_image_back():
+def test_a_snapshot_is_read_back_as_its_image():
     log = busy_log()
     data = encode_snapshot(log.image, NOW_MS, NOW_MS - 1, voters_control(log.voters))
     read = decode_snapshot(data)
@@ -57,7 +57,7 @@ def test_a_snapshot_gives_its_image_back():
 
 
 def full(kind, **values):
-    """A value with something in every field: a new field must be added here, or this fails."""
+    """Return a value of `kind`; fail if a field is empty, so that a test must set each new field."""
     value = kind(**values)
     empty = [f.name for f in fields(value) if not getattr(value, f.name)]
     assert empty == [], f"{kind.__name__}: nothing in {empty}"
@@ -129,7 +129,7 @@ def test_the_metadata_version_is_the_first_record():
     assert [record.name for record in records_of(image)] == ["metadata.version", "group.version"]
 
 
-def test_file_names():
+def test_file_names_of_snapshots_are_read_and_written():
     assert SnapshotId(18, 2).file_name() == "00000000000000000018-0000000002.checkpoint"
     assert parse_file_name("00000000000000000018-0000000002.checkpoint") == SnapshotId(18, 2)
     for other in (
@@ -166,7 +166,7 @@ def test_kafkas_first_checkpoint_is_written_byte_for_byte():
     assert closed.size == len(tail)
 
 
-def test_damage_anywhere_is_found():
+def test_damage_at_any_byte_is_found():
     data = encode_snapshot(busy_log().image, NOW_MS, NOW_MS)
     for size in range(len(data)):
         with pytest.raises(Corrupt):

@@ -1,4 +1,4 @@
-"""The generated access log: the pipeline can parse it, it resembles a real log, and a seed always gives the same."""
+"""The generated access log: the pipeline parses it, it resembles a real log, and a seed repeats it."""
 
 import re
 from collections import Counter
@@ -25,13 +25,13 @@ def fields(line: str) -> dict[str, str]:
     return dict(zip(FIELDS, found.groups(), strict=True))
 
 
-def test_every_line_is_a_good_one_of_its_visitor_and_time(log: list[tuple[int, str, str]]) -> None:
+def test_every_line_parses_and_has_its_visitor_and_time(log: list[tuple[int, str, str]]) -> None:
     for timestamp, visitor, line in log:
         assert fields(line)["host"] == visitor
         assert line_time_ms(line.encode()) == timestamp // 1000 * 1000
 
 
-def test_times_rise_at_the_rate_that_was_asked_for(log: list[tuple[int, str, str]]) -> None:
+def test_times_increase_at_the_requested_rate(log: list[tuple[int, str, str]]) -> None:
     assert all(before[0] <= after[0] for before, after in pairwise(log))
     assert log[0][0] >= BEGIN_MS
     assert 0.95 < (log[-1][0] - BEGIN_MS) / 1000 * 100 / LINES < 1.05
@@ -50,7 +50,7 @@ def test_shares_are_those_of_a_real_log(log: list[tuple[int, str, str]]) -> None
     assert sum(count for _, count in paths.most_common(10)) > LINES / 2
 
 
-def test_visitors_come_look_around_and_leave(log: list[tuple[int, str, str]]) -> None:
+def test_visitors_have_sessions_of_several_requests(log: list[tuple[int, str, str]]) -> None:
     visits = Counter(visitor for _, visitor, _ in log)
     assert len(visits) > 1000
     assert 2 < LINES / len(visits) < 20

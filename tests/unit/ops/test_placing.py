@@ -17,7 +17,7 @@ def test_a_replica_in_an_allowed_place_does_not_move() -> None:
     assert spread({part(0): (2, 1, 3)}, FLAT) == {}
 
 
-def test_a_broker_that_is_left_out_loses_its_replicas_and_the_others_keep_their_order() -> None:
+def test_an_excluded_broker_loses_its_replicas_and_the_others_keep_their_order() -> None:
     without_2 = {node: None for node in FLAT if node != 2}
     assert spread({part(0): (2, 3, 1), part(1): (3, 1, 4)}, without_2) == {part(0): (3, 1, 4)}
 
@@ -28,13 +28,13 @@ def test_new_replicas_go_to_the_brokers_with_the_fewest() -> None:
     assert [replicas for _, replicas in sorted(changed.items())] == [(3,), (3,), (2,), (3,)]
 
 
-def test_a_new_replica_goes_to_a_rack_that_the_partition_is_not_in() -> None:
+def test_a_new_replica_goes_to_a_rack_without_the_partition() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     changed = spread({part(0): (1,)}, racks, factor=2, counts={2: 0, 3: 9})
     assert changed == {part(0): (1, 3)}
 
 
-def test_a_factor_goes_up_and_down() -> None:
+def test_a_replication_factor_is_raised_and_lowered() -> None:
     assert spread({part(0): (1, 2)}, FLAT, factor=3) == {part(0): (1, 2, 3)}
     assert spread({part(0): (1, 2, 3)}, FLAT, factor=1) == {part(0): (1,)}
 

@@ -105,7 +105,7 @@ def test_a_topic_without_a_tier_and_a_hotset_stay_on_local_disks():
     assert tier_share([bare]) == 0
 
 
-def test_cost_is_what_lies_where_at_its_price():
+def test_cost_is_the_sum_of_bytes_times_price_of_each_place():
     topic = Topic(ingress=100 * MB, retention_s=WEEK_S)
     found = estimates(topic, local_price=0.1, remote_price=0.02)
     assert found["storage cost"] == pytest.approx(0.3 * 0.1 + 60_480 * 0.02)

@@ -1,4 +1,4 @@
-"""Goal: a takeover is complete or can be repeated, whatever interrupts it and whatever runs beside it.
+"""Goal: a takeover is complete or can be repeated, after any interruption and beside any other process.
 
 Method: an old node's tier, a bucket and a simulated disk. The test acts before the n-th call of the store or the disk,
 for every n.
@@ -299,7 +299,7 @@ def test_a_takeover_needs_an_empty_directory():
         take(old.store, done)
 
 
-def test_topics_come_from_registry_and_state():
+def test_topics_are_restored_from_registry_and_state():
     old = OldNode()
     first, again = IDS.uuid(), IDS.uuid()
     register_topic(old.store, CLUSTER, first, "gone", 1, {}, 1)
@@ -318,7 +318,7 @@ def test_topics_come_from_registry_and_state():
     assert [one.manifest is None for one in found[OFFSETS].partitions] == [True, True]
 
 
-def test_without_a_state_tiered_topics_come_from_the_registry():
+def test_without_a_state_tiered_topics_are_restored_from_the_registry():
     old = OldNode()
     old.store.delete([info.path for info in old.store.list(f"{CLUSTER}/cluster/state/")])
     disk = SimDisk()
@@ -329,7 +329,7 @@ def test_without_a_state_tiered_topics_come_from_the_registry():
     assert read_meta("/new", disk).node_id == 1
 
 
-def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_blocks_no_other():
+def test_a_topic_damaged_in_the_registry_is_restored_from_the_state_and_blocks_no_other():
     old = OldNode()
     lost = IDS.uuid()
     register_topic(old.store, CLUSTER, lost, "not-in-the-state", 1, {}, NOW_MS)
@@ -344,9 +344,8 @@ def test_a_topic_damaged_in_the_registry_comes_from_the_state_and_blocks_no_othe
     notes = sorted(line.rpartition("; ")[2] for line in taken.damaged)
     assert notes == ["the topic comes from the cluster's state", "the topic is left out"]
     assert all(any(path in line for line in taken.damaged) for path in registered)
-    register_topic(
-        old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS
-    )  # as the topic's new leader does
+    # The topic's new leader does the same.
+    register_topic(old.store, CLUSTER, TOPIC_ID, "events", 3, {}, NOW_MS)
     old.store.delete([path for path in registered if topic_id_text(lost) in path])
     check_whole(old.store, disk)
 

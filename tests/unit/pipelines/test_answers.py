@@ -1,4 +1,4 @@
-"""The pipeline's views read back, and counts that must agree."""
+"""The pipeline's views are read back, and their counts agree."""
 
 from datetime import UTC, datetime
 
@@ -57,7 +57,7 @@ def state(tmp_path):
     return tmp_path
 
 
-def test_views_add_up(state):
+def test_the_counts_of_the_views_agree(state):
     answers = read_answers(state)
     assert answers.status == {200: 7, 404: 2}
     assert answers.bad_lines == 2

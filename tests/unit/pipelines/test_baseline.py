@@ -1,4 +1,4 @@
-"""What is usual and what is not, hour by hour, without Spark."""
+"""The baseline of each hour and the flags of unusual hours, without Spark."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def steady(requests, errors, count):
 
 
 @given(hours, st.integers(0, 60))
-def test_where_hours_are_cut_into_batches_does_not_matter(counted, cut):
-    """Goal: a baseline kept in between gives the same floats and flags as one that never rested."""
+def test_the_cut_of_hours_into_batches_does_not_matter(counted, cut):
+    """Goal: a baseline that is stored between batches gives the same floats and flags as an uninterrupted one."""
     counted = sorted(counted.items())
     whole, flags = run(counted)
     kept, before = run(counted[:cut])
@@ -42,8 +42,8 @@ def test_where_hours_are_cut_into_batches_does_not_matter(counted, cut):
 
 
 @given(hours)
-def test_an_hour_judges_itself_by_those_before_it(counted):
-    """Goal: what comes later changes no flag that was given."""
+def test_an_hour_is_compared_with_earlier_hours_only(counted):
+    """Goal: later hours change no earlier flag."""
     counted = sorted(counted.items())
     _, flags = run(counted)
     for end in range(len(counted)):
@@ -52,14 +52,14 @@ def test_an_hour_judges_itself_by_those_before_it(counted):
 
 
 @given(hours, st.integers(1, 1000))
-def test_hours_have_no_names(counted, later):
+def test_shifted_hours_give_the_same_shifted_flags(counted, later):
     counted = sorted(counted.items())
     _, flags = run(counted)
     _, moved = run([(hour + later, counts) for hour, counts in counted])
     assert moved == [(hour + later, flag) for hour, flag in flags]
 
 
-def test_many_more_requests_than_usual_are_a_rate():
+def test_many_more_requests_than_usual_get_the_rate_flag():
     _, flags = run([*steady(20, 0, 24), (24, (60, 0))])
     [(hour, flag)] = flags
     assert (hour, flag.what) == (24, "rate")
@@ -67,14 +67,14 @@ def test_many_more_requests_than_usual_are_a_rate():
     assert flag.score == pytest.approx(40 / 20**0.5)
 
 
-def test_a_larger_share_of_errors_is_a_flag_though_requests_are_as_usual():
+def test_a_larger_share_of_errors_gets_a_flag_at_the_usual_rate():
     _, flags = run([*steady(50, 1, 48), (48, (50, 25))])
     [(hour, flag)] = flags
     assert (hour, flag.what) == (48, "errors")
     assert 0.9 < flag.expected < 1.1
 
 
-def test_small_numbers_and_short_acquaintance_are_quiet():
+def test_small_counts_and_short_histories_get_no_flag():
     assert run([*steady(1, 0, 24), (24, (9, 4))])[1] == []
     assert run([*steady(1, 0, 5), (5, (500, 500))])[1] == []
     assert [flag.what for _, flag in run([*steady(1, 0, 6), (6, (500, 500))])[1]] == [
@@ -83,14 +83,14 @@ def test_small_numbers_and_short_acquaintance_are_quiet():
     ]
 
 
-def test_hours_of_silence_are_zeros():
+def test_hours_without_requests_count_as_zero():
     counted = [(0, (30, 0)), (50, (30, 0))]
     zeros = [(hour, (0, 0)) for hour in range(1, 50)]
     assert run(counted) == run([counted[0], *zeros, counted[1]])
     assert [flag.what for _, flag in run(counted)[1]] == ["rate"]
 
 
-def test_after_a_long_silence_a_key_is_a_new_one():
+def test_after_a_long_silence_a_key_starts_a_new_baseline():
     known, _ = run(steady(5, 0, 100))
     last = known.hour
     assert run([(last + RULE.forget_hours, (500, 0))], known)[1]

@@ -1,5 +1,5 @@
 # ruff: noqa: DTZ001 - hypothesis wants its bounds without a zone
-"""A line's time as the loader reads it, and the matches of the line's pattern."""
+"""The time that the loader reads from a line, and the matches of the line's pattern."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -73,7 +73,7 @@ PIECES = [
 @example(pieces=[TIME, ' "', '" 200'], begun=True)
 @example(pieces=[' "', TIME, ' "', '" 200'], begun=True)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=16), begun=st.booleans())
-def test_an_atomic_pattern_finds_the_same_as_a_backtracking_one(pieces, begun):
+def test_an_atomic_pattern_matches_the_same_as_a_backtracking_one(pieces, begun):
     line = (f"h - - {TIME}" if begun else "") + "".join(pieces)
     for atomic, backtracking in zip(ATOMIC, BACKTRACKING, strict=True):
         found, wanted = atomic.search(line), backtracking.search(line)

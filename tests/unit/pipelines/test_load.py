@@ -1,4 +1,4 @@
-"""Files into batches: no line lost, no line made up, batches that segments can roll between."""
+"""The loader cuts files into batches: it loses no line, invents none, and segments can roll between batches."""
 
 import asyncio
 import gzip
@@ -19,7 +19,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Client:
-    """Keeps what is sent."""
+    """A producer that keeps the sent batches."""
 
     def __init__(self):
         self.batches = []
@@ -39,7 +39,7 @@ def ignore(_count):
 
 
 def sent(*paths):
-    """(batches of records, how many were counted)."""
+    """Return (batches of records, the number of counted records)."""
     client = Client()
     seen = survey(paths, ignore)
     count = asyncio.run(load(client, "t", paths, seen, ignore))
@@ -56,9 +56,10 @@ def line(hour, text="GET /"):
     packed=st.booleans(),
     ended=st.booleans(),
 )
-def test_every_line_comes_out_once_and_in_order(tmp_path_factory, texts, packed, ended):
+def test_every_line_is_sent_once_and_in_order(tmp_path_factory, texts, packed, ended):
     content = b"\n".join(texts) + (b"\n" if ended and texts else b"")
-    assume(packed or not content.startswith(GZIP_MAGIC))  # such a file is read as gzip
+    # The loader would read such a file as gzip.
+    assume(packed or not content.startswith(GZIP_MAGIC))
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(gzip.compress(content) if packed else content)
     read = []
@@ -77,7 +78,7 @@ def test_lines_across_blocks_are_whole(tmp_path):
     assert [one for some in lines(path, ignore) for one in some] == wanted
 
 
-def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost(tmp_path):
+def test_an_endless_line_is_cut_and_loses_no_byte(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"x" * (LINE_BYTES_MAX * 3 + 5))
     pieces = [one for some in lines(path, ignore) for one in some]
@@ -105,7 +106,7 @@ def test_segments_keep_to_kafkas_limits():
     assert Survey(0, 1 << 40, 0, 5).segment_bytes == 1 << 26
 
 
-def test_a_line_without_a_time_takes_the_one_before(tmp_path):
+def test_a_line_without_a_time_gets_that_of_the_line_before(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"\n".join([b"first", line(3), b"second", line(4), b"", line(2), b"third"]))
     batches, count = sent(path)
@@ -116,7 +117,7 @@ def test_a_line_without_a_time_takes_the_one_before(tmp_path):
     assert hours == [0, 1, 1, 2, 2, 0, 0]
 
 
-def test_batches_end_where_time_moves_on_or_bytes_are_enough(tmp_path):
+def test_a_batch_ends_at_a_new_hour_or_at_its_size(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"\n".join(line(hour) for hour in range(24) for _ in range(3)))
     batches, count = sent(path)

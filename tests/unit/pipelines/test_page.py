@@ -1,5 +1,5 @@
 # ruff: noqa: DTZ001 - hours come from Parquet as UTC without saying so
-"""The page: whole, without a network, honest at the edges."""
+"""The page is complete, requests nothing from a network, and is right for empty and very large inputs."""
 
 import re
 from datetime import datetime, timedelta
@@ -35,12 +35,12 @@ def hour(number, requests=1, errors=0, size=10):
 
 
 def parsed(text):
-    """The page as XML: what is not closed is found."""
+    """Parse the page as XML, which finds an element that is not closed."""
     return ET.fromstring(re.sub(r"<meta[^>]*>", "", text).removeprefix("<!doctype html>\n"))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200, 5000])
-def test_a_page_is_whole_and_requests_nothing(count):
+def test_a_page_is_complete_and_requests_nothing(count):
     hours = [hour(number, number, number // 9) for number in range(count)]
     hostile = Traffic('/<script>alert("1")</script>&' + "x" * 500, 5, 1, 100)
     text = page(
@@ -60,7 +60,7 @@ def test_a_page_says_why_lines_are_bad():
     assert "Bad lines by reason" not in page(answers([hour(1)]), ["log"])
 
 
-def test_columns_hold_every_request_however_long_the_log():
+def test_columns_hold_every_request_of_a_log_of_any_length():
     hours = [hour(number, 2, 1, 7) for number in (0, 5, 40_000)]
     columns = over_time(hours)
     assert len(columns) <= COLUMNS_MAX
@@ -76,5 +76,5 @@ def test_an_axis_ends_above_its_highest_value(number):
     assert number <= nice_ceiling(number) <= max(4, 2 * number)
 
 
-def test_large_numbers_are_short():
+def test_large_numbers_are_shortened():
     assert [short(n) for n in (0, 999, 1500, 2_000_000, 3e9)] == ["0", "999", "1.5k", "2M", "3G"]

@@ -1,4 +1,4 @@
-"""Where a run's things lie: a user's bucket is only added to, below a prefix that holds nothing."""
+"""The places of a run: it adds to a user's bucket, and only below a prefix without objects."""
 
 import json
 
@@ -23,7 +23,7 @@ from stratalog.errors import UserError
         ("file:///a%20b", "file:///a%20b/stratalog-run"),
     ],
 )
-def test_the_prefix_goes_where_the_path_ends(url, wanted):
+def test_the_prefix_is_appended_to_the_path_of_the_url(url, wanted):
     assert below_prefix(url) == wanted
 
 
@@ -39,12 +39,12 @@ def test_a_bucket_with_an_earlier_run_in_it_is_refused(tmp_path):
     assert (tmp_path / "theirs").read_text() == "not ours"
 
 
-def test_memory_is_no_bucket_for_two_processes():
+def test_a_memory_bucket_is_refused_because_two_processes_cannot_share_it():
     with pytest.raises(UserError, match="memory"):
         below_prefix("memory://x")
 
 
-def test_whose_url_must_be_said():
+def test_a_sink_url_needs_the_sink():
     with pytest.raises(UserError, match="of which --sink"):
         parse_arguments(["--sink-url", "/x"])
 
@@ -54,7 +54,7 @@ def test_a_sink_is_an_option(name):
     assert parse_arguments(["--sink", name]).sink == name
 
 
-def test_a_delta_table_of_the_user_s_must_be_empty(tmp_path):
+def test_the_users_directory_for_a_delta_table_must_be_empty(tmp_path):
     (tmp_path / "something").touch()
     for url, reason in ((str(tmp_path), "something already"), ("s3://x/y", "takes a directory")):
         place = SinkPlace(tmp_path / "sink", url)

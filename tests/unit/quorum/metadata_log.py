@@ -35,7 +35,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class SeededEntropy:
-    """Chance from a seed."""
+    """Entropy from a seed."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = Random(seed)
@@ -54,7 +54,7 @@ def elected(
     log_epoch: int = 0,
     voters: VotersRecord | None = None,
 ) -> tuple[QuorumState, Sequence[Any]]:
-    """What a sole voter saves, and then appends, as it starts on a log of that epoch and with those voters."""
+    """Return the state that a sole voter saves, and the records that it appends, when it starts on such a log."""
     view: Any = SimpleNamespace(
         start_offset=0, start_epoch=0, end_offset=9, last_epoch=log_epoch, snapshot=None
     )
@@ -76,7 +76,7 @@ def elected(
 
 
 class MetadataLog:
-    """Runs decisions as the broker does: append one batch, then replay what was appended."""
+    """A log that runs decisions as the broker does: append one batch, then replay it."""
 
     def __init__(self, rules: TopicRules | None = None, seed: int = 1) -> None:
         self.entropy = SeededEntropy(seed)
@@ -112,7 +112,7 @@ class MetadataLog:
         self.next_offset = parse_header(batch).next_offset
 
     def broker(self, broker_id: int = 1, rack: str | None = None, *, fenced: bool = False) -> int:
-        """Register a broker, in a new incarnation, and unfence it; its epoch."""
+        """Register a broker in a new incarnation, unfence it, and return its epoch."""
         registration = BrokerRegistration(
             broker_id,
             self.entropy.uuid(),
@@ -127,7 +127,7 @@ class MetadataLog:
         return epoch
 
     def heartbeat(self, broker_id: int, **asked: Any) -> HeartbeatAnswer:
-        """One heartbeat of a broker that has applied all metadata."""
+        """Send one heartbeat of a broker that has applied all metadata."""
         epoch = self.image.brokers[broker_id].epoch
         beat = BrokerHeartbeat(broker_id, epoch, self.image.offset)
         decision = self.controller.heartbeat(replace(beat, **asked), self.now_ms)
@@ -135,7 +135,7 @@ class MetadataLog:
         return answer
 
     def replayed(self) -> Replay:
-        """What a start reads from the log."""
+        """Replay the log as a start does."""
         replay = Replay()
         for position, header in scan(self.data):
             for record in read_records(memoryview(self.data)[position : position + header.size]):
@@ -145,7 +145,7 @@ class MetadataLog:
 
 
 def started(rules: TopicRules | None = None, seed: int = 1) -> MetadataLog:
-    """A log led by node 1, bootstrapped, with that one broker."""
+    """Return a bootstrapped log that node 1 leads, with broker 1 registered."""
     log = MetadataLog(rules, seed)
     log.lead(Voter(1, log.entropy.uuid(), (Endpoint("CONTROLLER", "127.0.0.1", 9093),)))
     log.run(log.controller.bootstrap())
@@ -154,17 +154,17 @@ def started(rules: TopicRules | None = None, seed: int = 1) -> MetadataLog:
 
 
 class NoRules:
-    """Settings of any name and value; those that begin with `list` are lists."""
+    """Rules that accept any setting; settings whose names begin with `list` are lists."""
 
     def check(self, resource_type, resource_name, before, after):
-        """Nothing is refused."""
+        """Refuse nothing."""
 
     def default_items(self, resource_type, name):
         return ("d",) if name.startswith("list") else None
 
 
 def configure(controller, resource_type, name, values, rules=None):
-    """The decision to set values, or remove them (None), of one resource."""
+    """Return the decision to set values of one resource, or to remove them (None)."""
     changes = tuple(
         Change(key, Operation.DELETE if value is None else Operation.SET, value)
         for key, value in values.items()

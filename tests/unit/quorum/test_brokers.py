@@ -1,6 +1,6 @@
-"""Goal: brokers register, heartbeat and go by Kafka's rules. Method: the real controller on a log in memory.
+"""Goal: brokers register, heartbeat and unregister by Kafka's rules. Method: the real controller on a log in memory.
 
-The golden stories of `tests/golden/brokers` hold what happens to partitions; here are the refusals.
+The golden stories of `tests/golden/brokers` test the effects on partitions; this module tests the refusals.
 """
 
 from dataclasses import replace
@@ -45,7 +45,9 @@ def test_a_second_request_of_an_incarnation_amends_the_registration():
     epoch = log.run(log.controller.register_broker(asked, log.now_ms))
     log.heartbeat(1)
     again = log.controller.register_broker(asked, log.now_ms)
-    assert (list(again.records), again.answer) == ([], epoch), "nothing is new"
+    assert (list(again.records), again.answer) == ([], epoch), (
+        "the same registration must write no record"
+    )
     assert log.run(log.controller.register_broker(replace(asked, rack="r"), log.now_ms)) == epoch
     assert (log.image.brokers[1].rack, log.image.brokers[1].fenced) == ("r", False)
 
@@ -59,14 +61,14 @@ def test_two_brokers_with_one_id_do_not_both_register():
     log.run(log.controller.register_broker(other, log.now_ms + 9_001))
 
 
-def test_an_incarnation_of_before_this_process_has_no_session():
+def test_an_incarnation_from_before_this_process_has_no_session():
     log = started()
     log.controller.start_sessions(1, log.now_ms)
     log.run(log.controller.register_broker(registration(log), log.now_ms))
 
 
 @pytest.mark.parametrize("directories", [(), "reserved", "twice", "of another"])
-def test_directories_are_checked(directories):
+def test_wrong_directories_are_refused(directories):
     log = started()
     mine = log.image.brokers[1].directories
     given = {"reserved": (DIRECTORY_LOST,), "twice": mine * 2, "of another": mine}
@@ -88,7 +90,7 @@ def test_a_broker_must_support_the_clusters_features():
     )
 
 
-def test_an_earlier_incarnation_may_do_nothing():
+def test_requests_of_an_earlier_incarnation_are_refused():
     log = started()
     stale = BrokerHeartbeat(1, log.image.brokers[1].epoch, log.image.offset)
     log.broker(1, fenced=True)
@@ -102,7 +104,7 @@ def test_an_earlier_incarnation_may_do_nothing():
     assert refusal(controller.unregister_broker, 2) is ErrorCode.broker_id_not_registered
 
 
-def test_unfencing_twice_writes_once():
+def test_unfencing_twice_writes_one_record():
     log = started()
     before = log.image
     assert not log.heartbeat(1).is_fenced

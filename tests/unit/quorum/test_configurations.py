@@ -48,7 +48,7 @@ def test_settings_are_set_and_unset_one_by_one():
     assert log.image.topic_configs("a") == {"y": "2", "z": "3"}
 
 
-def test_all_that_is_set_is_replaced():
+def test_a_complete_replacement_unsets_the_other_settings():
     log = with_topic(x="1", y="2")
     decision = log.controller.alter_configs([topic(("x", SET, "1"), replaces=True)], NoRules())
     assert [(r.name, r.value) for r in decision.records] == [("y", None)]
@@ -76,13 +76,13 @@ def test_a_dry_run_changes_nothing():
         (Alteration(8, "1", ()), "invalid_request"),
     ],
 )
-def test_refusals(asked, code):
+def test_each_wrong_request_gets_its_error(asked, code):
     log = with_topic()
     assert alter(log, asked) == [code]
     assert dict(log.image.configs) == {}
 
 
-def test_the_rules_see_before_and_after_and_refuse_that_resource_only():
+def test_the_rules_get_values_before_and_after_and_refuse_one_resource_only():
     class Rules(NoRules):
         def check(self, resource_type, resource_name, before, after):
             if resource_type == 2:

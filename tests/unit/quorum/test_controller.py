@@ -31,7 +31,7 @@ def test_a_log_begins_with_its_metadata_version_once():
     assert log.controller.bootstrap().records == []
 
 
-def test_a_log_of_another_level_is_left_alone():
+def test_a_log_of_another_level_is_not_changed():
     image = replace(EMPTY, features={"metadata.version": 31})
     with pytest.raises(Corrupt, match="31"):
         Controller(image=image).bootstrap()
@@ -40,7 +40,7 @@ def test_a_log_of_another_level_is_left_alone():
 def test_configuration_is_changed_value_by_value():
     log = with_topics(NewTopic("a", configs={"x": "1", "y": "2"}))
     decision = configure(log.controller, 2, "a", {"x": None, "y": "2", "z": "3"})
-    assert len(decision.records) == 2, "what is so already needs no record"
+    assert len(decision.records) == 2, "an unchanged value must write no record"
     log.run(decision)
     assert log.image.topic_configs("a") == {"y": "2", "z": "3"}
     log.run(configure(log.controller, ResourceType.BROKER, "1", {"b": "1"}))
@@ -49,14 +49,14 @@ def test_configuration_is_changed_value_by_value():
     assert log.image.configs[4, ""] == {"b": "0"}
 
 
-def test_producer_ids_are_given_out_once():
+def test_producer_ids_are_allocated_once():
     log = started()
     epoch = log.image.brokers[1].epoch
     first = log.run(log.controller.allocate_producer_ids(1, epoch))
     second = log.run(log.controller.allocate_producer_ids(1, epoch, 10))
     assert (first, second) == (range(1000), range(1000, 1010))
     again = Controller(image=log.replayed().image()).allocate_producer_ids(1, epoch)
-    assert again.answer == range(1010, 2010), "not given out again after a restart"
+    assert again.answer == range(1010, 2010), "a restart gives the same producer ids again"
 
 
 def test_replaying_the_log_gives_the_same_controller():
@@ -68,7 +68,7 @@ def test_replaying_the_log_gives_the_same_controller():
     assert replayed.image().epoch == log.epoch == 1
 
 
-def test_a_batch_tells_what_it_changed():
+def test_replaying_a_batch_returns_its_delta():
     log = started()
     decision = log.controller.create_topics([NewTopic("a", 2)], log.entropy)
     delta = log.controller.replay_batch(log.next_offset, decision.records)

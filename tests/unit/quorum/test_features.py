@@ -1,4 +1,4 @@
-"""Features: every level or none is set."""
+"""Features: a request sets every level or none."""
 
 import pytest
 from tests.unit.quorum.metadata_log import started
@@ -8,7 +8,7 @@ from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, F
 from stratalog.quorum.features import FeatureUpdate, feature_records
 
 
-def test_a_level_that_is_set_already_needs_no_record():
+def test_an_unchanged_level_writes_no_record():
     log = started()
     asked = [FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL)]
     assert list(log.controller.update_features(asked).records) == []
@@ -25,13 +25,13 @@ def test_a_level_that_is_set_already_needs_no_record():
         FeatureUpdate("kraft.version", 2),
     ],
 )
-def test_refusals(update):
+def test_each_wrong_request_gets_its_error(update):
     with pytest.raises(Rejected) as refused:
         started().controller.update_features([update])
     assert refused.value.code is ErrorCode.invalid_update_version
 
 
-def test_which_way_a_level_may_go():
+def test_upgrades_and_downgrades_of_a_level_are_allowed_by_their_type():
     image = started().image
     wide = [FeatureRange(METADATA_VERSION, 7, METADATA_VERSION_LEVEL + 1)]
 

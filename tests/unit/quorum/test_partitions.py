@@ -17,7 +17,7 @@ def extend(log, *asked, validate_only=False):
     return [one.error.name for one in log.run(decision)]
 
 
-def test_partitions_are_added_behind_those_that_are_there():
+def test_partitions_are_added_after_the_existing_ones():
     log = with_topic()
     before = log.image.topic("a").partitions
     assert extend(log, MorePartitions("a", 5)) == ["none"]
@@ -34,7 +34,7 @@ def test_a_dry_run_changes_nothing():
     assert len(log.image.topic("a").partitions) == 2
 
 
-def test_replicas_chosen_by_the_client():
+def test_the_clients_choice_of_replicas_is_used():
     log = with_topic()
     log.broker(2)
     assert extend(log, MorePartitions("a", 3, ((2,),))) == ["none"]
@@ -56,13 +56,13 @@ def test_replicas_chosen_by_the_client():
         (MorePartitions("a", 3, ((1, 1),)), "invalid_replica_assignment"),
     ],
 )
-def test_refusals(asked, code):
+def test_each_wrong_request_gets_its_error(asked, code):
     log = with_topic()
     assert extend(log, asked) == [code]
     assert len(log.image.topic("a").partitions) == 2
 
 
-def test_one_refusal_leaves_the_others_alone():
+def test_one_refused_topic_does_not_affect_the_others():
     log = with_topic()
     assert extend(log, MorePartitions("b", 1), MorePartitions("a", 3)) == [
         "unknown_topic_or_partition",
@@ -86,4 +86,6 @@ def test_the_topics_of_one_request_share_a_bounded_batch():
     more = [MorePartitions("a", 9_002), MorePartitions("b", 1_003), MorePartitions("b2", 3)]
     assert extend(log, *more) == ["none", "policy_violation", "unknown_topic_or_partition"]
     assert [len(log.image.topic(name).partitions) for name in ("a", "b")] == [9_002, 2]
-    assert extend(log, MorePartitions("b", 10_002)) == ["none"], "ten thousand records are allowed"
+    assert extend(log, MorePartitions("b", 10_002)) == ["none"], (
+        "a batch of ten thousand records must be accepted"
+    )

@@ -1,4 +1,4 @@
-"""Replicas go round brokers and racks."""
+"""Replicas are placed on brokers and racks in turn."""
 
 from collections import Counter
 from uuid import UUID
@@ -20,12 +20,12 @@ def test_one_broker_holds_everything():
     assert place([broker(5)], 3, 1, 0) == [(5,), (5,), (5,)]
 
 
-def test_leaders_go_round_from_the_start_given():
+def test_leaders_take_turns_from_the_given_start():
     brokers = [broker(n) for n in (1, 2, 3)]
     assert [replicas[0] for replicas in place(brokers, 4, 2, 2)] == [3, 1, 2, 3]
 
 
-def test_followers_move_on_with_each_lap():
+def test_followers_shift_by_one_in_each_round():
     placed = place([broker(n) for n in (1, 2, 3)], 6, 2, 0)
     assert sorted(placed) == [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)]
 
@@ -38,7 +38,7 @@ def test_replicas_spread_over_racks():
         assert Counter(n % 3 for n in replicas) == {0: 2, 1: 2, 2: 2}
 
 
-def test_a_fenced_broker_follows_but_does_not_lead():
+def test_a_fenced_broker_gets_replicas_but_leads_none():
     brokers = [broker(1), broker(2, fenced=True), broker(3)]
     for replicas in place(brokers, 6, 3, 0):
         assert replicas[0] in (1, 3)
@@ -54,7 +54,7 @@ def test_a_fenced_broker_follows_but_does_not_lead():
         [broker(1, fenced=True)] * 2,
     ],
 )
-def test_too_few_brokers_is_refused(brokers):
+def test_too_few_brokers_are_refused(brokers):
     with pytest.raises(Rejected) as refusal:
         place(brokers, 1, 2, 0)
     assert refusal.value.code is ErrorCode.invalid_replication_factor

@@ -1,4 +1,4 @@
-"""The saved state of a member: Kafka's file, byte for byte, and damaged ones."""
+"""The saved state of a quorum member: Kafka's file, byte for byte, and damaged files."""
 
 from uuid import UUID
 
@@ -17,13 +17,13 @@ KAFKAS_FILE = (
 )
 
 
-def test_the_file_is_kafkas_byte_for_byte():
+def test_the_file_equals_kafkas_byte_for_byte():
     state = QuorumState(leader_epoch=2, leader_id=1)
     assert encode_quorum_state(state) == KAFKAS_FILE
     assert decode_quorum_state(KAFKAS_FILE) == state
 
 
-def test_a_vote_is_remembered():
+def test_a_vote_is_read_as_it_was_saved():
     state = QuorumState(leader_epoch=9, voted_id=3, voted_directory_id=UUID(int=5))
     assert decode_quorum_state(encode_quorum_state(state)) == state
 

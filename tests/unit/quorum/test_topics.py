@@ -40,18 +40,18 @@ def codes(results):
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
-def test_legal_names(name):
+def test_legal_names_are_accepted(name):
     check_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "é", "a\n", "a:b", "*"])
-def test_illegal_names(name):
+def test_illegal_names_are_refused(name):
     with pytest.raises(Rejected) as refusal:
         check_topic_name(name)
     assert refusal.value.code is ErrorCode.invalid_topic_exception
 
 
-def test_a_topic_is_one_batch_in_kafkas_order():
+def test_a_topic_is_created_in_one_batch_in_kafkas_order():
     log = started(RULES)
     topic = NewTopic("a", 2, 1, {}, {"retention.ms": "5"})
     decision = log.controller.create_topics([topic], log.entropy)
@@ -61,7 +61,7 @@ def test_a_topic_is_one_batch_in_kafkas_order():
         PartitionRecord,
         PartitionRecord,
     ]
-    assert log.image.topic("a") is None, "deciding changes nothing"
+    assert log.image.topic("a") is None, "a decision changed the image before its commit"
     (created,) = log.run(decision)
     topic_id = log.image.topic_ids_by_name["a"]
     assert created == Created(
@@ -73,7 +73,7 @@ def test_a_topic_is_one_batch_in_kafkas_order():
     assert partition.directories == log.image.brokers[1].directories
 
 
-def test_defaults_are_the_rules():
+def test_defaults_are_taken_from_the_rules():
     log = started(RULES)
     (created,) = create(log, NewTopic("a"))
     assert (created.partitions, created.replication_factor) == (4, 1)
@@ -114,7 +114,7 @@ def test_a_refused_topic_does_not_hold_up_the_others(topic, code):
     assert set(log.image.topic_ids_by_name) == {*before.topic_ids_by_name, "fine"}
 
 
-def test_names_that_collide_in_one_request():
+def test_colliding_names_in_one_request_are_refused():
     assert codes(create(started(), NewTopic("a.b"), NewTopic("a_b"))) == [
         ("a.b", "none"),
         ("a_b", "invalid_topic_exception"),
@@ -128,17 +128,19 @@ def test_a_collision_ends_with_its_topic():
     assert codes(create(log, NewTopic("a_b"))) == [("a_b", "none")]
     reloaded = Controller(image=log.replayed().image())
     decision = reloaded.create_topics([NewTopic("a.b")], log.entropy)
-    assert codes(decision.answer) == [("a.b", "invalid_topic_exception")], "known after a restart"
+    assert codes(decision.answer) == [("a.b", "invalid_topic_exception")], (
+        "the collision is unknown after a restart"
+    )
 
 
-def test_a_name_asked_for_twice_is_refused_once():
+def test_a_name_that_is_in_a_request_twice_is_refused_once():
     assert codes(create(started(), NewTopic("a"), NewTopic("a"), NewTopic("b"))) == [
         ("a", "invalid_request"),
         ("b", "none"),
     ]
 
 
-def test_one_request_makes_a_bounded_batch():
+def test_one_request_writes_a_bounded_batch():
     log = started()
     half = PARTITIONS_PER_REQUEST_MAX // 2 + 1
     results = create(log, NewTopic("a", half), NewTopic("b", half))
@@ -152,7 +154,7 @@ def test_one_request_makes_a_bounded_batch():
 def test_the_records_of_one_request_are_bounded_as_in_kafka():
     log = started()
     (refused,) = create(log, NewTopic("a", 10_000))
-    assert codes([refused]) == [("a", "policy_violation")], "one record more for the topic itself"
+    assert codes([refused]) == [("a", "policy_violation")], "the topic itself takes one record more"
     assert refused.message == "Unable to perform excessively large batch operation."
     assert log.image.topic("a") is None
     settings = {f"name.{number}": "1" for number in range(900)}
@@ -185,10 +187,10 @@ def test_chosen_replicas_are_kept_and_only_active_ones_are_in_sync():
     assert (second.replicas, second.isr, second.leader) == ((1, 2), (1,), 1)
 
 
-def test_the_directory_is_known_only_where_there_is_one():
+def test_the_directory_is_assigned_only_for_a_broker_with_one_directory():
     log = started()
     log.run(log.controller.register_broker(_with_directories(log, 2, 2), 0))
-    # Kafka's brokers of before 3.7 registered without directories.
+    # Brokers of Kafka before 3.7 register without directories.
     older = replace(log.image.brokers[2], id=3, directories=())
     log.run(Decision([broker_record(older)], None))
     (created,) = create(log, NewTopic("a", assignments={0: (1, 2, 3)}))
@@ -204,7 +206,7 @@ def _with_directories(log, broker_id, count):
     return BrokerRegistration(broker_id, log.entropy.uuid(), (), None, directories)
 
 
-def test_ids_are_fresh_and_can_be_typed():
+def test_topic_ids_are_fresh_and_safe_to_type():
     taken = UUID(int=1 << 127)
     dashed = UUID(bytes=b"\xf8" + bytes(15))
     assert topic_id_text(dashed).startswith("-")
@@ -218,7 +220,7 @@ def test_ids_are_fresh_and_can_be_typed():
     assert fresh_topic_id(image, Scripted()) == UUID(int=99)
 
 
-def test_deletion_by_name_and_by_id():
+def test_a_topic_is_deleted_by_name_or_by_id():
     log = started()
     a, b = (created.topic_id for created in create(log, NewTopic("a"), NewTopic("b")))
     unknown = UUID(int=99)

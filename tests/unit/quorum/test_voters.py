@@ -46,7 +46,7 @@ def test_a_later_epoch_opens_with_its_leader_only():
     assert [type(r) for r in records] == [LeaderChangeMessage]
 
 
-def test_a_voter_that_moved_says_so():
+def test_a_voter_with_a_new_address_writes_its_voters_record():
     moved = Voter(1, VOTER.directory_id, (Endpoint("CONTROLLER", "127.0.0.1", 9999),))
     _, records = elected(QuorumState(leader_epoch=4), moved, voters=voters_record(ALONE))
     assert records[-1] == voters_record(VoterSet((moved,)))
@@ -57,18 +57,18 @@ def test_an_epoch_of_the_log_is_never_used_again():
     assert state.leader_epoch == 8
 
 
-def test_a_snapshot_carries_the_voters():
+def test_a_snapshot_holds_the_voters():
     assert voters_control(None) == []
     assert voters_control(voters_record(ALONE))[-1] == voters_record(ALONE)
 
 
-def test_a_record_gives_its_set_back():
+def test_a_voters_record_is_read_back_as_its_set():
     both = VoterSet.of([OTHER, VOTER])
     assert both.ids == (1, 2)
     assert voter_set(voters_record(both)) == both
 
 
-def test_a_voter_of_another_directory_is_none():
+def test_a_voter_with_another_directory_is_not_in_the_set():
     assert ALONE.has(VOTER.key)
     assert not ALONE.has(ReplicaKey(1, UUID(int=5)))
     assert not ALONE.has(ReplicaKey(2, UUID(int=77)))
@@ -91,7 +91,7 @@ def test_a_truncation_brings_the_earlier_set_back():
     assert (history.latest, history.latest_offset) == (ALONE, -1)
 
 
-def test_batches_hold_what_they_were_given():
+def test_batches_of_the_metadata_log_are_read_as_they_were_written():
     _, control = elected(QuorumState(), VOTER)
     batch = encode_control_batch(control, 5)
     assert parse_header(batch).is_control

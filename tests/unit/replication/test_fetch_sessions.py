@@ -47,7 +47,7 @@ def refusal(*arguments, **options):
     return raised.value.code
 
 
-def test_only_changes_are_answered():
+def test_a_fetch_answers_only_changed_partitions():
     cache = sessions()
     keys = [("t", 0), ("t", 1)]
     session_id = opened(cache, keys)
@@ -65,13 +65,13 @@ def test_only_changes_are_answered():
         {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=2)},
     ],
 )
-def test_these_changes_are_answered(news):
+def test_each_kind_of_change_is_answered(news):
     cache = sessions()
     session_id = opened(cache)
     assert begin(cache, session_id, 1).answer([found(**news)], 0).places == [0]
 
 
-def test_an_error_is_answered_each_time_and_its_end_once():
+def test_an_error_is_answered_in_each_fetch_and_its_end_once():
     cache = sessions()
     session_id = opened(cache)
     failed = found(error_code=ErrorCode.kafka_storage_error)
@@ -81,7 +81,7 @@ def test_an_error_is_answered_each_time_and_its_end_once():
     assert begin(cache, session_id, 4).answer([found()], 0).places == []
 
 
-def test_a_partition_that_gave_records_is_read_last_next_time():
+def test_a_partition_that_returned_records_is_read_last_in_the_next_fetch():
     cache = sessions()
     session_id = opened(cache, [("t", 0), ("t", 1), ("t", 2)])
     first = begin(cache, session_id, 1)

@@ -1,4 +1,4 @@
-"""Fetches from one broker: one in flight, one session, and partitions that do not hold up one another."""
+"""Fetches from one broker: one is in flight, in one session, and no partition delays another."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -103,7 +103,7 @@ def fetcher(logs):
 
 
 def fetch(fetcher, leader, logs, now_ms=0):
-    """One fetch; appends are carried out. Return the partitions that got records."""
+    """Run one fetch and its appends; return the partitions that got records."""
     request = fetcher.request(now_ms)
     assert request is not None
     grown = []
@@ -116,7 +116,7 @@ def fetch(fetcher, leader, logs, now_ms=0):
     return grown
 
 
-def test_a_session_names_only_what_moved(fetcher, leader, logs):
+def test_a_session_names_only_partitions_whose_offset_changed(fetcher, leader, logs):
     leader.ends.update({KEYS[0]: 5, KEYS[3]: 2})
     assert fetch(fetcher, leader, logs) == [KEYS[0], KEYS[3]]
     request = fetcher.request(0)
@@ -142,12 +142,12 @@ def test_only_one_fetch_is_in_flight(fetcher, leader, logs):
     assert fetch(fetcher, leader, logs) == []
 
 
-def test_a_partition_whose_step_is_not_carried_out_takes_no_part(fetcher, leader, logs):
+def test_a_partition_with_an_unfinished_step_is_not_fetched(fetcher, leader, logs):
     fetch(fetcher, leader, logs)
     leader.ends[KEYS[1]] = 3
     ((key, epoch, _),) = fetcher.on_response(leader.answer(fetcher.request(0)), 0)
     assert fetch(fetcher, leader, logs) == []
-    assert KEYS[1] not in leader.read[-1], "else the leader would send the same records again"
+    assert KEYS[1] not in leader.read[-1], "a second fetch would get the same records again"
     logs[key].log_end_offset = 3
     fetcher.resume(key, epoch)
     fetch(fetcher, leader, logs)
@@ -185,7 +185,7 @@ def test_a_failed_connection_begins_a_new_session_after_the_backoff(fetcher, lea
     assert len(leader.sessions) == 1, "the new session takes the place of the old one"
 
 
-def test_a_session_that_the_leader_lost_is_begun_again_at_once(fetcher, leader, logs):
+def test_after_a_lost_session_a_new_one_begins_at_once(fetcher, leader, logs):
     fetch(fetcher, leader, logs)
     leader.sessions = FetchSessions(2, CountingEntropy())
     assert fetch(fetcher, leader, logs) == []
@@ -193,14 +193,14 @@ def test_a_session_that_the_leader_lost_is_begun_again_at_once(fetcher, leader, 
     assert set(leader.read[-1]) == set(KEYS)
 
 
-def test_another_error_of_the_whole_fetch_waits(fetcher):
+def test_any_other_error_of_the_whole_fetch_waits_for_the_backoff(fetcher):
     fetcher.request(0)
     refused = FetchResponse(error_code=ErrorCode.cluster_authorization_failed, responses=[])
     assert fetcher.on_response(refused, 0) == []
     assert fetcher.due_ms == 100
 
 
-def test_an_answer_for_a_partition_that_was_given_up_is_ignored(fetcher, leader, logs):
+def test_an_answer_for_a_partition_that_is_no_longer_followed_is_ignored(fetcher, leader, logs):
     leader.ends.update(dict.fromkeys(KEYS, 1))
     request = fetcher.request(0)
     fetcher.unfollow(KEYS[0])

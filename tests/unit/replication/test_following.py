@@ -1,4 +1,4 @@
-"""What a follower does with each answer, and where a leader finds that a follower's log leaves its own."""
+"""A follower's step for each answer, and the offset at which a leader finds that a follower's log diverges."""
 
 from dataclasses import dataclass, field
 
@@ -80,7 +80,7 @@ def test_each_error_has_its_step(error, expected):
         ("no epoch is shared", [(3, 4), (5, 6)], [(2, 0), (4, 5)], 5),
     ],
 )
-def test_a_log_that_diverged_is_cut_where_both_agree(name, leader, follower, cut):
+def test_a_diverging_log_is_truncated_to_the_last_common_offset(name, leader, follower, cut):
     theirs, mine = Log(30, leader), Log(20, follower)
     found = diverging_epoch(theirs, mine.epochs.latest, mine.log_end_offset)
     assert found is not None, name
@@ -99,12 +99,12 @@ def test_an_epoch_newer_than_all_of_the_leaders_is_out_of_range():
     assert refused.value.code is ErrorCode.offset_out_of_range
 
 
-def test_a_diverging_epoch_of_a_log_without_epochs_cuts_at_the_leaders_end():
+def test_a_log_without_epochs_is_truncated_to_the_end_of_the_diverging_epoch():
     data = answer(diverging_epoch=EpochEndOffset(epoch=1, end_offset=4))
     assert step(Log(9, []), data) == Truncate(4)
 
 
-def test_a_follower_outside_the_leaders_range_comes_back_into_it():
+def test_a_follower_outside_the_leaders_range_moves_into_it():
     mine = Log(20, [(1, 0)])
     assert reposition(mine, leader_start=0, leader_end=15) == Truncate(15)
     assert reposition(mine, leader_start=25, leader_end=40) == BeginAnew(25)

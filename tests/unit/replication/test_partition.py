@@ -1,4 +1,4 @@
-"""Goal: the high watermark is what all of the ISR has, and never falls within a leadership."""
+"""Goal: the high watermark is the lowest log end of the ISR, and never falls within a leadership."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def fetch(replica, node_id, offset, now_ms=0, *, lag_ms_max=1_000, may_join=True
     )
 
 
-def test_alone_everything_is_committed_at_once():
+def test_a_sole_replica_commits_each_append_at_once():
     replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,))
     replica.become_leader(1, 10)
     assert replica.high_watermark == 10
@@ -29,7 +29,7 @@ def test_alone_everything_is_committed_at_once():
     assert not replica.on_append(15)
 
 
-def test_the_slowest_of_the_isr_decides():
+def test_the_slowest_replica_of_the_isr_decides_the_high_watermark():
     replica = leader(isr=(1, 2))
     assert not replica.on_append(10)
     assert fetch(replica, 2, 6)
@@ -39,7 +39,7 @@ def test_the_slowest_of_the_isr_decides():
     assert replica.high_watermark == 10
 
 
-def test_a_smaller_isr_commits_what_the_lost_one_held_up():
+def test_a_smaller_isr_commits_records_that_the_removed_replica_lacked():
     replica = leader()
     replica.on_append(10)
     fetch(replica, 2, 10)
@@ -48,7 +48,7 @@ def test_a_smaller_isr_commits_what_the_lost_one_held_up():
     assert replica.high_watermark == 10
 
 
-def test_a_replica_that_joins_the_isr_does_not_pull_the_high_watermark_back():
+def test_a_replica_that_joins_the_isr_does_not_lower_the_high_watermark():
     replica = leader(isr=(1,))
     replica.on_append(10)
     fetch(replica, 3, 4)
@@ -56,7 +56,7 @@ def test_a_replica_that_joins_the_isr_does_not_pull_the_high_watermark_back():
     assert replica.high_watermark == 10
 
 
-def test_a_log_that_lost_its_end_takes_the_written_high_watermark_with_it():
+def test_a_log_that_lost_its_end_lowers_the_checkpointed_high_watermark():
     replica = PartitionReplica(
         node_id=1, replicas=(1,), isr=(1,), leader_epoch=3, high_watermark=100
     )
@@ -93,7 +93,7 @@ def test_requests_of_another_leadership_are_refused(epoch, code):
         assert refused.value.code is code
 
 
-def test_one_that_does_not_lead_says_so():
+def test_a_replica_that_does_not_lead_refuses_requests_with_the_reason():
     replica = leader(epoch=4)
     replica.become_follower(5)
     replica.check_epoch(5)
@@ -103,7 +103,7 @@ def test_one_that_does_not_lead_says_so():
         assert refused.value.code is code
 
 
-def test_a_follower_takes_the_leaders_word_as_far_as_it_has_the_log():
+def test_a_followers_high_watermark_is_the_leaders_up_to_its_own_log_end():
     replica = PartitionReplica(node_id=1, replicas=(1, 2), isr=(1, 2))
     replica.become_follower(2)
     assert replica.on_leader_high_watermark(50, 20)
@@ -122,14 +122,14 @@ def test_undecided_transactions_hold_back_the_last_stable_offset():
     assert replica.last_stable_offset(12) == 10
 
 
-def test_a_stranger_may_not_fetch_as_a_follower():
+def test_a_broker_without_a_replica_may_not_fetch_as_a_follower():
     with pytest.raises(Rejected) as refused:
         fetch(leader(), 9, 0)
     assert refused.value.code is ErrorCode.unknown_leader_epoch
 
 
-def test_one_that_keeps_up_under_load_is_not_behind():
-    """It never reaches the end, but always where the end was at its last fetch (KAFKA-1546)."""
+def test_a_replica_that_keeps_up_under_load_stays_in_the_isr():
+    """The replica never reaches the log's end, but each time the end at its previous fetch (KAFKA-1546)."""
     replica = leader(isr=(1, 2), now_ms=0)
     for now_ms in range(0, 5_000, 100):
         replica.on_append(now_ms + 100)
@@ -139,13 +139,13 @@ def test_one_that_keeps_up_under_load_is_not_behind():
     assert replica.propose_isr(7_000, 1_000) == (1,)
 
 
-def test_one_that_stops_leaves_the_isr_after_the_lag_and_joins_again():
+def test_a_replica_that_stops_leaves_the_isr_after_the_lag_and_joins_again():
     replica = leader(isr=(1, 2, 3))
     replica.on_append(10)
     fetch(replica, 2, 10, 900)
     assert replica.propose_isr(1_000, 1_000) is None
     assert replica.propose_isr(1_001, 1_000) == (1, 2)
-    assert replica.high_watermark == 0, "the controller has not decided"
+    assert replica.high_watermark == 0, "the controller has not decided about the earlier proposal"
     assert replica.on_isr_decided((1, 2), 5)
     assert replica.high_watermark == 10
     fetch(replica, 3, 9, 2_000)
@@ -160,14 +160,14 @@ def test_the_high_watermark_waits_for_a_replica_that_the_controller_may_have_add
     assert replica.propose_isr(0, 1_000) == (1, 2)
     replica.on_append(10)
     assert replica.high_watermark == 0
-    assert replica.propose_isr(5_000, 1_000) is None, "one proposal at a time"
+    assert replica.propose_isr(5_000, 1_000) is None, "only one proposal may be open"
     assert replica.high_watermark == 0, "it lags, but the controller may have added it"
     assert replica.on_isr_refused()
     assert replica.high_watermark == 10
 
 
 def test_the_high_watermark_waits_for_a_replica_that_is_about_to_join():
-    """Else a follower of a busy leader never has all that is committed (Kafka: shouldWaitForReplicaToJoinIsr)."""
+    """Otherwise a follower of a busy leader never catches up (Kafka: shouldWaitForReplicaToJoinIsr)."""
     replica = leader(isr=(1,))
     fetch(replica, 2, 0, now_ms=0)
     replica.on_append(10)
@@ -228,14 +228,14 @@ def test_below_min_isr_nothing_is_committed_and_acks_all_is_refused():
     assert replica.too_few_in_sync() is None
 
 
-def test_one_replica_is_enough_where_there_is_only_one():
+def test_a_single_replica_satisfies_acks_all_whatever_min_isr_is():
     replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,), min_isr=2)
     replica.become_leader(4, 10)
     replica.check_min_isr()
     assert replica.high_watermark == 10
 
 
-def test_an_idle_partition_is_not_behind():
+def test_replicas_of_an_idle_partition_stay_in_the_isr():
     replica = leader(isr=(1, 2), log_end_offset=5)
     fetch(replica, 2, 5)
     assert replica.propose_isr(1_000_000, 1_000) is None
@@ -251,7 +251,7 @@ def test_an_idle_partition_is_not_behind():
         max_size=60,
     )
 )
-def test_against_the_definition(script):
+def test_the_high_watermark_agrees_with_its_definition(script):
     replica = leader(isr=(1, 2, 3))
     end, isr, fetched, high_watermark = 0, (1, 2, 3), {2: -1, 3: -1}, 0
     partition_epoch = 0

@@ -1,4 +1,4 @@
-"""Bulk requests and their answers: each document is taken, sent again or refused, and never two of these or none."""
+"""Bulk requests and their answers: each document is exactly one of taken, sent again or refused."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_request_names_each_document_and_overwrites() -> None:
         {"index": {"_id": "t-0-2"}},
         {"a": 2},
     ]
-    assert lines[-1] == b"", "OpenSearch wants the last line ended"
+    assert lines[-1] == b"", "OpenSearch needs a newline after the last line"
 
 
 def test_requests_are_bounded_by_count_and_by_bytes() -> None:
@@ -55,7 +55,7 @@ def test_requests_are_bounded_by_count_and_by_bytes() -> None:
 
 
 @given(st.lists(st.sampled_from([200, 201, 400, 429, 500, 503]), max_size=20))
-def test_each_document_is_taken_sent_again_or_refused(statuses: list[int]) -> None:
+def test_each_document_is_accepted_retried_or_refused(statuses: list[int]) -> None:
     documents = some(len(statuses))
     result = answered("i", documents, 200, answer(*statuses))
     at = {document.id: status for document, status in zip(documents, statuses, strict=True)}
@@ -70,7 +70,7 @@ def test_each_document_is_taken_sent_again_or_refused(statuses: list[int]) -> No
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_request_that_was_not_taken_is_sent_again_whole(status: int) -> None:
+def test_a_rejected_request_is_sent_again_completely(status: int) -> None:
     documents = some(3)
     body = json.dumps({"error": {"type": "x", "reason": "too much"}, "status": status}).encode()
     result = answered("i", documents, status, body)
@@ -78,7 +78,7 @@ def test_a_request_that_was_not_taken_is_sent_again_whole(status: int) -> None:
     assert result.why == f"{status} too much"
 
 
-def test_an_answer_of_something_in_between_takes_nothing() -> None:
+def test_an_answer_of_a_proxy_accepts_no_document() -> None:
     documents = some(2)
     for body in (b"", b"<html>log in</html>", b'{"errors":', b"{}"):
         result = answered("i", documents, 200, body)
@@ -87,14 +87,14 @@ def test_an_answer_of_something_in_between_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_an_error_outside_the_documents_fails(status: int) -> None:
+def test_an_error_of_the_whole_request_fails(status: int) -> None:
     with pytest.raises(UserError, match=f"index i: {status} no"):
         answered("i", some(2), status, b'{"error":"no"}')
     with pytest.raises(UserError, match=f"topic t, partition 0, offset 1: {status} was {status}"):
         answered("i", some(2), 200, answer(200, status))
 
 
-def test_an_answer_of_any_shape_has_one_line() -> None:
+def test_an_answer_of_any_shape_gives_an_error_of_one_line() -> None:
     nested = {"type": "a", "reason": "b", "caused_by": {"type": "c", "reason": "d"}, "x": 1}
     assert error_text(json.dumps({"error": nested, "status": 400}).encode()) == "b (d)"
     assert error_text(b'{"error":"plain"}') == "plain"
@@ -103,6 +103,6 @@ def test_an_answer_of_any_shape_has_one_line() -> None:
     assert error_text(b'{"error":{"type":"only"}}') == "only"
 
 
-def test_waiting_doubles_up_to_its_bound_and_is_never_the_same_for_all() -> None:
+def test_the_backoff_doubles_up_to_its_bound_with_jitter() -> None:
     assert [retry_delay_s(n, 1, 60, 1.0) for n in (0, 1, 2, 5, 6, 1000)] == [1, 2, 4, 32, 60, 60]
     assert retry_delay_s(3, 1, 60, 0.5) == 4

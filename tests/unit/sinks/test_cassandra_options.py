@@ -1,4 +1,4 @@
-"""What people write behind format("stratalog_cassandra"), and the statements that follow from it."""
+"""The options of `format("stratalog_cassandra")`, and the CQL statements that they give."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,7 +18,7 @@ def parsed(**more):
     return parse_cassandra_options(NEEDED | {name.replace("__", "."): more[name] for name in more})
 
 
-def test_defaults_and_spellings():
+def test_options_have_defaults_and_accepted_spellings():
     found = parsed(CONSISTENCY="one", hosts="a:9043, [::1]:9043 ,c:9043", backoff__init="500ms")
     assert found.hosts == (("a", 9043), ("::1", 9043), ("c", 9043))
     assert (found.consistency, found.concurrency, found.create_table) == ("ONE", 64, False)
@@ -107,7 +107,7 @@ def test_statements_quote_every_name():
     assert quoted('a"b') == '"a""b"'
 
 
-def test_columns_that_have_no_place_or_are_missing_are_named():
+def test_extra_and_missing_columns_are_named():
     with pytest.raises(ValueError, match="column 'offset' is needed"):
         columns_of(pa.schema(NAMES[:2]))
     with pytest.raises(ValueError, match=r"column 'headers' is list<.*write it with to_json"):
@@ -116,7 +116,7 @@ def test_columns_that_have_no_place_or_are_missing_are_named():
         create_table(parsed(primary_key="((day), topic, partition, offset)"), columns_of(RECORD))
 
 
-def test_values_go_as_the_driver_takes_them():
+def test_values_are_converted_to_the_drivers_types():
     """Goal: times at both sides of 1970, to the millisecond that Cassandra keeps; nulls as None."""
     moments = [
         datetime(2015, 5, 17, 10, 5, 3, 123999, tzinfo=UTC),

@@ -1,4 +1,4 @@
-"""Rows as documents: their names, their JSON, how their columns are indexed, and which cannot be."""
+"""Rows as documents: their ids, their JSON, the index type of each column, and refused columns."""
 
 import json
 from datetime import UTC, date, datetime
@@ -22,7 +22,7 @@ def rows(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch({**PLACE, **columns})
 
 
-def test_a_document_is_called_as_its_record_is_and_says_what_the_row_says() -> None:
+def test_a_document_has_its_records_id_and_its_rows_values() -> None:
     moment = datetime(2015, 5, 17, 10, 5, 3, 123456, UTC)
     found = list(
         documents_of(
@@ -50,10 +50,10 @@ def test_a_document_is_called_as_its_record_is_and_says_what_the_row_says() -> N
         "agent": {"name": "a", "tags": ["x", "ü"]},
     }
     assert json.loads(found[1].source)["ratio"] == 0.5
-    assert b"\n" not in found[0].source, "a line of the request"
+    assert b"\n" not in found[0].source, "a document must be one line of the request"
 
 
-def test_columns_are_indexed_by_their_kind_and_no_text_is_taken_for_a_date() -> None:
+def test_columns_are_indexed_by_their_type_and_text_never_as_a_date() -> None:
     found = mappings_of(
         rows(
             status=pa.array([1, 2], pa.int32()),
@@ -86,7 +86,7 @@ def test_columns_that_cannot_be_indexed_are_named(columns: Any, says: str) -> No
     assert says in str(error.value)
 
 
-def test_rows_must_say_which_record_they_are() -> None:
+def test_rows_need_the_columns_that_identify_their_record() -> None:
     with pytest.raises(ValueError, match="no column 'offset'"):
         mappings_of(rows().drop_columns(["offset"]).schema)
     twice = pa.schema([*rows().schema, pa.field("topic", pa.string())])
@@ -96,10 +96,10 @@ def test_rows_must_say_which_record_they_are() -> None:
         list(documents_of(rows(partition=pa.array([None, 1], pa.int32()))))
 
 
-def test_a_letter_says_what_was_refused_and_why() -> None:
+def test_a_dead_letter_has_the_refused_document_and_the_reason() -> None:
     document = next(documents_of(rows(path=pa.array(["/a", "/b"]))))
     letter = document.letter("access", "mapper_parsing_exception", "no such thing")
-    assert letter.id == document.id, "the same letter, however often it is sent"
+    assert letter.id == document.id, "the id must be the same each time the letter is sent"
     said = json.loads(letter.source)
     assert json.loads(said.pop("document"))["path"] == "/a"
     assert said == {

@@ -16,7 +16,7 @@ def test_the_required_options_and_the_defaults() -> None:
     assert options.dead_letter_index is None
 
 
-def test_the_settings_of_the_reference_by_its_names() -> None:
+def test_the_references_settings_are_accepted_by_their_names() -> None:
     options = parse_opensearch_options(
         {
             **LEAST,
@@ -37,7 +37,7 @@ def test_the_settings_of_the_reference_by_its_names() -> None:
     assert (options.worker, options.bulk_max_size) == (2, 4096)
 
 
-def test_hosts_are_addresses() -> None:
+def test_hosts_are_parsed_as_addresses() -> None:
     given = {**LEAST, "hosts": "a, https://b:9201/ ,http://[::1]:1"}
     assert parse_opensearch_options(given).hosts == (
         "http://a:9200",

@@ -1,4 +1,4 @@
-"""A topic's columns are fixed: a schema of the user is one clear error, before the source opens anything."""
+"""A topic's columns are fixed: the source refuses a user's schema with one clear error before it opens the bucket."""
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType

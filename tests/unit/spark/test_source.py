@@ -279,7 +279,7 @@ def test_filtered_objects_are_not_read(
 # --- streams ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_begins_at_its_starting_offsets(grown: Grown) -> None:
+def test_a_stream_starts_at_its_starting_offsets(grown: Grown) -> None:
     assert grown.source().streamReader(NONE).initialOffset() == begins_at(30, 10)
     earliest = grown.source(startingOffsets="earliest").streamReader(NONE)
     assert earliest.initialOffset() == begins_at(0, 0)
@@ -305,7 +305,7 @@ def test_micro_batches_follow_each_other_without_loss_or_repeat(grown: Grown) ->
 
 
 def test_a_repeated_first_batch_has_the_same_start(grown: Grown) -> None:
-    """Spark's offset log has only the end of the batch; `latest` has moved when the source is asked again."""
+    """Spark's offset log has only the end of the batch; `latest` has moved when Spark calls the source again."""
     killed = grown.source().streamReader(NONE)
     begun = killed.initialOffset()
     grown.grow(0, 5)
@@ -354,7 +354,7 @@ def test_a_batch_replanned_later_by_another_process_is_the_same(grown: Grown) ->
     assert rows(second, second.partitions(begun, ended)) == before == span(0, 4, 20) + span(1, 2, 9)
 
 
-def test_a_limit_shares_out_and_reaches_the_end(grown: Grown) -> None:
+def test_a_limit_is_shared_between_partitions_and_reaches_the_end(grown: Grown) -> None:
     reader = grown.source(maxOffsetsPerTrigger="8").streamReader(NONE)
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(8)
@@ -370,7 +370,7 @@ def test_a_limit_shares_out_and_reaches_the_end(grown: Grown) -> None:
     assert reader.latestOffset(offsets(0, 0), ALL) == offsets(30, 10)
 
 
-def test_available_now_ends_at_the_logs_end_of_its_start(grown: Grown) -> None:
+def test_available_now_ends_at_the_log_end_at_its_start(grown: Grown) -> None:
     reader = grown.source().streamReader(NONE)
     reader.prepareForTriggerAvailableNow()
     grown.grow(0, 10)
@@ -381,14 +381,14 @@ def test_available_now_ends_at_the_logs_end_of_its_start(grown: Grown) -> None:
     assert later.latestOffset(offsets(30, 10), ALL) == offsets(40, 10)
 
 
-def test_a_partition_that_is_new_is_read_from_its_beginning(grown: Grown) -> None:
+def test_a_new_partition_is_read_from_its_beginning(grown: Grown) -> None:
     reader = grown.source().streamReader(NONE)
     following = reader.latestOffset(offsets(30), ALL)
     assert following == offsets(30, 10)
     assert rows(reader, reader.partitions(offsets(30), following)) == span(1, 0, 10)
 
 
-def test_a_partition_that_is_new_and_has_lost_its_beginning_is_lost_data(grown: Grown) -> None:
+def test_a_new_partition_without_its_beginning_is_data_loss(grown: Grown) -> None:
     grown.bucket.create("u")
     grown.bucket.archive("u", 0, [[batch(0, 15)]], log_start=5)
     both = {"subscribe": "t,u"}
@@ -405,7 +405,7 @@ def test_a_partition_that_is_new_and_has_lost_its_beginning_is_lost_data(grown: 
 
 
 def test_an_empty_new_partition_is_followed_from_its_current_end(tmp_path: Path) -> None:
-    """So records that come and expire unread are reported as lost, not skipped."""
+    """So records that arrive and expire unread are reported as lost, not skipped."""
     made = Grown(tmp_path / "bucket")
     made.grow(0, 30)
     assert made.source().streamReader(NONE).latestOffset(offsets(30), ALL) == offsets(30, 0)
@@ -450,7 +450,7 @@ def test_a_checkpoint_of_sparks_kafka_source_is_continued(grown: Grown) -> None:
         reader.latestOffset({**kept, "other": {"0": 1}}, ALL)
 
 
-def test_a_trigger_waits_for_enough_but_not_for_ever(grown: Grown) -> None:
+def test_a_trigger_waits_for_its_minimum_of_records_up_to_its_delay(grown: Grown) -> None:
     waits = grown.source(minOffsetsPerTrigger="50", maxTriggerDelay="1h").streamReader(NONE)
     assert waits.latestOffset(offsets(0, 0), ALL) == offsets(0, 0)
     grown.grow(1, 10)
@@ -486,7 +486,9 @@ def test_a_workers_garbage_collector_skips_imported_objects(grown: Grown) -> Non
         assert frozen > 10 * len(gc.get_objects())
         for task in tasks:
             list(reader.read(task))
-        assert gc.get_freeze_count() <= frozen, "one freeze: later garbage is collected"
+        assert gc.get_freeze_count() <= frozen, (
+            "the worker must freeze once, so that later garbage is collected"
+        )
     finally:
         gc.unfreeze()
 

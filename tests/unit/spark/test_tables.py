@@ -1,4 +1,4 @@
-"""A table in Spark's catalog keeps its options; a stream refuses at its first call what it cannot take, and reads on.
+"""A table in Spark's catalog keeps its options; a stream refuses unsupported options at its first call.
 
 The properties are those that Spark 4.2 passes at `CREATE TABLE … USING stratalog`; a query passes the schema alone.
 """
@@ -41,7 +41,7 @@ def test_a_table_is_read_with_the_options_that_it_was_created_with(options: dict
     assert kept.fieldNames() == ["value", "offset"]
     assert offsets(StratalogSource({}).reader(kept)) == list(range(30))
     some = {"startingoffsets": '{"t":{"0":28}}'}
-    assert offsets(StratalogSource(some).reader(kept)) == [28, 29], "a query's own options count"
+    assert offsets(StratalogSource(some).reader(kept)) == [28, 29], "a query's own options win"
     stream = StratalogSource({"startingoffsets": "earliest"}).streamReader(kept)
     assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["topics"]
 
@@ -59,7 +59,7 @@ def test_a_plain_read_s_columns_carry_no_options(options: dict[str, str]) -> Non
     assert all(not field.metadata for field in StratalogSource(options).schema().fields)
 
 
-def test_a_table_with_columns_of_its_own_has_no_options() -> None:
+def test_a_table_with_own_columns_has_no_options() -> None:
     columns = StructType([StructField("value", StringType()), StructField("offset", LongType())])
     with pytest.raises(ValueError, match="no options: a table in Spark's catalog keeps those"):
         StratalogSource({}).reader(columns)
@@ -91,7 +91,9 @@ def test_a_stream_is_refused_at_its_first_call(
     stream.stop()
 
 
-def test_a_stream_reads_past_a_missing_object_only_where_it_may(options: dict[str, str]) -> None:
+def test_a_stream_skips_a_missing_object_only_without_fail_on_data_loss(
+    options: dict[str, str],
+) -> None:
     place = Path(options["tier.url"].removeprefix("file://"))
     Bucket(open_store(options["tier.url"])).archive("t", 0, [[batch(30, 10)]], first=30)
     min(place.rglob("*.seg")).unlink()

@@ -1,4 +1,4 @@
-"""Buckets with known contents, written by the code that brokers write them with."""
+"""Buckets with known contents, which the brokers' own code writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`stratalog.read`: a topic as Arrow without Spark, by times that a person writes."""
+"""`stratalog.read`: a topic as Arrow without Spark, bounded by times in several notations."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from stratalog.table.places import DataLoss
 from stratalog.wire.records import BatchBuilder
 
 SECOND = datetime.fromtimestamp(NOW_MS / 1000 + 0.020, UTC)
-"""Twenty records after the first: they are a millisecond apart."""
+"""The time of the record 20: records are one millisecond apart."""
 YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -36,7 +36,7 @@ def offsets(url: str, **asked: Any) -> list[int]:
     return read("t", tier_url=url, **asked).read_all()["offset"].to_pylist()
 
 
-def test_everything_comes_partition_by_partition(url: str) -> None:
+def test_all_records_are_read_partition_by_partition(url: str) -> None:
     reader = read("t", tier_url=url)
     assert tuple(reader.schema.names) == COLUMNS
     table = reader.read_all()
@@ -47,13 +47,13 @@ def test_everything_comes_partition_by_partition(url: str) -> None:
 @pytest.mark.parametrize(
     "since", [SECOND, SECOND.isoformat(), NOW_MS + 20, "2023-01-01T00:00:00Z", None]
 )
-def test_since_is_a_time_however_it_is_written(url: str, since: Any) -> None:
+def test_since_accepts_each_notation_of_a_time(url: str, since: Any) -> None:
     whole = since is None or since == "2023-01-01T00:00:00Z"
     expected = [*range(30), *range(10)] if whole else [*range(20, 30)]
     assert offsets(url, since=since) == expected
 
 
-def test_until_is_the_first_that_is_not_read(url: str) -> None:
+def test_until_is_exclusive(url: str) -> None:
     assert offsets(url, since=NOW_MS + 5, until=NOW_MS + 8) == [5, 6, 7, 5, 6, 7]
 
 
@@ -66,7 +66,7 @@ def test_partitions_and_offsets_choose_what_is_read(url: str) -> None:
     assert offsets(url, offsets={0: (7, 20)}, since=NOW_MS + 5, until=NOW_MS + 9) == [7, 8]
 
 
-def test_offsets_that_the_log_lacks_are_lost_data_or_left_out(url: str) -> None:
+def test_missing_offsets_are_data_loss_or_skipped(url: str) -> None:
     beyond = {0: (25, 40), 1: (0, 5)}
     with pytest.raises(DataLoss, match="t-0: offset 40 lies behind the log's end 30"):
         offsets(url, offsets=beyond)
@@ -120,7 +120,7 @@ def test_neither_spark_nor_pandas_is_loaded(url: str) -> None:
 
 
 def documented() -> list[str]:
-    """The programs of the page's section on reading without Spark."""
+    """Return the programs of the docs section on reading without Spark."""
     text = (Path(__file__).parents[3] / "docs/spark.md").read_text()
     section = text[text.index("## Without Spark") :]
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -150,7 +150,7 @@ def test_json_values_are_read_as_the_page_says_in_duckdb_and_in_pandas(tmp_path:
     assert known["frame"]["user"].tolist() == users
 
 
-def test_records_of_aborted_transactions_are_left_out_where_that_is_asked(tmp_path: Path) -> None:
+def test_records_of_aborted_transactions_are_hidden_for_read_committed(tmp_path: Path) -> None:
     log = transactional_log(
         [Step(1, 3), Step(2, 2), Step(1, 0, kind=ABORT), Step(2, 0, kind=COMMIT), Step(3, 4)]
     )

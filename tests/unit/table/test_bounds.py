@@ -1,4 +1,4 @@
-"""From words, JSON and timestamps to offsets, and from offsets to ranges."""
+"""Bounds: words, JSON and timestamps become offsets, and offsets become ranges."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -35,14 +35,14 @@ def meant(bound: Bound, *, late_is_error: bool = True) -> list[int]:
     return list(resolve(bound, SNAPSHOT, ask, "starting", late_is_error=late_is_error).values())
 
 
-def test_places() -> None:
+def test_each_bound_becomes_an_offset() -> None:
     assert meant(Bound(everywhere=EARLIEST)) == [5, 0]
     assert meant(Bound(everywhere=LATEST)) == [10, 7]
     assert meant(Bound(offsets={"t": {0: 6, 1: LATEST}})) == [6, 7]
     assert meant(Bound(offsets={"t": {0: EARLIEST, 1: 3}})) == [5, 3]
 
 
-def test_timestamps() -> None:
+def test_timestamps_become_offsets() -> None:
     assert meant(Bound(timestamp=550)) == [6, 6]
     assert meant(Bound(timestamps={"t": {0: 800, 1: 0}})) == [8, 0]
     with pytest.raises(ValueError, match="t-1 has no record as young as 800"):
@@ -58,7 +58,9 @@ def test_timestamps() -> None:
         ({"t": {0: 6, 1: 0}, "s": {0: 1}}, "'startingOffsets' names s-0"),
     ],
 )
-def test_json_names_exactly_what_is_read(offsets: dict[str, dict[int, int]], says: str) -> None:
+def test_json_must_name_exactly_the_read_partitions(
+    offsets: dict[str, dict[int, int]], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         meant(Bound(offsets=offsets))
 
@@ -76,13 +78,13 @@ def planned(
     return [(one.partition, one.first, one.end) for one, _ in found]
 
 
-def test_ranges_leave_out_what_is_empty() -> None:
+def test_empty_ranges_are_left_out() -> None:
     assert planned((5, 0), (10, 7), fail=True) == [(0, 5, 10), (1, 0, 7)]
     assert planned((6, 7), (6, 7), fail=True) == []
     assert planned((9, 0), (8, 1), fail=True) == [(1, 0, 1)]
 
 
-def test_missing_records_are_data_loss_unless_that_is_allowed() -> None:
+def test_missing_records_are_data_loss_unless_the_options_allow_them() -> None:
     with pytest.raises(DataLoss, match=r"t-0: offsets 3 to 4 are gone \(the log starts at 5\)"):
         planned((3, 0), (10, 7), fail=True)
     assert planned((3, 0), (10, 7), fail=False) == [(0, 5, 10), (1, 0, 7)]
@@ -97,7 +99,7 @@ def test_missing_records_are_data_loss_unless_that_is_allowed() -> None:
     ),
     st.integers(1, 500),
 )
-def test_a_limit_moves_on_and_never_too_far(
+def test_a_limit_always_advances_and_only_rounding_exceeds_it(
     partitions: dict[int, tuple[int, int]], most: int
 ) -> None:
     first = {(T, index): begin for index, (begin, _) in partitions.items()}

@@ -1,6 +1,6 @@
-"""`failOnDataLoss=false`: a missing or damaged object is logged, counted and passed over; all else is read.
+"""`failOnDataLoss=false`: the read logs, counts and skips a missing or damaged object, and reads all others.
 
-A bucket that the archiver filled is damaged by hand. Each record says its own offset, so a wrong row shows.
+Method: the tests damage a bucket that the archiver filled. Each record holds its own offset, so a wrong row shows.
 """
 
 import shutil
@@ -21,7 +21,7 @@ from stratalog.tier.formats.segment_object import SegmentIndex, read_footer
 
 END, SEGMENT = 600, 200
 ENTRY = 10
-"""Records of a batch, which is an index entry here."""
+"""Records of each batch; each batch is one index entry."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def place(whole: Path, tmp_path: Path) -> Path:
 
 
 def second(place: Path) -> tuple[Path, SegmentIndex]:
-    """The file of the second segment, and its index."""
+    """Return the file of the second segment, and its index."""
     manifest = manifest_in(place)
     path, entry = manifest.path_of(manifest.segments[1]), manifest.segments[1]
     index = read_footer(open_store(place.as_uri()), path, entry.size, entry.data_size)
@@ -55,7 +55,7 @@ def second(place: Path) -> tuple[Path, SegmentIndex]:
 
 
 def taken(place: Path, min_tasks: int | None = None) -> tuple[list[int], ReadMetrics]:
-    """Offsets that are read where nothing may fail, by at least so many tasks."""
+    """Return the offsets that at least `min_tasks` tasks read with `failOnDataLoss=false`."""
     wanted = Range("t", topic_id("t"), 0, 0, END)
     held = list(manifest_in(place).recent())
     metrics, asked = ReadMetrics(), shared(place, fail=False)
@@ -90,7 +90,7 @@ def another_s(file: Path) -> None:
 
 @pytest.mark.parametrize("min_tasks", [None, 3, 40])
 @pytest.mark.parametrize("damage", [missing, cut_short, footer_altered, another_s])
-def test_an_object_that_cannot_be_opened_is_passed_over(
+def test_an_object_that_cannot_be_opened_is_skipped(
     place: Path,
     damage: Callable[[Path], None],
     min_tasks: int | None,
@@ -109,7 +109,7 @@ def test_an_object_that_cannot_be_opened_is_passed_over(
 
 @pytest.mark.parametrize("min_tasks", [None, 3, 40])
 @pytest.mark.parametrize("entries", [(0,), (7,), (7, 8, 9), (3, 12), (19,), tuple(range(20))])
-def test_only_the_index_entries_that_are_damaged_are_passed_over(
+def test_only_damaged_index_entries_are_skipped(
     place: Path,
     entries: Sequence[int],
     min_tasks: int | None,
@@ -127,10 +127,10 @@ def test_only_the_index_entries_that_are_damaged_are_passed_over(
     assert all(file.name in line and "are not those that were archived" in line for line in lines)
     if min_tasks is None:
         runs = sum(one - 1 not in entries for one in entries)
-        assert len(lines) == runs, "neighbours are named together"
+        assert len(lines) == runs, "neighbouring entries must be one report"
 
 
-def test_an_object_that_vanishes_behind_its_index_is_passed_over(
+def test_an_object_that_vanishes_after_its_index_was_read_is_skipped(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, index = second(place)
@@ -149,10 +149,10 @@ def test_an_object_that_vanishes_behind_its_index_is_passed_over(
     assert "missing from the bucket" in line
 
 
-def test_a_hole_and_a_batch_that_makes_no_sense_are_passed_over(
+def test_a_hole_and_a_malformed_batch_are_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The object's bytes are those that were archived: the log itself was so."""
+    """The object is as it was archived: the log itself was damaged."""
     senseless = bytearray(batch(30, 10))
     senseless[57:61] = (11).to_bytes(4, "big")  # more records than offsets
     senseless[17:21] = crc32c(senseless[21:]).to_bytes(4, "big")
@@ -170,7 +170,7 @@ def test_a_hole_and_a_batch_that_makes_no_sense_are_passed_over(
     assert wrong.endswith("more records than offsets; offsets 30 to 39 of t-0 are skipped")
 
 
-def test_read_stops_and_names_the_object_unless_it_may_go_on(place: Path) -> None:
+def test_a_read_stops_and_names_the_object_unless_data_loss_is_allowed(place: Path) -> None:
     file, _ = second(place)
     file.unlink()
     with pytest.raises(Corrupt, match=file.name):
@@ -181,7 +181,7 @@ def test_read_stops_and_names_the_object_unless_it_may_go_on(place: Path) -> Non
     assert metrics.skipped == SEGMENT
 
 
-def test_a_damaged_archive_manifest_is_passed_over(
+def test_a_damaged_archive_manifest_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = Bucket(open_store(tmp_path.as_uri()))

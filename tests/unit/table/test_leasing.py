@@ -88,10 +88,10 @@ def offsets(reader: pa.RecordBatchReader) -> list[int]:
 EVERYTHING = list(range(10 * SEGMENTS))
 
 
-def test_a_reader_reads_all_and_then_the_segments_are_deleted(url: str) -> None:
+def test_segments_are_deleted_only_after_the_reader_has_read_all(url: str) -> None:
     leader = Leader(url)
     reader = read("t", tier_url=url)
-    assert len(objects(url, "/leases/")) == 1, "one small object for the query"
+    assert len(objects(url, "/leases/")) == 1, "a query must cost one small object"
     leader.passes(LEASE_MS - 1)
     assert leader.tier.start_offset == 10 * SEGMENTS
     assert len(objects(url, ".seg")) == SEGMENTS
@@ -109,7 +109,7 @@ def test_a_lease_names_the_client_and_its_machine(url: str) -> None:
     reader.close()
 
 
-def test_a_crashed_readers_segments_stay_for_the_time_of_a_lease(url: str) -> None:
+def test_a_crashed_readers_segments_stay_until_the_lease_ends(url: str) -> None:
     leader = Leader(url)
     reader = read("t", tier_url=url)
     leader.passes(GRACE_MS)
@@ -152,7 +152,7 @@ def task(partition: int = 0) -> BucketTask:
     return BucketTask(Range("t", topic_id("t"), partition, 0, 10), ())
 
 
-def test_a_reader_without_the_right_to_write_is_warned_once_and_reads_without_a_lease(
+def test_a_reader_without_write_access_is_warned_once_and_reads_without_a_lease(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = ReadOnly("memory://read-only")
@@ -166,7 +166,7 @@ def test_a_reader_without_the_right_to_write_is_warned_once_and_reads_without_a_
     assert [record.message.count("AccessDenied") for record in caplog.records] == [1]
 
 
-def test_a_stream_renews_its_one_lease_only_when_it_is_old_or_pins_too_little() -> None:
+def test_a_stream_renews_its_lease_only_if_it_is_old_or_pins_too_little() -> None:
     store, clock = MemoryStore("memory://stream"), Turned()
     held = Leasing(store, CLUSTER, "reader", clock=clock)
 
@@ -181,12 +181,12 @@ def test_a_stream_renews_its_one_lease_only_when_it_is_old_or_pins_too_little() 
         return found.lease
 
     first = planned(5, 0)
-    assert planned(6, 0) is first, "the lease still pins all that the plan needs"
+    assert planned(6, 0) is first, "the lease still pins every object of the plan"
     assert planned(6, 0, 1).versions == {topic_id_text(topic_id("t")): {"0": 6, "1": 6}}
     clock.passed_ms += LEASE_MS // 3
     assert planned(9, 1).versions == {topic_id_text(topic_id("t")): {"1": 9}}
     tail = BrokerTask(Range("t", topic_id("t"), 0, 0, 10))
-    assert held.leased([tail], {}) == [tail], "a task that reads only the broker pins nothing"
+    assert held.leased([tail], {}) == [tail], "a task that reads only the broker must pin nothing"
     held.release()
     assert list(store.list("")) == []
 
@@ -220,10 +220,10 @@ def test_a_task_renews_the_lease_while_it_reads() -> None:
     until(lambda: bool(list(store.list(""))))
     assert active_count() == before + 1
     reading.close()
-    assert active_count() == before, "an ended task renews no more"
+    assert active_count() == before, "an ended task renewed the lease"
 
 
-def test_a_lease_that_is_young_is_not_renewed() -> None:
+def test_a_young_lease_is_not_renewed() -> None:
     store = MemoryStore("memory://young")
     held = Leasing(store, CLUSTER, "reader")
     (planned,) = held.leased([task()], {(topic_id("t"), 0): manifest(3)})
@@ -233,7 +233,9 @@ def test_a_lease_that_is_young_is_not_renewed() -> None:
     assert list(store.list("")) == []
 
 
-def test_a_lease_that_cannot_be_renewed_ends_no_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_renewal_of_the_lease_does_not_end_the_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = ReadOnly("memory://read-only")
     lease = Lease(cluster_id=CLUSTER, id="L" * 22, holder="reader", versions={})
     with caplog.at_level(logging.INFO, "stratalog.spark"):

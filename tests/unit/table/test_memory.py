@@ -1,4 +1,4 @@
-"""A task's memory is bounded whatever the batches are: few that restore to 64 MiB, or many small ones.
+"""A task's memory is bounded for all batches: a few that decompress to 64 MiB, or many small ones.
 
 Method: the most that Python and Arrow hold at once while a task in a process of its own reads a bucket many times
 larger, from the process's peak of resident memory over what it had before.
@@ -52,7 +52,7 @@ def taken(place: Path) -> dict[str, int]:
 
 
 def large_batch(codec: str) -> bytes:
-    """One that restores to LARGE bytes of records of a MiB."""
+    """Return a batch that decompresses to LARGE bytes, in records of 1 MiB."""
     builder = BatchBuilder(codec)
     for number in range(LARGE >> 20):
         builder.add(None, bytes([number]) * ((1 << 20) - 32), NOW_MS)
@@ -69,7 +69,9 @@ def small_batch() -> bytes:
 @pytest.mark.parametrize(
     ("kind", "restored"), [("zstd", LARGE), ("none", 0)], ids=["large", "small"]
 )
-def test_a_task_holds_no_more_than_it_says(tmp_path: Path, kind: str, restored: int) -> None:
+def test_a_task_holds_no_more_memory_than_its_bound(
+    tmp_path: Path, kind: str, restored: int
+) -> None:
     bucket = Bucket(open_store(tmp_path.as_uri()), index_interval_bytes=65536)
     bucket.create("t")
     if kind == "zstd":
@@ -80,8 +82,9 @@ def test_a_task_holds_no_more_than_it_says(tmp_path: Path, kind: str, restored: 
     bucket.archive("t", 0, [made])
     found = taken(tmp_path)
     assert found["rows"] == end
-    # What waits (and as much again that the C library keeps of what threads freed), what is used, the Arrow batches
-    # of one step and its consumer, what a batch restores to. Measured on a loaded machine: 47 to 66 MB of small ones.
+    # The bound: the read-ahead twice (the C library keeps memory that threads freed), the chunk in use, the Arrow
+    # batches of one step and its consumer, and one decompressed batch. Measured on a loaded machine: 47 to 66 MB for
+    # small batches.
     bound = 2 * READ_AHEAD_BYTES + 3 * CHUNK_BYTES + restored + (24 << 20)
     assert restored < found["held"] < bound, found
-    assert max(found["bytes"], found["read"]) > 2 * bound, "as much as would show"
+    assert max(found["bytes"], found["read"]) > 2 * bound, "the bucket is too small to show a leak"

@@ -1,4 +1,4 @@
-"""What is not wanted is not read: bytes and requests of reading, counted."""
+"""A read fetches no unneeded bytes: the tests count bytes and requests."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ END = 4000
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Topic `t`: eight segments; each batch has one record, so what is oldest of it is known."""
+    """Topic `t`: nine segments; each batch has one record, so the index knows each batch's oldest record."""
     where = tmp_path_factory.mktemp("bucket")
     made = Bucket(open_store(where.as_uri()))
     made.create("t")
     segments = [
         [batch(at, 1, size=200) for at in range(base, base + 500)] for base in range(0, END, 500)
     ]
-    # A segment that came late: its records are older than all others.
+    # A late segment: its records are older than all others.
     late = [batch(at, 1, size=200, timestamp=NOW_MS - 2 * END + at) for at in range(END, END + 500)]
     made.archive("t", 0, [*segments, late])
     return where
@@ -37,10 +37,12 @@ def taken(place: Path, **asked: str | int) -> ReadMetrics:
     return metrics
 
 
-def test_times_that_bound_a_read_bound_its_bytes(place: Path) -> None:
+def test_bounds_in_time_reduce_the_bytes_read(place: Path) -> None:
     whole = taken(place)
     assert whole.records == END + 500
-    assert whole.bucket_requests == 2 * 9, "of each segment its index and its data"
+    assert whole.bucket_requests == 2 * 9, (
+        "a read makes two requests for each segment: index and data"
+    )
     some = taken(place, since=NOW_MS + 1000, until=NOW_MS + 1500)
     assert some.records == 500
     assert some.bucket_bytes < whole.bucket_bytes / 6
@@ -50,7 +52,7 @@ def test_times_that_bound_a_read_bound_its_bytes(place: Path) -> None:
 def read_between(
     place: Path, since_ms: int | None, until_ms: int | None
 ) -> tuple[list[int], ReadMetrics]:
-    """As a query's conditions on the timestamp prune."""
+    """Read with time bounds, as a query's conditions on the timestamp set them."""
     metrics = ReadMetrics()
     wanted = Range("t", topic_id("t"), 0, 0, END + 500, since_ms=since_ms, until_ms=until_ms)
     work = plan([(wanted, list(manifest_in(place).recent()))], has_broker=False, min_tasks=None)
@@ -75,13 +77,13 @@ def test_conditions_on_the_timestamp_skip_segments_and_entries_that_cannot_hold_
             for at in everything
             if (since is None or times[at] >= since) and (until is None or times[at] < until)
         ]
-        assert found == wanted, "late records lie behind younger ones and are found"
+        assert found == wanted, "late records behind younger ones must be found"
         assert metrics.bucket_bytes < whole.bucket_bytes / 3
     assert read_between(place, NOW_MS + END, None) == ([], ReadMetrics())
 
 
 def test_entries_that_may_have_older_records_are_read(tmp_path: Path) -> None:
-    """A batch's header has the time of its first record: others may be older: an upper bound rules nothing out."""
+    """A batch's header has the time of its first record only; other records may be older."""
     made = Bucket(open_store(tmp_path.as_uri()))
     made.create("t")
     builder = BatchBuilder()
@@ -91,10 +93,10 @@ def test_entries_that_may_have_older_records_are_read(tmp_path: Path) -> None:
     metrics = ReadMetrics()
     found = read("t", tier_url=tmp_path.as_uri(), until=NOW_MS, metrics=metrics).read_all()
     assert found["offset"].to_pylist() == [11]
-    assert metrics.bucket_requests == 2 * 2, "the index rules out neither segment"
+    assert metrics.bucket_requests == 2 * 2, "the index must exclude neither segment"
 
 
-def test_fewer_columns_are_the_same_bytes_and_less_decoded(place: Path) -> None:
+def test_fewer_columns_decode_fewer_bytes(place: Path) -> None:
     whole = read("t", tier_url=place.as_uri()).read_all()
     some = read("t", tier_url=place.as_uri(), columns=["offset"]).read_all()
     assert some.nbytes < whole.nbytes / 10

@@ -1,4 +1,4 @@
-"""Stream offsets stay readable, and equal positions are equal texts."""
+"""Stream offsets: every release reads them, and equal positions have equal texts."""
 
 import json
 from pathlib import Path
@@ -18,19 +18,19 @@ POSITIONS = Positions(
 )
 
 
-def test_the_golden_file_is_what_is_written() -> None:
+def test_offsets_are_written_as_in_the_golden_file() -> None:
     """Spark writes the dict's own order into its checkpoint: topics by name, partitions by number."""
     assert json.dumps(to_json(POSITIONS)) + "\n" == GOLDEN.read_text()
 
 
-def test_the_first_batch_s_golden_file_is_what_is_written_and_read() -> None:
+def test_the_first_batchs_offsets_are_written_and_read_as_in_their_golden_file() -> None:
     first = Positions(POSITIONS.topics, {ACCESS: TopicPosition("access", {0: 16})})
     golden = GOLDEN.with_name("stream-offsets-first.v1.json").read_text()
     assert json.dumps(to_json(first)) + "\n" == golden
     assert from_json(json.loads(golden), {}) == first
 
 
-def test_the_golden_file_is_read() -> None:
+def test_offsets_are_read_from_the_golden_file() -> None:
     found = from_json(json.loads(GOLDEN.read_text()), {})
     assert found == POSITIONS
     assert found.of(ACCESS, 10) == 0

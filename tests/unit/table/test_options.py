@@ -1,4 +1,4 @@
-"""Options: Spark's names, one clear error each."""
+"""Options: they have Spark's names, and each mistake has one clear error."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_names_are_case_insensitive() -> None:
     assert not parse_options(given).fail_on_data_loss
 
 
-def test_topics() -> None:
+def test_topics_are_selected_by_name_or_pattern() -> None:
     assert parse(subscribe=" a , b,a").topics == ("a", "b")
     found = parse_options({"tier.url": "file:///b", "assign": '{"t":[2,0],"s":[1]}'})
     assert found.topics == ("s", "t")
@@ -41,7 +41,7 @@ def test_topics() -> None:
     assert (found.selection, found.topics) == (Selection.PATTERN, ("a.*",))
 
 
-def test_bounds() -> None:
+def test_bounds_are_parsed() -> None:
     assert parse(startingOffsets="earliest").starting == Bound(everywhere=EARLIEST)
     assert parse(startingOffsets="LATEST").starting == Bound(everywhere=LATEST)
     found = parse(startingOffsets='{"t":{"0":23,"1":-2,"2":-1}}', endingOffsets="latest")
@@ -53,7 +53,7 @@ def test_bounds() -> None:
     assert parse(**by_partition, startingTimestamp="17").starting == Bound(timestamp=17)
 
 
-def test_the_rest() -> None:
+def test_other_options_are_parsed() -> None:
     found = parse(
         maxOffsetsPerTrigger="10",
         minPartitions="4",
@@ -72,7 +72,7 @@ def test_the_rest() -> None:
     assert not found.late_timestamp_is_error
 
 
-def test_triggers_and_sizes() -> None:
+def test_triggers_and_sizes_are_parsed() -> None:
     found = parse(minOffsetsPerTrigger="5", maxTriggerDelay="30s", maxRecordsPerPartition="9")
     assert (found.min_offsets_per_trigger, found.max_trigger_delay_s) == (5, 30)
     assert found.max_records_per_partition == 9
@@ -80,7 +80,7 @@ def test_triggers_and_sizes() -> None:
     assert parse(maxTriggerDelay="1500").max_trigger_delay_s == 1.5
 
 
-def test_columns() -> None:
+def test_selected_columns_keep_their_order_without_repeats() -> None:
     assert parse(columns="Value, offset").columns == ("value", "offset")
     assert parse(columns="value,value", includeHeaders="true").columns == ("value", HEADERS)
     assert parse(columns="origin,headers", includeHeaders="true").columns == (ORIGIN, HEADERS)
@@ -114,12 +114,12 @@ def test_settings_of_the_java_consumer_are_accepted_without_effect(name: str) ->
         ("groupPrefix", "groupIdPrefix"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_nearest(name: str, meant: str) -> None:
+def test_an_unknown_option_gets_the_nearest_name(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"unknown option '{name}': did you mean '{meant}'"):
         parse_options(PLACE | {name: "x"})
 
 
-def test_an_option_like_no_other_is_answered_with_all_options() -> None:
+def test_an_option_unlike_any_other_gets_the_list_of_all() -> None:
     with pytest.raises(ValueError, match=r"unknown option 'zzz': known are .*tier\.url.*subscribe"):
         parse_options(PLACE | {"zzz": "x"})
 

@@ -1,4 +1,4 @@
-"""The plan: every offset in exactly one task, each from where it should come, tasks of a fair size."""
+"""The plan: every offset is in exactly one task, from the bucket or the broker, and tasks have similar sizes."""
 
 from itertools import accumulate, pairwise
 from uuid import UUID
@@ -59,7 +59,7 @@ def shape(tasks: list[Task]) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_the_seam_is_where_the_manifest_ends() -> None:
+def test_the_seam_is_the_end_of_the_manifest() -> None:
     held = live_of(entry(0, 9), entry(10, 19))
     tasks = plan([(wanted(3, 25), held)], has_broker=True, min_tasks=None)
     assert shape(tasks) == [("bucket", 3, 20), ("broker", 20, 25)]
@@ -69,19 +69,19 @@ def test_the_seam_is_where_the_manifest_ends() -> None:
     assert shape(tasks) == [("broker", 20, 25)]
 
 
-def test_offsets_of_deleted_or_missing_segments_come_from_the_broker() -> None:
+def test_offsets_of_deleted_or_missing_segments_are_read_from_the_broker() -> None:
     held = live_of(entry(0, 9, live=False), entry(10, 19))
     tasks = plan([(wanted(0, 20), held)], has_broker=True, min_tasks=None)
     assert shape(tasks) == [("broker", 0, 10), ("bucket", 10, 20)]
     assert shape(plan([(wanted(0, 5), [])], has_broker=True, min_tasks=None)) == [("broker", 0, 5)]
 
 
-def test_without_a_broker_what_the_bucket_lacks_is_missing() -> None:
+def test_without_a_broker_offsets_that_the_bucket_lacks_are_missing() -> None:
     with pytest.raises(Missing, match="t-0 in the bucket: offsets 10 to 11 are missing"):
         plan([(wanted(0, 12), live_of(entry(0, 9)))], has_broker=False, min_tasks=None)
 
 
-def test_small_segments_go_together_and_large_ones_are_cut() -> None:
+def test_small_segments_share_a_task_and_large_ones_are_divided() -> None:
     small = [entry(number * 10, number * 10 + 9, 3 * MIB) for number in range(8)]
     tasks = plan([(wanted(0, 80), live_of(*small))], has_broker=False, min_tasks=None)
     assert [len(task.pieces) for task in tasks if isinstance(task, BucketTask)] == [2, 2, 2, 2]
@@ -95,7 +95,7 @@ def test_small_segments_go_together_and_large_ones_are_cut() -> None:
     assert sizes == [3 * MIB, *[128 * MIB] * 8, 3 * MIB]
 
 
-def test_min_partitions_cuts_smaller() -> None:
+def test_min_partitions_makes_smaller_tasks() -> None:
     held = live_of(entry(0, 999, 40 * MIB))
     tasks = plan([(wanted(0, 1200), held)], has_broker=True, min_tasks=11)
     assert len([task for task in tasks if isinstance(task, BucketTask)]) >= 10
@@ -168,5 +168,5 @@ def test_every_offset_is_in_exactly_one_task(data: st.DataObject) -> None:
     assert cursor == end
     for base_offset, cuts in bytes_read.items():
         edges = [0] + [stop for _, stop in cuts]
-        assert cuts == list(pairwise(edges)), "cuts tile the segment"
+        assert cuts == list(pairwise(edges)), "the parts of a segment must cover it without overlap"
         assert edges[-1] == live_spans[base_offset].data_size

@@ -1,4 +1,4 @@
-"""Rows written to topics, on a real broker: where they go, what they say, and which cannot be written."""
+"""Rows written to topics, on a real broker: their partition, their content, and refused rows."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def sent(address: str, found: list[pa.RecordBatch], **options: str) -> int:
     )
 
 
-def test_keys_go_where_other_clients_send_them(address: str, topic: str) -> None:
+def test_keys_get_the_same_partition_as_from_other_clients(address: str, topic: str) -> None:
     keys = [b"key-%d" % number for number in range(100)]
     acknowledged = sent(
         address, rows(key=keys, value=keys), topic=topic, kafka__compression__type="zstd"
@@ -72,7 +72,7 @@ def test_keys_go_where_other_clients_send_them(address: str, topic: str) -> None
     assert ours == theirs
 
 
-def test_columns_say_where_a_row_goes_and_what_it_holds(address: str, topic: str) -> None:
+def test_columns_give_a_rows_topic_partition_and_content(address: str, topic: str) -> None:
     headers = [[{"key": "h", "value": b"1"}], None, []]
     moment = pa.array([1_000, 2_999, None], pa.timestamp("us", "UTC"))
     found = rows(
@@ -102,7 +102,7 @@ def test_rows_without_keys_are_spread_batch_by_batch(address: str, topic: str) -
     assert sent(address, rows(value=values), topic=topic, kafka__batch__size="2000") == 400
     counts = Counter(row["partition"] for row in written(address, topic))
     assert counts.keys() == set(range(PARTITIONS))
-    assert max(counts.values()) - min(counts.values()) <= 20, "a batch more or less"
+    assert max(counts.values()) - min(counts.values()) <= 20, "partitions may differ by one batch"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_rows_without_keys_are_spread_batch_by_batch(address: str, topic: str) -
         ({"topic": pa.array([None], pa.string())}, "a row's topic is null"),
     ],
 )
-def test_a_row_that_cannot_be_written_says_why(
+def test_a_refused_row_has_the_reason(
     address: str, topic: str, columns: dict[str, Any], says: str
 ) -> None:
     asked = {} if "topic" in columns else {"topic": topic}
@@ -152,7 +152,7 @@ def test_a_wrong_option_is_one_line(given: dict[str, str], says: str) -> None:
         ({"value": "binary", "offset": "bigint"}, "column 'offset' cannot be written"),
     ],
 )
-def test_columns_that_cannot_be_written(columns: dict[str, str], says: str) -> None:
+def test_columns_that_cannot_be_written_are_refused(columns: dict[str, str], says: str) -> None:
     options = parse_sink_options({"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "5"})
     with pytest.raises(ValueError, match=says):
         check_columns(columns, options)

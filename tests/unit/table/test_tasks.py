@@ -1,6 +1,6 @@
-"""Tasks: every offset of a range once, whatever the cuts; nothing wrong or missing without an error.
+"""Tasks: they return every offset of a range once for any cuts; a wrong or missing record is an error.
 
-Bucket tasks run over a directory that the archiver filled; broker tasks over a client that the test plays.
+Bucket tasks read a directory that the archiver filled; broker tasks read from a scripted client.
 """
 
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def planned(
 
 @pytest.mark.parametrize("min_tasks", [None, 2, 7, 60])
 @pytest.mark.parametrize(("first", "end"), [(0, END), (1, 2), (195, 405), (213, 214), (599, 600)])
-def test_a_bucket_s_range_comes_whole_whatever_the_cuts(
+def test_a_buckets_range_is_complete_for_any_cuts(
     bucket: Path, first: int, end: int, min_tasks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
@@ -100,7 +100,7 @@ def test_a_bucket_s_range_comes_whole_whatever_the_cuts(
     assert found == list(range(first, end))
 
 
-def test_only_the_bytes_of_a_range_are_asked_for(
+def test_only_the_bytes_of_a_range_are_requested(
     bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -114,11 +114,11 @@ def test_only_the_bytes_of_a_range_are_asked_for(
     assert values(read_task(task, shared(bucket))) == list(range(250, 260))
     ((first, last),) = asked
     assert 200 <= first <= 250
-    assert 259 <= last <= 320  # an index entry is a few batches; the segment goes to 399
+    assert 259 <= last <= 320  # an index entry has a few batches; the segment ends at 399
 
 
 def test_a_range_that_ends_early_is_missing(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should an index and its data ever disagree: what was to come is named."""
+    """If an index and its data disagree, the error names the missing offsets."""
     cuts = chunks._cuts
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 3000)
     monkeypatch.setattr(chunks, "_cuts", lambda *where: list(cuts(*where))[:-1])
@@ -128,7 +128,7 @@ def test_a_range_that_ends_early_is_missing(bucket: Path, monkeypatch: pytest.Mo
 
 
 def damaged_copy(bucket: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A copy of the bucket and the file of its second segment."""
+    """Return a copy of the bucket, and the file of its second segment."""
     copy = tmp_path / "copy"
     for file in sorted(bucket.rglob("*")):
         if file.is_file():
@@ -149,7 +149,7 @@ def test_a_missing_object_is_named(bucket: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.3, 0.6, 0.9, 0.97, 0.9999])
 def test_an_altered_object_is_named(bucket: Path, tmp_path: Path, part: float) -> None:
-    """Anywhere: a base offset (which no batch checksum covers), records, the index, the footer."""
+    """The test alters a base offset (which no batch checksum covers), records, the index, and the footer."""
     copy, segment = damaged_copy(bucket, tmp_path)
     work = planned(copy, min_tasks=3)
     data = bytearray(segment.read_bytes())
@@ -167,7 +167,7 @@ def test_an_object_cut_short_is_named(bucket: Path, tmp_path: Path) -> None:
         read_all(work, copy)
 
 
-def test_a_segment_in_another_s_place_is_named(bucket: Path, tmp_path: Path) -> None:
+def test_a_segment_in_the_place_of_another_is_named(bucket: Path, tmp_path: Path) -> None:
     copy, segment = damaged_copy(bucket, tmp_path)
     work = planned(copy, min_tasks=3)
     other = copy / manifest_in(copy).path_of(manifest_in(copy).segments[0])
@@ -176,7 +176,7 @@ def test_a_segment_in_another_s_place_is_named(bucket: Path, tmp_path: Path) -> 
         read_all(work, copy)
 
 
-def test_transactions_in_the_bucket_are_not_guessed_at(tmp_path: Path) -> None:
+def test_an_unknown_set_of_transactions_in_the_bucket_is_an_error(tmp_path: Path) -> None:
     made = Bucket(open_store(tmp_path.as_uri()))
     made.create("t")
     one = bytearray(batch(0, 5))
@@ -192,7 +192,7 @@ def test_transactions_in_the_bucket_are_not_guessed_at(tmp_path: Path) -> None:
 def test_a_transaction_s_end_counts_in_every_segment_with_its_records(
     tmp_path: Path,
 ) -> None:
-    """Aborted in the third segment: the first one, read alone, knows it."""
+    """The third segment aborts the transaction: a read of the first segment alone hides its records."""
     log = transactional_log([Step(1, 3), Step(2, 3), Step(1, 0, kind=ABORT), Step(2, 0)])
     made = Bucket(open_store(tmp_path.as_uri()))
     made.create("t")
@@ -207,7 +207,7 @@ def test_a_transaction_s_end_counts_in_every_segment_with_its_records(
 
 @dataclass
 class PlayedClient:
-    """A partition whose log is `batches`, answering `at_once` batches at a time; `script` comes first."""
+    """A scripted client of one partition: it returns `script`, then `at_once` of the log's `batches` at a time."""
 
     batches: list[bytes]
     start: int = 0
@@ -229,7 +229,7 @@ class PlayedClient:
         ]
         left = [one for one, last in zip(self.batches, ends, strict=True) if last >= span.offset]
         behind = ends[len(ends) - len(left) : len(ends) - len(left) + self.at_once]
-        # As Kafka's index of aborted transactions answers: those that reach into what is answered.
+        # As Kafka's index of aborted transactions: those that overlap the returned records.
         aborted = [
             (one.producer_id, one.first_offset)
             for one in self.aborted
@@ -262,13 +262,13 @@ def fetched(
     return values(read_task(task, shared(fail=fail)))
 
 
-def test_a_broker_s_range_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_brokers_range_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     client = PlayedClient(LOG)
     assert fetched(client, monkeypatch) == list(range(5, 97))
     assert client.asked == [5, 30, 60, 90]
 
 
-def test_answers_without_records_are_asked_again_but_not_for_ever(
+def test_answers_without_records_are_retried_a_bounded_number_of_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = PlayedClient(LOG, script=[b"", b"", LOG[0][:40]])
@@ -292,7 +292,9 @@ def test_a_hole_in_a_broker_s_log_is_data_loss(monkeypatch: pytest.MonkeyPatch) 
     assert fetched(PlayedClient(holed), monkeypatch, gaps=True) == there
 
 
-def test_a_log_that_begins_later_by_now_is_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_has_lost_its_beginning_meanwhile_is_data_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def client() -> PlayedClient:
         return PlayedClient(LOG[6:], start=60, script=[LOG[0] + LOG[1], GONE])
 
@@ -302,7 +304,7 @@ def test_a_log_that_begins_later_by_now_is_data_loss(monkeypatch: pytest.MonkeyP
     assert fetched(client(), monkeypatch, fail=False) == [*range(5, 20), *range(60, 97)]
 
 
-def test_a_log_that_was_cut_back_is_data_loss_always(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_log_is_always_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     for fail in (True, False):
         with pytest.raises(DataLoss):
             fetched(PlayedClient(LOG, script=[GONE]), monkeypatch, fail=fail)
@@ -321,6 +323,6 @@ def test_other_refusals_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         fetched(PlayedClient(LOG, script=[refused]), monkeypatch)
 
 
-def test_missing_is_what_a_bucket_without_the_end_of_a_range_is(bucket: Path) -> None:
+def test_a_range_beyond_the_end_of_the_bucket_is_missing(bucket: Path) -> None:
     with pytest.raises(Missing, match="t-0 in the bucket: offsets 600 to 699"):
         planned(bucket, 0, 700)

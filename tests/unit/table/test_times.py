@@ -1,7 +1,7 @@
-"""`stratalog.read(since=, until=)`: exactly the records of that time, in whatever order, and no bytes in vain.
+"""`stratalog.read(since=, until=)` returns exactly the records of that time, and reads no excluded bytes.
 
 Hypothesis makes logs whose timestamps do not rise with offsets, in batches of the producer's and of the broker's time,
-cut into segments and index entries anyhow. The model is a list. What is read of the bucket is counted at the store.
+cut into random segments and index entries. The model is a list. A store counts the bytes read from the bucket.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,12 +35,12 @@ BASE = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Made:
-    """A batch: the timestamps of its records, from BASE on."""
+    """A batch: the timestamps of its records, relative to BASE."""
 
     timestamps: list[int]
     codec: str
     appended: bool
-    """It has the broker's time: all records the largest."""
+    """Whether the batch has the broker's time: every record then has the largest timestamp."""
 
     @property
     def seen(self) -> list[int]:
@@ -81,13 +81,13 @@ class Counting:
         return self.inner.get_range(path, start, size)
 
     def __getattr__(self, name: str) -> Any:
-        assert name != "get_ranges", "a way to read that is not counted"
+        assert name != "get_ranges", "the store does not count this way to read"
         return getattr(self.inner, name)
 
 
 @contextmanager
 def counted(url: str) -> Iterator[Counting]:
-    """Planner and tasks read from a store that counts."""
+    """Let planner and tasks read from a store that counts."""
     store = Counting(open_store(url))
     with pytest.MonkeyPatch.context() as patch:
         for module in (log_module, tasks):
@@ -96,7 +96,7 @@ def counted(url: str) -> Iterator[Counting]:
 
 
 def archived(place: Path, segments: Sequence[Sequence[Made]], interval: int) -> list[int]:
-    """The bucket of a log; returns its timestamps by offset."""
+    """Archive a log into a bucket; return its timestamps by offset."""
     made = Bucket(open_store(place.as_uri()), index_interval_bytes=interval)
     made.create("t")
     seen: list[int] = []
@@ -111,7 +111,7 @@ def archived(place: Path, segments: Sequence[Sequence[Made]], interval: int) -> 
 
 
 def demanded(url: str, since: int | None, until: int | None) -> int:
-    """Bytes of segment objects that no index rules out: of each such segment the index, and the entries."""
+    """Return the bytes of segment objects that no index excludes: each such segment's index and entries."""
 
     def may_hold(least: int, largest: int, *, exact: bool) -> bool:
         late = since is not None and largest < BASE + since
@@ -149,7 +149,7 @@ def demanded(url: str, since: int | None, until: int | None) -> int:
     interval=st.sampled_from([1, 300]),
     spans=st.lists(st.tuples(st.none() | TIMES, st.none() | TIMES), min_size=1, max_size=6),
 )
-def test_a_span_of_time_is_exact_and_reads_what_the_index_cannot_rule_out(
+def test_a_span_of_time_is_exact_and_reads_only_entries_that_the_index_cannot_exclude(
     segments: list[list[Made]], interval: int, spans: list[tuple[int | None, int | None]]
 ) -> None:
     with TemporaryDirectory() as name:
@@ -180,14 +180,14 @@ def at_us(microseconds: int) -> datetime:
 
 
 @given(st.integers(-(10**16), 10**17))
-def test_a_bound_parts_whole_milliseconds_as_the_moment_does(microseconds: int) -> None:
+def test_a_bound_divides_milliseconds_as_its_exact_time_does(microseconds: int) -> None:
     bound = _epoch_ms(at_us(microseconds))
     for ms in range(bound - 2, bound + 3):
         assert (ms * 1000 >= microseconds) == (ms >= bound)
     assert _epoch_ms(at_us(microseconds).isoformat()) == bound
 
 
-def test_a_moment_between_two_milliseconds_parts_the_records(tmp_path: Path) -> None:
+def test_a_time_between_two_milliseconds_divides_the_records(tmp_path: Path) -> None:
     moment = datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC)
     assert _epoch_ms(moment) == BASE + 1
     assert _epoch_ms(moment - timedelta(microseconds=1)) == BASE

@@ -1,4 +1,4 @@
-"""Segments to archive, made up for tests."""
+"""Segments that tests generate and archive."""
 
 import uuid
 
@@ -7,7 +7,7 @@ from stratalog.wire.records import Record, build_batch
 
 
 class CountingEntropy:
-    """Ids in a row, the same in every run."""
+    """Consecutive ids, the same in every run."""
 
     def __init__(self, first=1):
         self.number = first
@@ -21,7 +21,7 @@ class CountingEntropy:
 
 
 def log_bytes(base, counts, *, start_ms=1000, epoch=3, codec="none", value_size=20):
-    """Batches of so many records each, one record a millisecond; the bytes and the next offset."""
+    """Return batches with the given counts of records, one record each millisecond, and the next offset."""
     data = bytearray()
     offset = base
     for count in counts:
@@ -35,7 +35,7 @@ def log_bytes(base, counts, *, start_ms=1000, epoch=3, codec="none", value_size=
 
 
 def closed(data, base, next_offset, piece=1000, epochs=((3, 0),), snapshot=b"a snapshot"):
-    """The segment of these bytes, read a piece at a time."""
+    """Return the segment of these bytes, which is read piece by piece."""
     return ClosedSegment(
         base_offset=base,
         next_offset=next_offset,

@@ -1,4 +1,4 @@
-"""Consumer assignments as third-party libraries encode them."""
+"""Consumer assignments in the encodings of third-party libraries."""
 
 import pytest
 from kafka.protocol.old.consumer_protocol import ConsumerProtocolMemberAssignment_v0 as Foreign
@@ -17,7 +17,7 @@ def test_an_assignment_of_another_library_is_read() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 9, 20, 30])
-def test_a_torn_one_is_nobodys(size: int) -> None:
+def test_a_torn_assignment_has_no_partitions(size: int) -> None:
     data = foreign()
     assert size < len(data) - 6
     assert decode_assignment(memoryview(data[:size])) == ()

@@ -1,4 +1,4 @@
-"""Record batches as views: what a broker demands, assigns and stamps."""
+"""Record batches as views: a broker checks them, assigns offsets and epoch, and stamps times."""
 
 import pytest
 from crc32c import crc32c
@@ -21,7 +21,7 @@ RECORDS = [Record(0, 1000 + n, b"key %d" % n, b"value %d" % n) for n in range(3)
 
 
 def batch(**changes):
-    """A sound batch of three records, then some header fields changed and the CRC made to hold again."""
+    """Return a batch of three records with changed header fields and a valid CRC."""
     made = build_batch(RECORDS, base_offset=40, leader_epoch=2)
     values = parse_header(made)._replace(**changes)
     HEADER.pack_into(made, 0, values[0], values.size - 12, *values[2:])
@@ -35,7 +35,7 @@ def refused(made, limit=1 << 20):
     return error.value.code
 
 
-def test_the_header_says_what_was_built():
+def test_the_header_has_the_values_of_the_built_batch():
     made = build_batch(
         RECORDS,
         codec="zstd",
@@ -72,7 +72,7 @@ def test_a_malformed_header_is_corrupt(bad):
         parse_header(bad)
 
 
-def test_scan_ends_silently_at_a_torn_batch_and_loudly_at_nonsense():
+def test_scan_ends_at_a_torn_batch_and_raises_at_a_malformed_one():
     two = batch() + batch(base_offset=43)
     positions = [(at, header.base_offset) for at, header in scan(two + batch()[:-1])]
     assert positions == [(0, 40), (len(two) // 2, 43)]
@@ -83,7 +83,7 @@ def test_scan_ends_silently_at_a_torn_batch_and_loudly_at_nonsense():
     assert [header.base_offset for _, header in scan(two, 0, len(two) - 1)] == [40]
 
 
-def test_a_sound_batch_is_accepted_whatever_its_offset():
+def test_a_sound_batch_is_accepted_with_any_offset():
     two = batch() + batch(base_offset=-7, last_offset_delta=2)
     headers = check_produced(memoryview(two), max_batch_bytes=len(two) // 2)
     assert [header.record_count for header in headers] == [3, 3]
@@ -113,11 +113,11 @@ def test_a_sound_batch_is_accepted_whatever_its_offset():
         ({"size": 1000}, ErrorCode.invalid_record),
     ],
 )
-def test_the_fault_of_a_batch_decides_the_code(changes, code):
+def test_the_fault_of_a_batch_decides_the_error_code(changes, code):
     assert refused(batch(**changes)) is code
 
 
-def test_a_produced_field_is_whole_batches_and_nothing_else():
+def test_a_produced_field_must_be_whole_batches():
     made = batch()
     assert refused(b"") is ErrorCode.invalid_record
     assert refused(made[:-1]) is ErrorCode.invalid_record
@@ -126,7 +126,7 @@ def test_a_produced_field_is_whole_batches_and_nothing_else():
     assert refused(made, limit=len(made) - 1) is ErrorCode.message_too_large
 
 
-def test_every_bit_under_the_crc_counts():
+def test_a_flip_of_any_bit_under_the_crc_is_found():
     made = batch()
     for position in [*range(17, 80, 5), len(made) - 1]:
         made[position] ^= 1
@@ -136,7 +136,7 @@ def test_every_bit_under_the_crc_counts():
     check_produced(memoryview(made), max_batch_bytes=1 << 20)
 
 
-def test_offset_and_epoch_are_assigned_in_place_and_the_crc_still_holds():
+def test_offset_and_epoch_are_assigned_in_place_and_the_crc_stays_valid():
     two = bytearray(batch() + batch())
     half = len(two) // 2
     assign(memoryview(two), half, 1 << 40, 9)

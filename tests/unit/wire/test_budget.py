@@ -1,4 +1,4 @@
-"""A request is refused before it takes more memory than it may, and what is charged covers what is taken."""
+"""A reader refuses a request before its memory exceeds the budget, and the charge covers the memory taken."""
 
 import tracemalloc
 
@@ -79,7 +79,8 @@ def request(name: str) -> memoryview:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_charge_covers_the_memory_taken(name: str) -> None:
     frame = request(name)
-    decode_request(frame, SERVED, DecodeBudget(1 << 30))  # what is made once for all requests
+    # The first decoding creates objects that all requests share.
+    decode_request(frame, SERVED, DecodeBudget(1 << 30))
     budget = DecodeBudget(1 << 30)
     tracemalloc.start()
     try:
@@ -88,13 +89,13 @@ def test_the_charge_covers_the_memory_taken(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert decoded.body is not None
-    # A copy of the body and the list that grows into an array come and go.
+    # A copy of the body and the growing list of an array are temporary.
     assert taken < budget.charged + len(frame) + 20 * COUNT + 4096
-    assert budget.charged < 1000 * COUNT, "an honest request must not be refused for nothing"
+    assert budget.charged < 1000 * COUNT, "the charge is so high that honest requests are refused"
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_is_refused_before_it_takes_more_than_it_may(name: str) -> None:
+def test_a_request_is_refused_before_it_exceeds_its_budget(name: str) -> None:
     frame = request(name)
     whole = DecodeBudget(1 << 30)
     decode_request(frame, SERVED, whole)

@@ -1,4 +1,4 @@
-"""Requests and responses, whole: headers, versions, and records that are not copied."""
+"""Whole requests and responses: headers, versions, and records that are not copied."""
 
 import pytest
 from kio.schema.errors import ErrorCode as KioCode
@@ -48,17 +48,17 @@ LARGE = memoryview(bytearray(b"r" * 100_000))
 
 
 def frame_of(buffers):
-    """The frame as a broker gets it: without its length, which must be right, in writable memory."""
+    """Check the frame's length; return the frame without it in writable memory, as a broker gets it."""
     whole = bytearray(b"".join(buffers))
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
     return memoryview(whole)[4:]
 
 
-def test_the_table_of_error_codes_is_kios():
+def test_the_table_of_error_codes_equals_kios():
     assert {one.name: int(one) for one in ErrorCode} == {one.name: int(one) for one in KioCode}
 
 
-def test_the_table_of_apis_is_kios():
+def test_the_table_of_apis_equals_kios():
     assert {key: api.name for key, api in APIS.items()} == dict(api_key_map)
     for key, api in APIS.items():
         versions = schema_name_map[api.name]
@@ -106,7 +106,7 @@ def test_an_unserved_version_is_refused_with_its_header(key, version):
     assert refused.value.request_header == RequestHeader(key, version, 77, "me")
 
 
-def test_only_what_is_served_is_read():
+def test_only_served_apis_are_read():
     body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     frame = frame_of(encode_request(4, 1, None, body))
     assert decode_request(frame, {12: (0, 4)}, TRUSTED).body == body
@@ -115,7 +115,7 @@ def test_only_what_is_served_is_read():
             decode_request(frame, served, TRUSTED)
 
 
-def test_a_null_array_where_none_may_be_is_refused():
+def test_a_null_in_a_non_nullable_array_is_refused():
     body = CreateTopicsRequest(topics=[], timeout_ms=1000)
     frame = frame_of(encode_request(7, 1, None, body))
     position = parse_header(frame, TRUSTED)[1]
@@ -221,7 +221,7 @@ def test_fetched_records_are_views_on_both_sides():
 
 @pytest.mark.parametrize("version", [4, 7, 12, 17])
 @pytest.mark.parametrize("records", [b"few", LARGE])
-def test_a_response_to_several_readers_is_written_once_and_stays_as_it_is(records, version):
+def test_a_response_to_several_readers_is_written_once_and_not_changed(records, version):
     topics = encode_topics(fetched([records]).responses, version)
     for reader in range(3):
         shared = EncodedResponse(0, 100 + reader, topics)
@@ -231,7 +231,7 @@ def test_a_response_to_several_readers_is_written_once_and_stays_as_it_is(record
         )
 
 
-def test_the_errors_of_partitions_stand_beside_what_is_written():
+def test_the_errors_of_partitions_are_returned_with_the_written_bytes():
     rows = [
         PartitionData(
             partition_index=n,
@@ -245,7 +245,7 @@ def test_the_errors_of_partitions_stand_beside_what_is_written():
     assert encode_topics([FetchableTopicResponse(topic="t", partitions=rows)], 12).errors == [6, 3]
 
 
-def test_small_records_travel_in_one_piece():
+def test_small_records_are_written_in_one_piece():
     pieces = encode_response(1, 12, 5, fetched(*[[b"a", b"b"]] * 3))
     assert len(pieces) == 1
     decoded = decode_response(1, 12, frame_of(pieces))[1]
@@ -262,7 +262,7 @@ def test_an_api_versions_answer_has_the_old_header_in_every_version(version):
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\xff\xff"])
-def test_a_response_that_is_none_is_corrupt(junk):
+def test_a_malformed_response_is_corrupt(junk):
     with pytest.raises(Corrupt):
         decode_response(3, 12, memoryview(junk))
     with pytest.raises(Corrupt):
@@ -285,10 +285,10 @@ def test_consumers_that_send_the_same_fetch_share_its_body(version):
     assert decoded(1, 50, at_version=5).body is not first.body
     for offset in range(1000):
         assert decoded(1, offset).body.topics[0].partitions[0].fetch_offset == offset
-    assert decoded(4, 50).body is not first.body  # it was dropped for the others
+    assert decoded(4, 50).body is not first.body  # the cache dropped it for newer requests
 
 
-def test_a_long_fetch_is_read_anew():
+def test_a_long_fetch_is_not_cached():
     topics = [FetchTopic(topic=f"t{number}", partitions=[]) for number in range(200)]
     buffers = encode_request(11, 1, "c", FetchRequest(max_wait_ms=1, min_bytes=1, topics=topics))
     first, second = (decode_request(frame_of(buffers), SERVED, TRUSTED) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Batches of third-party libraries read by our code, and ours read by theirs."""
+"""Our code reads batches of third-party libraries, and these libraries read ours."""
 
 import re
 import socket
@@ -115,7 +115,7 @@ SERVED = {0: (3, 12), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
 
 
 class ProduceSink:
-    """As much of a broker as librdkafka needs to produce to one partition; keeps the records fields."""
+    """The part of a broker that librdkafka needs to produce to one partition; it keeps the records fields."""
 
     def __init__(self, port):
         self.port = port
@@ -133,7 +133,7 @@ class ProduceSink:
         return encode_response(key, version, request.header.correlation_id, bodies[key](request))
 
     def keys(self, version):
-        # librdkafka derives what it may do from what is advertised: lz4 from FindCoordinator, zstd from Fetch 10.
+        # librdkafka derives its features from the advertised APIs: lz4 from FindCoordinator, zstd from Fetch 10.
         advertised = {key: newest for key, (_, newest) in SERVED.items()} | {1: 17, 10: 6}
         return [
             ApiVersion(api_key=key, min_version=0, max_version=newest)

@@ -1,4 +1,4 @@
-"""Frames cut out of a byte stream, however it is delivered."""
+"""The reader cuts frames out of a byte stream that is delivered in any pieces."""
 
 import tracemalloc
 
@@ -13,7 +13,7 @@ def framed(*bodies):
 
 
 def feed(reader, stream, at_most=1 << 30):
-    """Give `stream` to the reader as a transport would; the frames it found."""
+    """Pass `stream` to the reader as a transport does; return its frames."""
     frames = []
     position = 0
     while position < len(stream):
@@ -32,7 +32,7 @@ def test_many_small_frames_arrive_in_one_read():
 
 
 @pytest.mark.parametrize("tail", range(8))
-def test_a_few_frames_are_cut_at_a_time_and_the_rest_is_not_lost(tail):
+def test_frames_are_cut_a_few_at_a_time_and_none_is_lost(tail):
     bodies = [b"%d" % number for number in range(10)]
     reader = FrameReader(100, bytearray(4096), frames_max=3)
     stream = framed(*bodies) + framed(b"last")[:tail]
@@ -48,7 +48,7 @@ def test_a_few_frames_are_cut_at_a_time_and_the_rest_is_not_lost(tail):
     assert reader.bytes_held == 0
 
 
-def test_a_length_that_is_not_allowed_is_found_in_the_rest():
+def test_a_wrong_length_is_found_in_the_remaining_bytes():
     reader = FrameReader(100, bytearray(4096), frames_max=1)
     stream = framed(b"one", b"two") + (101).to_bytes(4, "big")
     reader.get_buffer(-1)[: len(stream)] = stream
@@ -105,7 +105,7 @@ def test_readers_of_one_loop_may_share_a_scratch_buffer():
     assert found == [[bytes([65 + n]) * 10, bytes([97 + n]) * 200] for n in range(3)]
 
 
-def test_a_caller_that_still_holds_its_buffer_does_no_harm():
+def test_a_caller_may_keep_a_view_of_its_buffer():
     reader = FrameReader(10_000_000)
     body = b"x" * 3_000_000
     stream = framed(body)
@@ -130,7 +130,7 @@ def test_a_length_out_of_bounds_is_refused(length):
     assert str(length) in refused.value.message
 
 
-def test_an_announced_frame_costs_no_memory_until_it_arrives():
+def test_an_announced_frame_takes_no_memory_until_it_arrives():
     reader = FrameReader(100_000_000)
     tracemalloc.start()
     try:

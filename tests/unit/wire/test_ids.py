@@ -8,7 +8,7 @@ from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
 from stratalog.wire.murmur2 import murmur2, partition_of_key
 
 
-def test_a_partition_is_printed_as_its_directory_is_named():
+def test_a_partition_is_printed_as_the_name_of_its_directory():
     assert str(TopicPartition("web-logs", 3)) == f"{TopicPartition('web-logs', 3)}" == "web-logs-3"
 
 
@@ -32,14 +32,14 @@ def test_a_topic_id_is_printed_as_kafka_prints_it(number, text):
         "",
         "AAAA",
         "AAAAAAAAAAAAAAAAAAAAAA==",
-        "AAAAAAAAAAAAAAAAAAAAAB",  # bits that the sixteen bytes do not have
+        "AAAAAAAAAAAAAAAAAAAAAB",  # bits that sixteen bytes cannot hold
         "AAAAAAAAAAA AAAAAAAAAAA",
         "AAAAAAAAAA+AAAAAAAAAAA",
         "AAAAAAAAAAAAAAAAAAAAAAAAAAA",
         "ÄAAAAAAAAAAAAAAAAAAAAA",
     ],
 )
-def test_text_that_kafka_cannot_print_is_no_topic_id(text):
+def test_text_that_kafka_never_prints_is_not_a_topic_id(text):
     with pytest.raises(ValueError, match="not a topic id"):
         topic_id_parse(text)
 
@@ -61,7 +61,7 @@ def test_murmur2_agrees_with_java(key, java):
 
 
 @pytest.mark.filterwarnings("ignore:.*Use files:DeprecationWarning")  # its import does
-def test_keys_go_where_kafka_python_sends_them():
+def test_keys_get_the_same_partition_as_in_kafka_python():
     from kafka.partitioner.default import murmur2 as theirs
 
     for length in range(40):

@@ -1,4 +1,4 @@
-"""A batch in another codec has the same records, and what is no batch of records is refused."""
+"""Recompression keeps a batch's records, and refuses bytes that are not a sound batch."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_only_codec_size_and_crc_change(codec: str, to: int):
 
 
 class Poisoned(BatchBuilder):
-    """A batch whose records are not what its header says."""
+    """Return a batch whose records contradict its header."""
 
     def __init__(self, parts: list[bytes], count: int) -> None:
         super().__init__("gzip")
@@ -56,13 +56,13 @@ def parts_of(count: int) -> list[bytes]:
     ],
     ids=["too few", "too many", "cut short", "offset delta twice", "no record"],
 )
-def test_records_that_are_not_what_the_header_says(parts: list[bytes], count: int):
+def test_records_that_contradict_the_header_are_refused(parts: list[bytes], count: int):
     with pytest.raises(Rejected) as refused:
         recompress(Poisoned(parts, count).build(), 4)
     assert refused.value.code is ErrorCode.invalid_record
 
 
-def test_bytes_of_no_codec():
+def test_bytes_that_do_not_decompress_are_refused():
     batch = build_batch(RECORDS)
     batch[22] |= 4  # says zstd
     with pytest.raises(Rejected) as refused:

@@ -27,7 +27,7 @@ def test_a_batch_returns_the_records_put_into_it(codec):
     assert list(read_records(made)) == records
 
 
-def test_the_size_of_a_builder_is_what_it_will_build():
+def test_the_size_of_a_builder_is_the_size_of_its_batch():
     builder = BatchBuilder()
     for n in range(200):
         builder.add(b"key" * n, None if n % 7 == 0 else b"v" * n * 50, n * 1000, [("h", b"x")])
@@ -54,7 +54,7 @@ def test_a_compressed_bomb_is_bounded(codec):
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_nothing_is_something_to_a_codec(codec):
+def test_every_codec_compresses_empty_input(codec):
     assert decompress(codec, compress(codec, b"")) == b""
 
 
@@ -67,12 +67,12 @@ def test_raw_snappy_is_read_too():
 
 @pytest.mark.parametrize("codec", range(1, 8))
 @pytest.mark.parametrize("junk", [b"", b"\5", b"junk" * 30, b"\x82SNAPPY\0" + b"\xff" * 20])
-def test_junk_is_corrupt(codec, junk):
+def test_bytes_of_no_codec_are_corrupt(codec, junk):
     with pytest.raises(Corrupt):
         decompress(codec, junk)
 
 
-def test_snappy_blocks_are_xerials():
+def test_snappy_is_written_in_xerials_blocks():
     made = compress(CODECS["snappy"], bytes(40_000))
     assert made[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     first = int.from_bytes(made[16:20], "big")
@@ -97,7 +97,7 @@ def test_lz4_blocks_are_independent():
         (65, 0x03),  # -2
         (68, 0x40),  # the value's length
         (57, 0x01),  # the count
-        (71, 0x02),  # headers that are not there
+        (71, 0x02),  # headers that the record does not have
     ],
 )
 def test_a_damaged_record_is_corrupt(position, byte):
@@ -108,7 +108,7 @@ def test_a_damaged_record_is_corrupt(position, byte):
         list(read_records(made))
 
 
-def test_a_record_fills_its_length():
+def test_a_record_shorter_than_its_length_is_corrupt():
     made = build_batch([Record(0, 0, b"ke", b"va")]) + b"\0"
     made[8:12] = (len(made) - 12).to_bytes(4, "big")
     made[61] += 2
@@ -123,7 +123,7 @@ def test_bytes_after_the_last_record_are_corrupt():
         list(read_records(made))
 
 
-def test_a_batch_that_is_not_all_there_is_corrupt():
+def test_a_truncated_batch_is_corrupt():
     made = build_batch([Record(0, 0, None, b"1")])
     with pytest.raises(Corrupt):
         list(read_records(made[:-1]))

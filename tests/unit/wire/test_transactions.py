@@ -1,4 +1,4 @@
-"""What a reader of committed records passes over, from headers and the list of a Fetch answer."""
+"""The batches that a reader of committed records skips, from headers and the list of a Fetch answer."""
 
 import pytest
 
@@ -40,11 +40,11 @@ LOG = [
         ([], []),
         ([(1, 10), (2, 16)], [10, 16]),
         ([(2, 16), (1, 10)], [10, 16]),
-        ([(1, 3)], [10]),  # it began before what was fetched
+        ([(1, 3)], [10]),  # the transaction began before the fetched records
         ([(4, 10)], []),
-        ([(3, 10)], []),  # what is no part of a transaction is not hidden
+        ([(3, 10)], []),  # a batch outside of transactions is not hidden
     ],
 )
-def test_of_a_listed_producer_the_batches_up_to_its_next_marker_are_passed_over(listed, hidden):
+def test_batches_of_a_listed_producer_are_hidden_up_to_its_next_marker(listed, hidden):
     aborted = Aborted(listed)
     assert [header.base_offset for header in LOG if aborted.has(header)] == hidden

@@ -1,4 +1,4 @@
-"""Variable-length integers, by their bytes."""
+"""Variable-length integers are written and read by their bytes."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from stratalog.wire.varint import encode_signed, encode_unsigned, read_signed, r
         (2**64 - 1, "ffffffffffffffffff01"),
     ],
 )
-def test_unsigned(value, encoded):
+def test_unsigned_varints_have_their_bytes(value, encoded):
     assert encode_unsigned(value).hex() == encoded
     assert read_unsigned(b"x" + bytes.fromhex(encoded) + b"y", 1, 64) == (
         value,
@@ -39,7 +39,7 @@ def test_unsigned(value, encoded):
         (-(2**63), "ffffffffffffffffff01"),
     ],
 )
-def test_signed(value, encoded):
+def test_signed_varints_have_their_bytes(value, encoded):
     assert encode_signed(value).hex() == encoded
     assert read_signed(bytes.fromhex(encoded), 0, 64) == (value, len(encoded) // 2)
 

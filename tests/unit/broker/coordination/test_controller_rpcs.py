@@ -53,7 +53,7 @@ CHANGES = [IsrChange(key, 4, 9, ((7, 41), (8, 42)), 1) for key in KEYS]
 
 
 def sent(request: Request[Any], version: int) -> Any:
-    """Return the request as the other side reads it."""
+    """Return the request as the controller reads it."""
     frame = b"".join(bytes(piece) for piece in encode_request(version, 1, "c", request))[4:]
     served = {request.KEY: (APIS[request.KEY].oldest, APIS[request.KEY].newest)}
     return decode_request(memoryview(frame), served, DecodeBudget(1 << 20)).body
@@ -170,7 +170,7 @@ def result(name: str, **fields: Any) -> CreatableTopicResult:
     ],
     ids=lambda value: getattr(value, "__name__", "answer"),
 )
-def test_an_error_of_the_whole_is_raised(read: Any, response: Any) -> None:
+def test_an_error_of_the_whole_response_is_raised(read: Any, response: Any) -> None:
     with pytest.raises(Rejected) as refused:
         read(response)
     assert refused.value.code is ErrorCode.not_controller

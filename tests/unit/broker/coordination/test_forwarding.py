@@ -32,7 +32,7 @@ def test_damaged_principals_are_refused(data: bytes) -> None:
     assert refused.value.code is ErrorCode.principal_deserialization_failure
 
 
-def test_a_session_out_of_an_envelope_is_the_clients() -> None:
+def test_an_envelopes_session_is_that_of_its_client() -> None:
     session = forwarded_session(AROUND, ALICE, b"\x0a\x01\x02\x03")
     assert (session.principal, session.host) == (Principal("User", "alice"), "10.1.2.3")
     assert session.listener == AROUND.listener

@@ -13,9 +13,9 @@ from stratalog.broker.network.authorizer import (
 from stratalog.broker.network.session import ListenerContext, Session
 
 FREE = {"ApiVersions"}
-"""Kafka answers it to each client."""
+"""Operations that Kafka grants to each client."""
 UNSUPPORTED = {Right(Operation.DELETE, Resource.CLUSTER)}
-"""Kafka asks for it, and only a client with all rights on the cluster has it."""
+"""An operation that Kafka checks, and that only a client with all rights on the cluster has."""
 
 
 @pytest.mark.parametrize("key", sorted(APIS))

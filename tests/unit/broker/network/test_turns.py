@@ -1,6 +1,6 @@
-"""A connection that pipelines without pause: others wait for a turn of each connection, not for all that it sent.
+"""One connection pipelines without pause: other connections wait for one turn of each, not for all its requests.
 
-Real sockets on a real event loop; what decides is how many requests were served before another client's, not how long.
+Method: real sockets on a real event loop. The tests count the requests served before another client's; no time decides.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Served:
-    """A dispatcher that writes down what it serves, and answers with the same bytes."""
+    """A dispatcher that records the requests that it serves, and answers each with the request's bytes."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -51,7 +51,7 @@ class Served:
         if body == QUIET and not self.quiet_is_served.done():
             self.quiet_is_served.set_result(None)
         if body == PRODUCE:
-            # As an append that another thread performs: answered later, and others may follow meanwhile.
+            # Like an append on another thread: the answer comes later, and other requests may follow first.
             done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_soon(done.set_result, body)
             return Later(done, lambda answer: [framed(answer)])
@@ -59,7 +59,7 @@ class Served:
 
 
 class Sending:
-    """A transport that counts what is sent at once, in bytes."""
+    """A transport that records the bytes of each send."""
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self.sent: list[int] = []
@@ -78,7 +78,7 @@ class Sending:
 
 
 class Counted(Connection):
-    """A connection that counts what it sends."""
+    """A connection with a transport that counts."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.sending = Sending(transport)
@@ -86,7 +86,7 @@ class Counted(Connection):
 
 
 class Serving:
-    """A listener and what it serves; `connect` returns a client's socket once the connection is accepted."""
+    """A listener and its served requests; `connect` returns a client's socket once the connection is accepted."""
 
     def __init__(self, stack: ExitStack, port: int, served: Served, made: list[Counted]) -> None:
         self.served = served
@@ -94,7 +94,7 @@ class Serving:
 
     @property
     def sent(self) -> list[int]:
-        """Return what each call to send took, in bytes, of the first connection."""
+        """Return the bytes of each call to send of the first connection."""
         return self._made[0].sending.sent
 
     async def connect(self) -> socket.socket:
@@ -137,7 +137,7 @@ async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncItera
         async with asyncio.timeout(WAIT_S):
             while len(ended) < len(made):
                 await asyncio.sleep(0)
-    assert memory.requests == 0, "nothing is counted that is gone"
+    assert memory.requests == 0, "a closed connection is still counted"
 
 
 def run(story: Coroutine[Any, Any, None], new_loop: NewLoop) -> None:
@@ -167,7 +167,7 @@ def test_one_request_is_served_after_a_turn_of_each_connection_that_floods(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_all_that_was_pipelined_is_answered_in_its_order_and_then_what_comes_later(
+def test_pipelined_requests_are_answered_in_order_before_later_ones(
     new_loop: NewLoop,
 ) -> None:
     bodies = [b"\0\x03%d" % number + b"x" * (number % 300) for number in range(3000)]
@@ -187,7 +187,7 @@ def test_all_that_was_pipelined_is_answered_in_its_order_and_then_what_comes_lat
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_connections_that_flood_have_as_many_turns_each(new_loop: NewLoop) -> None:
+def test_connections_that_flood_get_equal_numbers_of_turns(new_loop: NewLoop) -> None:
     async def story() -> None:
         async with serving() as node:
             frames = node.served.frames
@@ -197,7 +197,7 @@ def test_connections_that_flood_have_as_many_turns_each(new_loop: NewLoop) -> No
                 while len(frames) < 4000:
                     await asyncio.sleep(0)
             counts = [frames.count(b"\0\x03from %d" % number) for number in range(4)]
-            # The first had some turns before the last connected.
+            # The first connection had some turns before the last one connected.
             assert max(counts) <= 2 * min(counts) + 8 * TURN_REQUESTS, counts
 
     run(story(), new_loop)
@@ -209,7 +209,7 @@ def test_the_answers_of_a_turn_leave_together(new_loop: NewLoop, asked: bytes) -
     blob = framed(asked) * 10 * TURN_REQUESTS
 
     async def story() -> None:
-        async with serving(lambda: 0) as node:  # a turn ends by its requests alone
+        async with serving(lambda: 0) as node:  # only the number of requests ends a turn
             reader, writer = await asyncio.open_connection(sock=await node.connect())
             writer.write(blob)
             assert await asyncio.wait_for(reader.readexactly(len(blob)), WAIT_S) == blob
@@ -220,7 +220,7 @@ def test_the_answers_of_a_turn_leave_together(new_loop: NewLoop, asked: bytes) -
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_large_answers_are_not_held(new_loop: NewLoop) -> None:
+def test_large_answers_are_sent_at_once(new_loop: NewLoop) -> None:
     asked = FLOOD + b"x" * HELD_BYTES_MAX
     blob = framed(asked) * 3 + framed(QUIET) + framed(asked)
 

@@ -1,4 +1,4 @@
-"""Goal: a waiting fetch is served once, when its missing bytes have come or its time is over, and then forgotten.
+"""Goal: a waiting fetch is served once, when its missing bytes arrive or its time is over, and then removed.
 
 Method: the purgatory alone on a virtual clock, with stand-ins for partitions that have only `watching`.
 """
@@ -96,7 +96,7 @@ def test_fetches_time_out_in_the_order_of_their_deadlines() -> None:
     story(main)
 
 
-def test_a_cancelled_wait_is_not_served_and_is_forgotten() -> None:
+def test_a_cancelled_wait_is_removed_and_not_served() -> None:
     async def main(fetches: Story) -> None:
         partition = Partition()
         for ms in range(100, 100_000, 10):

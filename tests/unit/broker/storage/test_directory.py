@@ -33,7 +33,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class StallingDisk(SimDisk):
-    """Makes every write and cold read wait while `open` is not set."""
+    """A disk that makes every write and cold read wait while `open` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_a_stalled_drive_delays_only_its_own_writes_and_reads() -> None:
     run(main)
 
 
-def test_no_append_waits_for_a_sync_beside_it() -> None:
+def test_no_append_waits_for_a_concurrent_sync() -> None:
     class SlowToSync(SimDisk):
         def __init__(self) -> None:
             super().__init__()
@@ -168,7 +168,7 @@ def test_a_failed_write_takes_the_directory_offline_and_reports_once() -> None:
 
 
 def test_no_write_follows_a_failed_one_even_if_the_drive_works_again() -> None:
-    """Nor are writes that were queued before the failure, in the same burst or in a later one."""
+    """Writes that were queued before the failure fail too, in the same burst or in a later one."""
 
     async def main() -> None:
         disk = StallingDisk()
@@ -322,7 +322,7 @@ def test_a_lone_small_append_is_performed_at_once_and_others_in_order() -> None:
     run(main)
 
 
-def test_one_disk_of_several_gets_no_append_on_the_event_loop() -> None:
+def test_with_several_disks_no_append_runs_on_the_event_loop() -> None:
     """A stalled drive would delay the partitions on the other drives."""
 
     async def main() -> None:
@@ -379,9 +379,8 @@ def test_a_failed_append_on_the_event_loop_takes_the_directory_offline() -> None
         broken = OSError(28, "No space left on device")
 
         def break_down(_operation: str, _path: str) -> None:
-            disk.before = lambda _operation, _path: (
-                None
-            )  # the drive works again at once, which changes nothing
+            # The drive works again at once; the directory stays offline.
+            disk.before = lambda _operation, _path: None
             raise broken
 
         disk.before = break_down

@@ -1,4 +1,4 @@
-"""What is found in a log directory before anything of it is loaded."""
+"""The survey of a log directory before any partition is loaded."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from stratalog.log.effects import run
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_mark_of_a_clean_stop_does_not_come_back_after_a_loss_of_power(seed: int) -> None:
-    """Or what was written since, and never synced, would be taken for sound."""
+    """Otherwise a start would trust records that were written later and never synced."""
     disk = SimDisk()
     disk.write_file(CLEAN_SHUTDOWN, b"")
     assert run(disk, survey_directory()).clean
@@ -27,7 +27,7 @@ def test_the_mark_of_a_clean_stop_does_not_come_back_after_a_loss_of_power(seed:
 def test_an_interrupted_creation_of_a_partition_is_not_taken_for_damage(
     identity: bytes | None, log: bytes, *, is_unborn: bool
 ) -> None:
-    """The former may be deleted: nothing can have been acknowledged in it."""
+    """Such a directory may be deleted: no record in it can have been acknowledged."""
     disk = SimDisk()
     disk.make_directory("t-0")
     if identity is not None:

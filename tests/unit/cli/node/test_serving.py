@@ -21,7 +21,7 @@ UNDERSTOOD = [
     ["--ready-file=a", "--ready-file=b"],
     ["--profile", "production", "--override=listeners=PLAINTEXT://:0"],
 ]
-"""Words that the quick parser understands. `TYPERS` are those that typer refuses, explains or reads differently."""
+"""Words that the quick parser understands; typer refuses, explains or reads differently those in `TYPERS`."""
 TYPERS = [
     ["--help"],
     ["--override"],
@@ -70,7 +70,7 @@ HEAVY = {
     "typer",
     "uvicorn",
 }
-"""Modules that a first record does not need: no start may import them."""
+"""Modules that the first record does not need: no start may import them."""
 WAITS = 1500
 
 
@@ -122,7 +122,7 @@ main()
 """
 
 
-def test_a_servers_threads_switch_early(tmp_path: Path) -> None:
+def test_a_servers_threads_switch_after_less_than_pythons_default(tmp_path: Path) -> None:
     """With Python's five milliseconds each request waits for a computing thread (`adapters/threads.py`)."""
     ready = tmp_path / "ready"
     done = subprocess.run(

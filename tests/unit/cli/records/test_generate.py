@@ -1,4 +1,4 @@
-"""`strata produce --generate`: what can be asked for, and what arrives."""
+"""`strata produce --generate`: its options, and the lines that arrive."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ def test_contradicting_options_are_refused(
 
 
 @pytest.mark.parametrize("rate", [None, 2000.0])
-def test_lines_arrive_by_visitor_and_in_order(rate: float | None) -> None:
+def test_each_visitors_lines_arrive_in_one_partition_in_order(rate: float | None) -> None:
     with TemporaryBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("visits", 4, 1)])["visits"].result(30)
@@ -45,14 +45,16 @@ def test_lines_arrive_by_visitor_and_in_order(rate: float | None) -> None:
     assert len(rows) == COUNT
     assert all(row["value"].startswith(row["key"] + b" - - [") for row in rows)
     homes = {(row["key"], row["partition"]) for row in rows}
-    assert len(homes) == len({row["key"] for row in rows}), "a visitor has one partition"
+    assert len(homes) == len({row["key"] for row in rows}), (
+        "a visitor's lines are in several partitions"
+    )
     for partition in range(4):
         times = [row["timestamp"] for row in rows if row["partition"] == partition]
         assert times == sorted(times)
 
 
-def test_at_a_rate_no_line_is_sent_before_it_happens() -> None:
-    """The broker's clock against the lines' own: two seconds of log are not there any sooner."""
+def test_at_a_rate_no_line_is_sent_before_its_time() -> None:
+    """Compare the broker's clock with the lines' times: two seconds of log take two seconds to arrive."""
     with TemporaryBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         appended = {"message.timestamp.type": "LogAppendTime"}

@@ -1,4 +1,4 @@
-"""Lines become records: whole lines however they arrive, keys and times split off, batches within the topic's limit."""
+"""Lines become records: lines stay whole in any pieces, keys and times are split off, batches are bounded."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ async def lines_of(read: Callable[[], Awaitable[bytes | None]]) -> list[bytes]:
     st.lists(st.integers(1, 9)),
     st.booleans(),
 )
-def test_lines_are_whole_however_they_arrive(
+def test_lines_stay_whole_in_pieces_of_any_size(
     lines: list[bytes], sizes: list[int], ended: bool
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ended and lines else b"")
@@ -79,7 +79,9 @@ def test_key_and_timestamp_are_split_off_in_that_order() -> None:
         record_of(b"soon v", both, NOW_MS)
 
 
-def test_timestamps_that_mean_trouble_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_expired_and_refused_timestamps_are_reported_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     limits = Limits(1000, retention_ms=100, before_max_ms=500, after_max_ms=50)
     for age_ms in (0, 100, 101, 500, 501, -50, -51):
         limits.look(NOW_MS - age_ms, NOW_MS)
@@ -91,7 +93,7 @@ def test_timestamps_that_mean_trouble_are_reported_once(capsys: pytest.CaptureFi
     assert len(said.splitlines()) == 2
 
 
-def test_no_retention_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_without_retention_gets_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     limits = Limits(1000, retention_ms=-1, before_max_ms=2**63 - 1, after_max_ms=2**63 - 1)
     limits.look(0, NOW_MS)
     limits.warn("t")

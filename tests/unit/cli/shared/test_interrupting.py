@@ -9,14 +9,14 @@ from stratalog.cli.shared.interrupting import Interrupt
 
 
 class InterruptedRead(io.FileIO):
-    """A pipe of which each read comes just after Ctrl-C, before the event loop has handled the signal."""
+    """A pipe whose reads return just after Ctrl-C, before the event loop has handled the signal."""
 
     def read1(self, size):
         signal.raise_signal(signal.SIGINT)
         return self.read(size)
 
 
-def test_bytes_that_are_read_after_ctrl_c_are_dropped():
+def test_bytes_read_after_ctrl_c_are_dropped():
     reads, writes = os.pipe()
 
     async def read_after_ctrl_c(lines):

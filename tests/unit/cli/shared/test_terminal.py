@@ -1,4 +1,4 @@
-"""Rows for people and for programs."""
+"""Rows are printed as a table for people and as JSON for programs."""
 
 import json
 from pathlib import Path
@@ -43,12 +43,14 @@ def test_a_name_is_whole_on_a_narrow_terminal(
     assert second == "a"
 
 
-def test_numbers_end_where_their_column_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_aligned_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"t": "a", "n": 5}, {"t": "bbb", "n": 1234}], as_json=False)
     assert capsys.readouterr().out.splitlines() == ["t       n", "a       5", "bbb  1234"]
 
 
-def test_nothing_is_said_apart_from_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_result_is_a_note_for_people_and_a_list_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show([], as_json=False, empty="no topics")
     assert capsys.readouterr() == ("", "no topics\n")
     show([], as_json=True)
@@ -66,11 +68,11 @@ def test_nothing_is_said_apart_from_the_results(capsys: pytest.CaptureFixture[st
         ("a\x1b[31m\nb é", "a\\x1b[31m\\nb é"),
     ],
 )
-def test_cells(value: object, text: str) -> None:
+def test_a_cell_shows_any_value_on_one_line(value: object, text: str) -> None:
     assert cell(value) == text
 
 
-def test_a_properties_file_that_is_none(tmp_path: Path) -> None:
+def test_a_wrong_properties_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not a properties file"):
         load_config(tmp_path / "binary", [])

@@ -1,4 +1,4 @@
-"""Load and its counts: percentiles are the records', batches keep to their size, settings have Kafka's names."""
+"""Load tests: percentiles are those of single records, batches keep their size, settings have Kafka's names."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ from stratalog.wire.records import read_records
 
 
 @given(st.lists(st.tuples(st.integers(0, 500_000), st.integers(1, 20)), min_size=1, max_size=50))
-def test_percentiles_are_those_of_every_record_by_itself(batches: list[tuple[int, int]]) -> None:
+def test_percentiles_equal_those_of_single_records(batches: list[tuple[int, int]]) -> None:
     latencies = Latencies()
     each: list[float] = []
     for hundredths, records in batches:
@@ -36,7 +36,7 @@ def test_percentiles_are_those_of_every_record_by_itself(batches: list[tuple[int
         assert summary[name] == pytest.approx(wanted, abs=0.001), name
 
 
-def test_the_line_is_one_that_scripts_know() -> None:
+def test_the_result_line_has_the_format_of_kafkas_tool() -> None:
     counts = LoadCounts(10.0, records=1000, value_bytes=2 * 1024 * 1024, batch_bytes=1)
     counts.latencies.add(1.5, 1000)
     line = produced_line(counts.summary(12.0), percentiles=True)
@@ -47,7 +47,7 @@ def test_the_line_is_one_that_scripts_know() -> None:
 
 
 class Sent:
-    """A client whose pipeline keeps what it is given and acknowledges it a turn later."""
+    """A client whose pipeline keeps each batch and acknowledges it one turn of the loop later."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -105,7 +105,7 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     assert [len(list(read_records(b))) for _, b in asyncio.run(send()).batches] == [1, 1, 1]
 
 
-def test_a_capped_load_waits_no_longer_than_linger_and_sends_no_faster(
+def test_a_limited_load_keeps_its_rate_and_waits_at_most_linger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = SimpleNamespace(s=100.0)
@@ -122,7 +122,7 @@ def test_a_capped_load_waits_no_longer_than_linger_and_sends_no_faster(
 
     counts = [len(list(read_records(batch))) for _, batch in asyncio.run(send()).batches]
     assert sum(counts) == 500
-    # A record a millisecond for ten milliseconds, give or take the tick in which each falls.
+    # One record each millisecond for ten milliseconds; each may fall into the next tick.
     assert all(9 <= count <= 12 for count in counts[:-1])
 
 
@@ -163,7 +163,7 @@ def test_records_of_a_file(tmp_path: Path) -> None:
         values_of(file, "")
 
 
-def test_random_values_are_letters_of_the_size_asked_for_and_the_same_each_time() -> None:
+def test_random_values_are_letters_of_the_requested_size_and_repeatable() -> None:
     values = random_payload(100)
     assert values == random_payload(100)
     assert {len(value) for value in values} == {100}
@@ -173,7 +173,7 @@ def test_random_values_are_letters_of_the_size_asked_for_and_the_same_each_time(
     assert len(random_payload(10 << 20)) == 1
 
 
-def test_no_batch_of_a_sweep_holds_the_data_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_of_a_sweep_are_smaller_than_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes_for(1 << 30) == list(BATCH_BYTES)
     assert capsys.readouterr().err == ""
     assert sizes_for(100_000) == [16 << 10, 64 << 10]

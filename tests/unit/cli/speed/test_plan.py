@@ -1,4 +1,4 @@
-"""`strata plan`: few inputs, estimates with their reasoning, one line where an input is none."""
+"""`strata plan`: few inputs, estimates with their reasons, and one line for a wrong input."""
 
 import json
 
@@ -35,8 +35,8 @@ def test_json_has_plain_values_with_units_and_reasons():
     assert "60.48 TB kept" in found["bucket capacity"]["because"]
 
 
-def test_replication_is_compared_with_its_reasoning_and_on_terms_of_one_s_own():
-    """Two replicas on volumes with 1.5 raw bytes for each; a broker of three is gone for an hour."""
+def test_replication_is_compared_with_reasons_and_with_given_assumptions():
+    """Two replicas on volumes that store 1.5 raw bytes for each byte; one of three brokers is down for an hour."""
     words = ("--ingress", "300MB/s", "--topic", "name=t,tiered=no", "--retention", "1d")
     done = run(*words, "--volume-overhead", "1.5", "--downtime", "1h", "--json")
     lines = {line["name"]: line for line in json.loads(done.stdout)["replication"]}
@@ -51,7 +51,7 @@ def test_replication_is_compared_with_its_reasoning_and_on_terms_of_one_s_own():
     assert "so as to lose a drive" in run("--ingress", "1GB/s").stdout
 
 
-def test_topics_have_options_of_their_own_and_share_the_rest():
+def test_topics_have_own_options_and_share_the_others():
     found = estimates(
         "--consumer-groups",
         "2",
@@ -95,14 +95,14 @@ def test_malformed_input_is_one_line(words, named):
     ("text", "value"),
     [("1", 1), ("1.5kB", 1500), ("100MB/s", 10**8), ("1 GiB", 1 << 30), ("2T", 2e12)],
 )
-def test_bytes(text, value):
+def test_sizes_are_read_with_their_units(text, value):
     assert parse_bytes(text, "x") == value
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("7d", 604800), ("500ms", 0.5), ("0s", 0), ("10y", 315360000)]
 )
-def test_durations(text, value):
+def test_durations_are_read_with_their_units(text, value):
     assert parse_duration_s(text, "x") == value
 
 
@@ -123,5 +123,5 @@ def test_a_malformed_duration_is_refused(text):
         (25, "%", "+25 %"),
     ],
 )
-def test_quantities_for_people(value, unit, text):
+def test_quantities_are_rounded_for_people(value, unit, text):
     assert quantity_text(value, unit) == text

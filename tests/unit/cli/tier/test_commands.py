@@ -1,4 +1,4 @@
-"""`strata tier`: what is in a bucket, what does not belong there, and history as files."""
+"""`strata tier`: it lists a bucket's contents, finds and removes orphans, and exports history as files."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def bucket(tmp_path):
     return url, store, written
 
 
-def test_history_comes_out_as_kafka_s_segment_files(bucket, tmp_path):
+def test_history_is_exported_as_kafkas_segment_files(bucket, tmp_path):
     url, _, written = bucket
     done = strata("tier", "export", url, "events", str(tmp_path / "out"), "--json")
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_history_comes_out_as_kafka_s_segment_files(bucket, tmp_path):
     assert dumped.returncode == 0, dumped.stderr
 
 
-def test_history_comes_out_as_json_lines_that_produce_takes(bucket, tmp_path):
+def test_history_is_exported_as_json_lines_that_produce_reads(bucket, tmp_path):
     url, _, _ = bucket
     done = strata(
         "tier", "export", url, "events", str(tmp_path), "--format", "json", "--partition", "1"
@@ -76,7 +76,7 @@ def test_history_comes_out_as_json_lines_that_produce_takes(bucket, tmp_path):
     assert lines[0]["timestamp"] == 1000
 
 
-def test_nothing_is_overwritten_and_nothing_half_stays(bucket, tmp_path):
+def test_an_export_overwrites_no_file_and_leaves_no_partial_one(bucket, tmp_path):
     url, store, _ = bucket
     target = tmp_path / "out" / "events-0"
     assert strata("tier", "export", url, "events", str(tmp_path / "out")).returncode == 0
@@ -94,7 +94,7 @@ def test_nothing_is_overwritten_and_nothing_half_stays(bucket, tmp_path):
     assert len(list(target.iterdir())) == 2
 
 
-def test_orphans_go_after_their_grace_and_only_then(bucket, tmp_path):
+def test_orphans_are_removed_only_after_their_grace(bucket, tmp_path):
     url, store, _ = bucket
     folder = next(i.path for i in store.list(CLUSTER) if i.path.endswith(".seg")).rpartition("/")[0]
     before = {info.path for info in store.list("")}
@@ -117,7 +117,7 @@ def test_orphans_go_after_their_grace_and_only_then(bucket, tmp_path):
     assert strata("tier", "verify", url).returncode == 0
 
 
-def test_verify_reports_what_it_has_read(bucket, tmp_path):
+def test_verify_reports_the_bytes_that_it_read(bucket, tmp_path):
     url, store, _ = bucket
     objects = list(store.list(CLUSTER))
     done = strata("tier", "verify", url, "--json")
@@ -151,7 +151,7 @@ def test_verify_says_that_an_empty_bucket_is_empty(tmp_path):
     )
 
 
-def test_leases_shows_which_query_holds_what_and_until_when(bucket):
+def test_leases_shows_each_query_its_pinned_segments_and_its_end(bucket):
     url, store, _ = bucket
     none = strata("tier", "leases", url)
     assert (none.returncode, none.stderr) == (0, f"no query holds a lease in {url}\n")
@@ -188,7 +188,7 @@ def test_leases_shows_which_query_holds_what_and_until_when(bucket):
     assert f"{lease.path} cannot be read" in warned.stderr
 
 
-def test_a_takeover_says_the_server_s_command_as_a_shell_reads_it(bucket, tmp_path):
+def test_a_takeover_prints_the_servers_command_quoted_for_a_shell(bucket, tmp_path):
     _, store, _ = bucket
     (tmp_path / "r&d").symlink_to(Path(store.root))
     odd = f"file://{tmp_path}/r&d"
@@ -212,7 +212,7 @@ def test_a_takeover_says_the_server_s_command_as_a_shell_reads_it(bucket, tmp_pa
 
 
 def on_a_terminal(*words):
-    """What the command shows there, of 80 columns."""
+    """Return the command's output on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [*STRATA, *words],
@@ -223,7 +223,7 @@ def on_a_terminal(*words):
     ) as command:
         os.close(theirs)
         shown = b""
-        with suppress(OSError):  # Linux says so at its end
+        with suppress(OSError):  # Linux reports the end of a pseudo-terminal as an error
             while piece := os.read(ours, 4096):
                 shown += piece
         os.close(ours)
@@ -232,7 +232,7 @@ def on_a_terminal(*words):
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "sweep", "check", "export"])
-def test_a_person_sees_a_bar_however_long_the_url_is(bucket, tmp_path, command):
+def test_a_terminal_shows_a_progress_bar_for_a_url_of_any_length(bucket, tmp_path, command):
     link = tmp_path / ("a-very-long-name-" * 5)
     link.symlink_to(Path(bucket[1].root))
     more = {"export": ("events", str(tmp_path / "out")), "check": ("--size", "1MiB")}

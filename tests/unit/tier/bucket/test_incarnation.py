@@ -1,4 +1,4 @@
-"""Takeovers of a cluster: exactly one of many wins, under any answers of the store, and the old node is fenced."""
+"""Takeovers of a cluster: exactly one of many wins for any answers of the store, and the old node is fenced."""
 
 from threading import Barrier, Thread
 
@@ -45,7 +45,7 @@ def test_one_of_several_concurrent_takeovers_wins():
     won, lost = [], []
 
     class Meeting:
-        """Lets no takeover put before all have listed the newest incarnation."""
+        """A store that delays each put until all takeovers have listed the newest incarnation."""
 
         url = store.url
         size = staticmethod(store.size)

@@ -98,7 +98,7 @@ def test_pinned_segments_stay_until_the_lease_is_released(store, tier, steady):
         steady.now += LEASE_MS // 3
         renew(store, lease)
         tier.expire(LATE, NOTHING_KEPT)
-    assert tier.start_offset == 200, "all segments left the log"
+    assert tier.start_offset == 200, "a segment is still in the log"
     assert readable(store, pinned) == [b"".join(one.read()) for one in made]
     assert verify(store, now_ms=1 << 44, grace_ms=1 << 45) == []
     sweep(store, now_ms=1 << 44, grace_ms=0)
@@ -198,7 +198,7 @@ def test_a_new_leader_restarts_the_grace(store, tier, steady):
     ("says", "lives_ms"),
     [(5000, 5000), (LEASE_MS_MAX - 1, LEASE_MS_MAX - 1), (1 << 60, LEASE_MS_MAX)],
 )
-def test_a_lease_has_its_own_duration_up_to_a_limit(store, tier, steady, says, lives_ms):
+def test_a_lease_states_its_duration_up_to_a_limit(store, tier, steady, says, lives_ms):
     filled(tier)
     put_lease(store, replace(lease_on(tier, tier.manifest.version), lasts_ms=says))
     tier.expire(LATE, NOTHING_KEPT)

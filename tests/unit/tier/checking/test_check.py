@@ -40,7 +40,7 @@ def failed(store):
     return [finding.check for finding in checked(store).values() if not finding.passed]
 
 
-def test_a_sound_store_passes_and_is_left_as_it_was(tmp_path):
+def test_a_sound_store_passes_and_is_left_unchanged(tmp_path):
     store = open_store(tmp_path.as_uri())
     store.put("stratalog-check-mine", [b"1"])
     findings = checked(store)
@@ -51,7 +51,7 @@ def test_a_sound_store_passes_and_is_left_as_it_was(tmp_path):
 
 
 class TwoWinners(MemoryStore):
-    """Looks, then writes: the second writer has looked before the first one writes."""
+    """A store that checks, then writes: the second writer has checked before the first one writes."""
 
     def __init__(self):
         super().__init__()
@@ -135,11 +135,11 @@ class NoDelete(MemoryStore):
         (DropsBytes, "throughput"),
     ],
 )
-def test_a_store_with_a_flaw_fails_at_it(store, check):
+def test_a_store_with_one_flaw_fails_at_that_flaw(store, check):
     assert check in failed(store())
 
 
-def test_a_store_that_cannot_be_reached_is_no_finding():
+def test_an_unreachable_store_is_an_error_and_not_a_finding():
     class Closed(MemoryStore):
         def put_if_absent(self, path, data):
             raise Unavailable("403")
@@ -150,9 +150,9 @@ def test_a_store_that_cannot_be_reached_is_no_finding():
 
 @contextmanager
 def s3_over_the_wire(monkeypatch, *, forgets_conditions):
-    """A mock of S3 on a port; it may forget the condition of a put, as servers do that do not know it.
+    """A mock of S3 on a port; it can ignore the condition of a put, as servers without conditional puts do.
 
-    The mock looks, then writes, so it serves one request at a time: two writers at once would both win.
+    The mock checks, then writes, so it serves one request at a time: two writers at once would both win.
     """
     served = DomainDispatcherApplication(create_backend_app)
     lock = threading.Lock()
@@ -180,7 +180,7 @@ def s3_over_the_wire(monkeypatch, *, forgets_conditions):
         server.server_close()
 
 
-def test_the_command_tells_a_store_that_forgets_conditions_from_one_that_does_not(monkeypatch):
+def test_the_command_finds_a_store_that_ignores_conditions(monkeypatch):
     with s3_over_the_wire(monkeypatch, forgets_conditions=True) as url:
         done = strata("tier", "check", url, "--size", "1MiB", "--json")
         assert done.returncode == 1

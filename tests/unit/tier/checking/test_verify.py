@@ -63,7 +63,7 @@ def found(store, **options):
     return [(problem.path, problem.orphan) for problem in verify(store, now_ms=NOW, **options)]
 
 
-def test_a_sound_bucket_has_no_problems_and_all_of_it_was_read(store):
+def test_a_sound_bucket_has_no_problems_and_is_read_completely(store):
     filled(store)
     seen = []
     assert verify(store, now_ms=NOW, grace_ms=0, progress=lambda *at: seen.append(at)) == []
@@ -72,7 +72,7 @@ def test_a_sound_bucket_has_no_problems_and_all_of_it_was_read(store):
     assert sorted(seen) == seen
 
 
-def test_every_byte_flipped_lost_or_added_is_found_by_name(store):
+def test_every_flipped_lost_or_added_byte_is_found_and_its_object_named(store):
     filled(store, segments=1, partitions=1)
     for info in list(store.list("")):
         sound = store.get(info.path)
@@ -102,7 +102,7 @@ def test_a_missing_object_of_any_kind_is_found(store):
         store.put(info.path, [kept])
 
 
-def test_orphans_are_found_once_they_are_old_and_swept(store):
+def test_old_orphans_are_found_and_swept(store):
     _, (tier, _) = filled(store)
     stray = tier.lookup.at(0).path.replace("-1-", "-0-")
     store.put(stray, [b"uploaded, never committed"])
@@ -159,7 +159,7 @@ def test_the_object_of_an_expired_entry_may_be_missing(store):
     assert verify(store, now_ms=NOW, grace_ms=0) == []
 
 
-def test_versions_behind_the_boundary_are_orphans(store):
+def test_versions_below_the_boundary_are_orphans(store):
     _, (tier, _) = filled(store)
     first = store.get(f"{tier.manifest.prefix}manifest/{1:020d}")
     for epoch in range(2, 100):
@@ -191,7 +191,7 @@ def test_a_deleted_topic_leaves_no_object(store):
     assert register_topic(store, CLUSTER, kept, "kept", 1, {}, 9).partitions == 2  # never fewer
 
 
-def test_a_damaged_mark_of_deletion_holds_up_no_other_and_is_followed_by_what_the_registry_has(
+def test_a_damaged_mark_of_deletion_blocks_no_other_and_the_registry_replaces_it(
     store,
 ):
     hurt, _ = filled(store)
@@ -208,7 +208,7 @@ def test_a_damaged_mark_of_deletion_holds_up_no_other_and_is_followed_by_what_th
     due = [topic_id_text(topic_id) for topic_id in (hurt, other, gone)]
     removed = remove_deleted_topics(store, CLUSTER, due)
     assert {mark.name for mark in removed} == {"events", "other", ""}
-    assert len(list(store.list(""))) == 2, "the claim and the identity are left"
+    assert len(list(store.list(""))) == 2, "only the claim and the identity may stay"
 
 
 def test_a_topic_that_is_deleted_is_not_registered_again_by_a_slow_leader(store):
@@ -239,10 +239,10 @@ def test_a_topic_damaged_in_the_registry_hides_no_other_and_its_leader_repairs_i
     store.put(path, [later])
     with pytest.raises(Corrupt, match="of format 2"):
         register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
-    assert store.get(path) == later, "an object of a later release is left alone"
+    assert store.get(path) == later, "an object of a later release must stay"
 
 
-def test_a_prefix_has_one_owner(store):
+def test_a_prefix_has_one_cluster_as_its_owner(store):
     claim_bucket(store, CLUSTER, 1)
     claim_bucket(store, CLUSTER, 2)
     with pytest.raises(UserError, match=f"belongs to cluster {CLUSTER}, not another"):
@@ -250,7 +250,7 @@ def test_a_prefix_has_one_owner(store):
     assert [info.path for info in store.list("")] == [f"{CLUSTER}/cluster/identity", "stratalog"]
 
 
-def test_the_bucket_alone_tells_its_topics_and_manifests(store):
+def test_topics_and_manifests_are_found_from_the_bucket_alone(store):
     with pytest.raises(UserError, match="holds no bucket"):
         open_bucket(store)
     _, tiers = filled(store)

@@ -1,4 +1,4 @@
-"""Archive manifests: what goes in comes out, whatever the numbers; no altered byte passes; and what one costs."""
+"""Archive manifests: entries are read as they were written, each altered byte is found, and the size is bounded."""
 
 from random import Random
 from uuid import UUID
@@ -59,7 +59,7 @@ def entries_of_any_kind(draw):
 
 
 @given(entries_of_any_kind(), st.data())
-def test_bytes_come_back_whole_in_parts_and_joined(entries, data):
+def test_entries_are_read_back_whole_in_parts_and_joined(entries, data):
     archive = decoded(encoded(entries))
     assert listed(archive) == entries
     first = data.draw(st.integers(0, len(entries)))
@@ -103,7 +103,7 @@ def hours(count, seed=1):
     return made
 
 
-def test_no_altered_byte_passes_and_neither_does_another_partition_s():
+def test_an_altered_byte_or_another_partitions_manifest_is_refused():
     data = encoded(hours(3))
     assert listed(decoded(data)) == hours(3)
     for at in range(len(data)):
@@ -120,5 +120,5 @@ def test_no_altered_byte_passes_and_neither_does_another_partition_s():
         decoded(data, topic_id=UUID(int=1))
 
 
-def test_a_segment_costs_half_of_the_hundred_bytes_that_it_may():
+def test_a_segment_takes_half_of_its_hundred_bytes_at_most():
     assert len(encoded(hours(2000))) / 2000 < 50

@@ -1,4 +1,4 @@
-"""Segment objects: what goes in comes out, and no byte of one can change unnoticed."""
+"""Segment objects: data is read as it was written, and each changed byte is found."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def archived(segment, start=None, interval=200):
 
 
 def index_of(batches, interval=1):
-    """The index entries that these batches get, one each."""
+    """Return the index entries of these batches, one for each batch."""
     data = b"".join(batches)
     writer = SegmentWriter(
         topic_id=TOPIC_ID,
@@ -57,9 +57,7 @@ def index_of(batches, interval=1):
     base=st.integers(0, 1 << 40),
     codec=st.sampled_from(["none", "gzip", "zstd"]),
 )
-def test_the_data_of_an_object_is_the_log_file_whatever_the_pieces(
-    counts, piece, interval, base, codec
-):
+def test_the_data_of_an_object_is_the_log_file_for_any_pieces(counts, piece, interval, base, codec):
     data, end = log_bytes(base, counts, codec=codec)
     store, segment = archived(closed(data, base, end, piece), interval=interval)
     assert store.get(segment.path)[: len(data)] == data
@@ -76,7 +74,7 @@ def test_the_data_of_an_object_is_the_log_file_whatever_the_pieces(
     assert segment_name(segment.path) == (base, end - 1, 3, CountingEntropy().uuid())
 
 
-def test_the_tail_is_one_request_where_the_manifest_says_how_long_the_data_is():
+def test_the_tail_is_one_request_if_the_manifest_has_the_size_of_the_data():
     data, end = log_bytes(0, [3] * 50)
     store, segment = archived(closed(data, 0, end))
     watched = FaultyStore(store)
@@ -86,7 +84,7 @@ def test_the_tail_is_one_request_where_the_manifest_says_how_long_the_data_is():
     ]
 
 
-def test_locate_gives_the_run_of_batches_that_has_an_offset_or_the_next():
+def test_locate_returns_the_run_of_batches_with_an_offset_or_the_next_run():
     first, _ = log_bytes(10, [5])
     second, end = log_bytes(20, [5])  # 15..19 are compacted away
     store, segment = archived(closed(first + second, 10, end), interval=1)
@@ -96,7 +94,7 @@ def test_locate_gives_the_run_of_batches_that_has_an_offset_or_the_next():
     assert list(index.entries.lengths) == [len(first), len(second)]
 
 
-def test_every_flipped_byte_of_an_object_is_noticed_by_a_reader_of_all_of_it():
+def test_a_complete_read_finds_every_flipped_byte_of_an_object():
     data, end = log_bytes(0, [1, 2, 1])
     store, segment = archived(closed(data, 0, end))
     sound = store.get(segment.path)
@@ -110,7 +108,7 @@ def test_every_flipped_byte_of_an_object_is_noticed_by_a_reader_of_all_of_it():
                 read_entries(store, segment, index, 0, len(index.entries))
 
 
-def test_every_object_cut_short_is_noticed():
+def test_every_truncated_object_is_found():
     data, end = log_bytes(0, [1, 2])
     store, segment = archived(closed(data, 0, end))
     sound = store.get(segment.path)
@@ -122,7 +120,7 @@ def test_every_object_cut_short_is_noticed():
             read_footer(store, segment.path, size)
 
 
-def test_another_sound_object_under_the_name_is_noticed():
+def test_another_sound_object_under_the_same_name_is_found():
     one, end = log_bytes(0, [3], value_size=20)
     other, _ = log_bytes(0, [3], value_size=20, start_ms=1001)
     store, segment = archived(closed(one, 0, end))
@@ -137,7 +135,7 @@ def test_a_section_of_an_unknown_type_is_skipped_but_its_bytes_count(monkeypatch
     index = load_index(store, segment)
     kinds = [row.type for row in index.sections]
     assert kinds == [1, 2, 3, 4, 5, 6]
-    # What a later version would write: the same with one section more.
+    # A later version would write the same object with one more section.
     from stratalog.tier.formats import segment_object
 
     encode_tail = segment_object._encode_tail
@@ -191,7 +189,7 @@ def test_batches_that_another_leader_archived_are_left_out():
         archived(closed(data, 100, end), start=112)
 
 
-def test_the_minimum_timestamp_is_exact_only_where_the_header_gives_it_away():
+def test_the_minimum_timestamp_is_exact_only_if_the_header_determines_it():
     younger_first = [Record(0, 2000, None, b"a"), Record(1, 1000, None, b"b")]
     (entry,) = index_of([build_batch(younger_first, base_offset=0)])
     assert (entry.min_timestamp, entry.max_timestamp) == (2000, 2000)
@@ -205,7 +203,7 @@ def test_the_minimum_timestamp_is_exact_only_where_the_header_gives_it_away():
     assert entry.flags & FLAG_MINIMUM_EXACT
 
 
-def test_an_entry_says_what_kinds_of_batches_it_has():
+def test_an_entry_has_the_kinds_of_its_batches():
     record = [Record(0, 1, None, b"a")]
     plain = build_batch(record, base_offset=0)
     packed = build_batch(record, base_offset=1, codec="gzip")
@@ -217,7 +215,7 @@ def test_an_entry_says_what_kinds_of_batches_it_has():
     assert flags == [0, FLAG_COMPRESSED, FLAG_TRANSACTIONAL, FLAG_CONTROL]
 
 
-def test_memory_stays_a_piece_whatever_the_size_of_the_segment():
+def test_an_upload_holds_one_piece_for_a_segment_of_any_size():
     writer = SegmentWriter(topic_id=TOPIC_ID, partition=0, leader_epoch=0, start_offset=0)
     data, _ = log_bytes(0, [50] * 40)
     for at in range(0, len(data), 4096):

@@ -42,7 +42,7 @@ def expected(data, offset, max_bytes, minimum_one=True):
     reads=st.lists(st.tuples(st.integers(0, 130), st.integers(0, 4000), st.booleans()), max_size=8),
 )
 @example([1, 1, 1, 1, 2, 1, 2, 3, 1, 1], 187, 1, 0, [(17, 188, False)])
-def test_any_read_is_that_of_the_log_file(counts, interval, range_bytes, cache_bytes, reads):
+def test_any_read_equals_that_of_the_log_file(counts, interval, range_bytes, cache_bytes, reads):
     data, end = log_bytes(5, counts)
     store, segment = archived(closed(data, 5, end), interval=interval)
     fetcher = Fetcher(store, cache_bytes, range_bytes=range_bytes)
@@ -120,7 +120,7 @@ def test_a_damaged_range_is_not_cached():
     start=st.integers(0, 40),
     codec=st.sampled_from(["none", "lz4"]),
 )
-def test_the_first_record_of_a_time_or_later(counts, timestamp, start, codec):
+def test_the_first_record_at_a_time_or_later_is_found(counts, timestamp, start, codec):
     data, end = log_bytes(0, counts, codec=codec)
     store, segment = archived(closed(data, 0, end), interval=150)
     found = Fetcher(store).offset_for_timestamp(segment, timestamp, start)
@@ -128,7 +128,7 @@ def test_the_first_record_of_a_time_or_later(counts, timestamp, start, codec):
     assert found == ((offset, 1000 + offset, 3) if offset < end else None)
 
 
-def test_an_empty_store_has_nothing():
+def test_a_lookup_in_an_empty_store_finds_no_segment():
     with pytest.raises(FileNotFoundError):
         MemoryStore().get("x")
 
@@ -163,7 +163,7 @@ def test_a_range_is_requested_once_for_many_readers_and_a_failure_stays_with_its
             ]
 
     assert read_by_many() == [(None, data)] * 8
-    assert len(watched.requests("get_range")) == 2, "the tail and the one range"
+    assert len(watched.requests("get_range")) == 2, "one request for the tail and one for the range"
     outcomes[:] = ["before"]
     results = read_by_many()
     failed = [error for error, _ in results if error is not None]
@@ -173,7 +173,7 @@ def test_a_range_is_requested_once_for_many_readers_and_a_failure_stays_with_its
 
 
 class BreaksOff(FaultyStore):
-    """Answers the first multi-range request with only its first two ranges."""
+    """A store that answers the first multi-range request with only its first two ranges."""
 
     broken = False
 
@@ -199,7 +199,7 @@ def test_the_received_ranges_of_an_interrupted_answer_are_kept():
     assert b"".join(got.buffers) == expected(data, 0, 8000, minimum_one=True)
     (_, _, start, _), (_, _, again, size) = watched.requests("get_range")[-2:]
     assert (start, again >= first.size, again + size > 7500) == (0, True, True), (
-        "only the missing ranges"
+        "a retry must request only the missing ranges"
     )
 
 
@@ -211,11 +211,13 @@ def test_prefetched_ranges_are_not_requested_again():
     size = fetcher.prefetch(segment, 100, 3000)
     assert size == len(data) - next(at for at, header in scan(data) if header.last_offset >= 100)
     brought = watched.requests("get_range")
-    assert len(brought) == 2, "the tail, and neighbouring ranges in one request"
+    assert len(brought) == 2, "one request for the tail, one for all neighbouring ranges"
     fetcher.read(segment, 100, 2000)
     assert watched.requests("get_range") == brought
     fetcher.prefetch(segment, 100, 1 << 30)
-    assert len(watched.requests("get_range")) == 3, "only the missing ranges, to the segment's end"
+    assert len(watched.requests("get_range")) == 3, (
+        "a prefetch must request only missing ranges, to the segment's end"
+    )
     assert fetcher.prefetch(segment, end, 1000) == 0
 
 
@@ -226,9 +228,9 @@ def test_parallel_prefetches_request_each_range_once():
     watched = FaultyStore(store)
     fetcher = Fetcher(watched, range_bytes=1000)
     left = {fetcher.prefetch(segment, 105, 3000, skip) for skip in (6000, 0, 9000, 3000)}
-    assert len(left) == 1, "each call returns the bytes that the segment has after the offset"
+    assert len(left) == 1, "each call must return the segment's bytes after the offset"
     brought = watched.requests("get_range")
-    assert len(brought) == 5, "the tail, and each part"
+    assert len(brought) == 5, "one request for the tail, one for each part"
     got = fetcher.read(segment, 105, 11_000)
     assert watched.requests("get_range") == brought
     assert b"".join(got.buffers) == expected(data, 105, 11_000, minimum_one=True)

@@ -1,4 +1,4 @@
-"""Small neighbours made one: which, and that nothing but the number of objects changes."""
+"""Merges of small neighbours: the choice of segments, and that only the number of objects changes."""
 
 import pytest
 from tests.faulty_store import FaultyStore
@@ -33,7 +33,7 @@ def bases(entries):
     return [entry.base_offset for entry in entries]
 
 
-def test_eight_neighbours_that_make_one_segment_are_merged_and_fewer_or_larger_ones_are_not(store):
+def test_eight_small_neighbours_are_merged_and_fewer_or_larger_ones_are_not(store):
     tier = tier_with(store, 7)
     assert tier.mergeable(LARGE) == ()
     tier = tier_with(store, 9)
@@ -41,7 +41,7 @@ def test_eight_neighbours_that_make_one_segment_are_merged_and_fewer_or_larger_o
     size = tier.manifest.segments[0].data_size
     assert bases(tier.mergeable(MergeLimits(8 * size + 100, 1 << 40))) == [10 * n for n in range(8)]
     assert tier.mergeable(MergeLimits(7 * size, 1 << 40)) == ()
-    # A record a millisecond: eight segments of ten.
+    # Eight segments of ten records, one record each millisecond.
     assert bases(tier.mergeable(MergeLimits(1 << 30, 79))) == [10 * n for n in range(8)]
     assert tier.mergeable(MergeLimits(1 << 30, 78)) == ()
 
@@ -54,7 +54,7 @@ def test_a_merged_segment_is_not_copied_again_for_a_few_more(store):
     assert bases(tier.mergeable(LARGE)) == [10 * n for n in range(30, 38)]
 
 
-def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(store):
+def test_readers_find_the_same_batches_also_with_an_older_version(store):
     tier = tier_with(store, 8)
     before = tier.manifest
     fetcher = Fetcher(store)
@@ -82,7 +82,7 @@ def test_readers_find_the_same_batches_and_those_of_an_older_version_read_on(sto
     assert objects(store) == [merged.path]
 
 
-def test_an_object_that_is_damaged_stays_apart_and_holds_up_none_before_or_behind_it(store):
+def test_a_damaged_object_is_not_merged_and_delays_no_neighbour(store):
     tier = tier_with(store, 18)
     run = tier.mergeable(LARGE)
     path = tier.manifest.path_of(run[8])
@@ -98,7 +98,7 @@ def test_an_object_that_is_damaged_stays_apart_and_holds_up_none_before_or_behin
     assert bases(segment.entry for segment in tier.manifest.recent()) == [0, 80, 90]
 
 
-def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(store):
+def test_after_a_failed_merge_sound_objects_are_not_merged_again_each_time(store):
     tier = tier_with(store, 8)
     run = tier.mergeable(LARGE)
     path = tier.manifest.path_of(run[4])
@@ -111,7 +111,7 @@ def test_objects_that_read_well_after_a_merge_failed_are_not_tried_every_time(st
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_aborted_transactions_are_known_for_all_segments_or_for_none(is_known):
-    """A transaction of several segments is in each one's list, and once in that of what they become."""
+    """A transaction of several segments is in the list of each, and once in the list of the merged segment."""
     steps = [step for n in range(5) for step in (Step(n, 2), Step(9, 1), Step(n, 0, kind=n % 2))]
     log = transactional_log(steps)
     bucket = Bucket(MemoryStore("memory://aborted"))
@@ -124,7 +124,7 @@ def test_aborted_transactions_are_known_for_all_segments_or_for_none(is_known):
     assert merged.aborted == (tuple(log.aborted) if is_known else None)
 
 
-def test_a_segment_that_retention_took_meanwhile_is_not_brought_back(store):
+def test_a_segment_that_retention_removed_meanwhile_is_not_restored(store):
     tier = tier_with(store, 9)
     run = tier.mergeable(LARGE)
     tier.expire(20, Retention(-1, -1, 10, 0, ORPHAN_GRACE_MS))

@@ -1,4 +1,4 @@
-"""Manifests that spill: archived entries are found, expire and are removed as before, and few archives are read.
+"""Manifests that spill: readers find archived entries, retention removes them, and few archives are read.
 
 Method: a partition's tier with small limits; every answer is compared with the archived segments. Ten years of hourly
 segments are a generated manifest.
@@ -128,9 +128,9 @@ def test_a_repeated_lookup_and_its_successors_read_no_archive(store, tier):
     read = len(store.read)
     assert fresh.lookup.at_if_loaded(25).entry.base_offset == 20
     assert fresh.lookup.at_if_loaded(59).entry.base_offset == 50
-    assert fresh.lookup.at_if_loaded(60) is None, "offset 60 is in the next archive manifest"
+    assert fresh.lookup.at_if_loaded(60) is None, "offset 60 must need the next archive manifest"
     assert fresh.lookup.time_span_at(60) == (1060, 1119), (
-        "known as precisely as one archive manifest, without a read"
+        "the lookup needs no read at the precision of one archive manifest"
     )
     assert fresh.lookup.time_span_at(10_000) is None
     assert len(store.read) == read
@@ -156,10 +156,12 @@ def test_a_range_of_offsets_or_time_reads_only_its_archives(store, tier):
 def test_a_full_archive_is_final_and_a_replaced_one_is_removed_after_the_grace(store, tier):
     filled(tier, 20)
     named = [one for one in tier.manifest.archives if one.segments == 0]
-    assert named, "archives that grew were replaced"
+    assert named, "archives that grow must be replaced"
     assert len(archives(store)) == len(tier.manifest.archives)
     tier.expire(1009, KEEP)
-    assert len(archives(store)) == len(named) + 3, "readers of older versions need them"
+    assert len(archives(store)) == len(named) + 3, (
+        "readers of older versions need the replaced archives"
+    )
     manifest = tier.expire(1010, KEEP)
     assert len(archives(store)) == len(manifest.archives) == 3
     assert bases(store, manifest) == all_of(20)
@@ -167,7 +169,7 @@ def test_a_full_archive_is_final_and_a_replaced_one_is_removed_after_the_grace(s
     sound(store)
 
 
-def test_retention_takes_part_of_an_archive_then_the_whole(store, tier):
+def test_retention_removes_part_of_an_archive_and_then_the_whole(store, tier):
     filled(tier)
     pinned = tier.manifest
 
@@ -346,9 +348,7 @@ def test_a_damaged_archive_delays_younger_segments_until_it_expires_completely(s
     def expired(now_ms):
         return fresh.expire(now_ms, Retention(1000, -1, 0, 0, grace_ms=100))
 
-    assert expired(2049).start_offset == 0, (
-        "four of six segments are due, but the archive is unreadable"
-    )
+    assert expired(2049).start_offset == 0, "no segment may expire while the archive is unreadable"
     assert list(fresh.damage) == [path]
     assert path in fresh.damage[path]
     assert expired(2070).start_offset == 70, "the whole archive is due, and one segment of the next"
@@ -390,7 +390,7 @@ def test_a_damaged_archive_does_not_grow_and_its_tier_can_be_disabled(store, tie
     assert (objects(store), archives(store)) == ([], [])
 
 
-def test_an_archive_damaged_in_transfer_is_read_again(store, tier):
+def test_an_archive_that_was_damaged_in_transfer_is_read_again(store, tier):
     filled(tier)
     faults = []
     faulty = FaultyStore(store, lambda operation, path: faults.pop() if faults else None)
@@ -456,7 +456,7 @@ def ten_years(store):
     return tier, entries
 
 
-def test_ten_years_of_hours_cost_a_hundred_bytes_a_segment_and_any_time_opens_two_archives(store):
+def test_ten_years_of_hours_take_a_hundred_bytes_a_segment_and_a_lookup_opens_two_archives(store):
     tier, entries = ten_years(store)
     sizes = {
         info.path: info.size for info in store.list("") if info.path.startswith(tier.folder.prefix)

@@ -1,4 +1,4 @@
-"""One partition's share of the bucket: what is archived, found, given up and removed, and what a crash leaves."""
+"""One partition's part of the bucket: uploads, lookups, expiry, removal, and the objects that a crash leaves."""
 
 import pytest
 from tests.faulty_store import FaultyStore
@@ -34,7 +34,7 @@ def tier_of(store, node=1, epoch=1, *, entropy=None, hint=None, **options):
 
 
 def segments(count, first=0, each=10):
-    """Segments of `each` records, one a millisecond, and their end."""
+    """Return segments of `each` records, one record each millisecond, and their end offset."""
     made = []
     base = first
     for _ in range(count):
@@ -62,7 +62,7 @@ def tier(store):
     return tier_of(store)
 
 
-def test_nothing_is_there_before_the_first_segment(store):
+def test_a_partition_without_segments_has_an_empty_tier(store):
     tier = tier_of(store, epoch=5)
     manifest = tier.manifest
     assert (manifest.version, manifest.leader_epoch, manifest.segments) == (1, 5, ())
@@ -85,7 +85,7 @@ def test_offsets_and_times_find_their_segment(store, tier):
     assert [segment.path for segment in manifest.recent()] == objects(store)
 
 
-def test_only_what_is_stable_and_new_is_uploaded(store, tier):
+def test_only_stable_and_new_segments_are_uploaded(store, tier):
     made, end = segments(3)
     archive(tier, made, 25)
     assert tier.tiered_end == 20
@@ -97,7 +97,7 @@ def test_only_what_is_stable_and_new_is_uploaded(store, tier):
     assert len(objects(store)) == 3
 
 
-def test_a_gap_is_archived_over_only_where_the_log_starts_after_it(tier):
+def test_the_tier_continues_after_a_gap_only_if_the_log_starts_there(tier):
     made, end = segments(1, first=50)
     archive(tier, made, end)
     assert tier.tiered_end == 0
@@ -135,7 +135,7 @@ def test_a_restart_with_the_local_manifest_lists_nothing(store, tier):
 
 
 @pytest.mark.parametrize("hint", [b"", b"garbage", "foreign"])
-def test_a_local_manifest_that_is_no_use_is_ignored(store, tier, hint):
+def test_an_unusable_local_manifest_is_ignored(store, tier, hint):
     made, end = segments(2)
     archive(tier, made, end)
     if hint == "foreign":
@@ -148,7 +148,7 @@ def test_a_local_manifest_that_is_no_use_is_ignored(store, tier, hint):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload(store, when):
+def test_a_commit_of_unknown_outcome_is_repeated_without_a_second_upload(store, when):
     failing = {"put_if_absent": None, "get": None}
     watched = FaultyStore(store, lambda operation, path: failing.get(operation))
     tier = tier_of(watched)
@@ -156,7 +156,7 @@ def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload
     failing.update(put_if_absent=when, get="before")
     with pytest.raises(Unavailable):
         archive(tier, made, end)
-    assert tier.tiered_end == 0  # not confirmed: nothing local may go
+    assert tier.tiered_end == 0  # not confirmed: no local segment may be deleted
     failing.update(put_if_absent=None, get=None)
     archive(tier, made, end)
     assert tier.tiered_end == 20
@@ -164,7 +164,7 @@ def test_a_commit_whose_outcome_is_unknown_is_made_again_without_a_second_upload
     assert [entry.base_offset for entry in tier.manifest.segments] == [0, 10]
 
 
-def test_an_upload_too_old_for_a_sweep_to_spare_is_made_again(store):
+def test_an_uncommitted_upload_that_a_sweep_may_remove_is_repeated(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
     made, end = segments(1)
@@ -199,7 +199,7 @@ def test_segments_uploaded_before_a_corrupt_one_are_committed(store, tier):
     assert (tier.tiered_end, len(objects(store))) == (10, 1)
 
 
-def test_retention_by_time_gives_up_whole_segments_and_removes_them_after_the_grace(store, tier):
+def test_retention_by_time_expires_whole_segments_and_removes_them_after_the_grace(store, tier):
     made, end = segments(3)  # greatest timestamps 1009, 1019, 1029
     archive(tier, made, end)
     by_time = Retention(ms=100, bytes=-1, log_start_offset=0, local_only_bytes=0, grace_ms=1000)
@@ -208,7 +208,7 @@ def test_retention_by_time_gives_up_whole_segments_and_removes_them_after_the_gr
     assert (manifest.log_start_offset, tier.start_offset) == (10, 10)
     assert manifest.segments[0].state is SegmentState.DELETE_STARTED
     assert tier.lookup.at(9) is None
-    assert len(objects(store)) == 3  # readers by the older version go on
+    assert len(objects(store)) == 3  # readers with the older version continue
     tier.expire(2118, KEEP)
     assert len(objects(store)) == 3
     manifest = tier.expire(2119, KEEP)
@@ -217,7 +217,7 @@ def test_retention_by_time_gives_up_whole_segments_and_removes_them_after_the_gr
     assert manifest.log_start_offset == 10
 
 
-def test_retention_by_size_counts_what_is_only_local(tier):
+def test_retention_by_size_counts_segments_that_are_only_local(tier):
     made, end = segments(3, first=100)
     size = archive(tier, made, end, start=100).segments[0].data_size
 
@@ -233,7 +233,7 @@ def test_retention_by_size_counts_what_is_only_local(tier):
     assert (tier.tiered_end, tier.start_offset) == (130, 130)
 
 
-def test_deleted_records_take_their_segments_along(tier):
+def test_deleted_records_remove_their_segments(tier):
     made, end = segments(3)
     archive(tier, made, end)
     manifest = tier.expire(10, Retention(-1, -1, 15, 0, 0))
@@ -243,12 +243,12 @@ def test_deleted_records_take_their_segments_along(tier):
     assert tier.lookup.at(15).entry.base_offset == 10
 
 
-def test_nothing_is_removed_before_a_version_that_gives_it_up_is_confirmed(store):
+def test_no_segment_is_removed_before_the_version_without_it_is_confirmed(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
     made, end = segments(2)
     archive(tier, made, end)
-    failing.update(put_if_absent="after", get="before")  # it is there, but we cannot know
+    failing.update(put_if_absent="after", get="before")  # the put succeeds; its answer is lost
     with pytest.raises(Unavailable):
         tier.expire(10, Retention(-1, -1, 10, 0, 0))
     assert len(objects(store)) == 2
@@ -257,7 +257,7 @@ def test_nothing_is_removed_before_a_version_that_gives_it_up_is_confirmed(store
     assert len(objects(store)) == 1
 
 
-def test_a_removal_that_failed_is_made_again(store):
+def test_a_failed_removal_is_repeated(store):
     failing = {}
     tier = tier_of(FaultyStore(store, lambda operation, path: failing.get(operation)))
     made, end = segments(2)
@@ -270,7 +270,7 @@ def test_a_removal_that_failed_is_made_again(store):
     assert [entry.base_offset for entry in tier.expire(10, gone).segments] == [10]
 
 
-def test_a_reader_with_an_older_version_reads_on_during_the_grace(store, tier):
+def test_a_reader_with_an_older_version_continues_during_the_grace(store, tier):
     made, end = segments(2)
     pinned = archive(tier, made, end)
     tier.expire(10, Retention(-1, -1, 20, 0, 1000))
@@ -280,25 +280,25 @@ def test_a_reader_with_an_older_version_reads_on_during_the_grace(store, tier):
         assert fetcher.read(segment, segment.entry.base_offset, 1).size > 0
 
 
-def test_a_tier_that_is_taken_away_is_empty_for_readers_and_then_in_the_bucket(store, tier):
+def test_a_disabled_tier_is_empty_for_readers_first_and_then_in_the_bucket(store, tier):
     made, end = segments(3)
     archive(tier, made, end)
     manifest = tier.withdraw(50, 10)
     assert list(manifest.recent()) == []
     assert (manifest.start_offset, manifest.tiered_end, manifest.log_start_offset) == (30, 30, 10)
-    assert tier.withdraw(60, 10).version == manifest.version, "once is enough"
+    assert tier.withdraw(60, 10).version == manifest.version, "a second call must write no version"
     assert len(objects(store)) == 3
     assert tier.expire(1049, Retention(-1, -1, 10, 0, 1000)).segments
     assert not tier.expire(1050, Retention(-1, -1, 10, 0, 1000)).segments
     assert objects(store) == []
 
 
-def test_a_tier_that_comes_back_holds_what_is_on_the_disk_once_the_old_one_is_gone(store, tier):
+def test_an_enabled_tier_gets_the_local_segments_once_the_old_tier_is_removed(store, tier):
     made, end = segments(3)
     archive(tier, made, end)
     tier.withdraw(50, 10)
     assert (tier.tiered_end, tier.is_leaving) == (10, True)
-    assert archive(tier, made[1:], end, start=10).tiered_end == 30, "not beside the old one"
+    assert archive(tier, made[1:], end, start=10).tiered_end == 30, "the old tier still has objects"
     tier.expire(50, Retention(-1, -1, 10, 0, 0))
     assert not tier.is_leaving
     manifest = archive(tier, made[1:2], 20, start=10)
@@ -307,12 +307,12 @@ def test_a_tier_that_comes_back_holds_what_is_on_the_disk_once_the_old_one_is_go
     assert [entry.base_offset for entry in manifest.segments] == [10, 20]
 
 
-def test_a_bucket_without_the_partition_is_known_to_be_without_it(store, tier):
+def test_a_partition_that_the_bucket_lacks_is_found_missing(store, tier):
     assert exists(store, FOLDER)
     assert not exists(MemoryStore("memory://empty"), FOLDER)
 
 
-def test_versions_are_pruned_as_they_grow(store, tier):
+def test_old_manifest_versions_are_pruned(store, tier):
     made, end = segments(298, each=1)
     for one in made:
         archive(tier, [one], end)

@@ -1,4 +1,4 @@
-"""Records of wrong bytes, and values that a version cannot hold."""
+"""The codec of internal records refuses wrong bytes, and values that a version cannot hold."""
 
 from uuid import UUID
 
@@ -68,18 +68,18 @@ def test_a_record_cut_anywhere_is_corrupt(size):
         (b"\x01\x02\x00\x02\xff", "utf-8"),
     ],
 )
-def test_nonsense_is_named(data, message):
+def test_malformed_bytes_are_corrupt_with_the_reason(data, message):
     with pytest.raises(Corrupt, match=message):
         decode(data)
 
 
-def test_an_announced_array_costs_no_memory():
+def test_an_announced_array_takes_no_memory():
     body = encode(partition())[:24].ljust(24, b"\0")
     with pytest.raises(Corrupt, match=r"replicas: an array of \d+ items in"):
         decode(b"\x01\x03\x02" + body[3:23] + b"\xff\xff\xff\xff\x07")
 
 
-def test_a_tagged_field_is_written_only_where_it_says_something():
+def test_a_tagged_field_is_written_only_if_it_differs_from_its_default():
     plain, marked = partition(), partition(leader_recovery_state=1)
     assert encode(plain)[-1] == 0
     assert len(encode(marked)) == len(encode(plain)) + 3
@@ -105,7 +105,7 @@ def test_fields_that_kafka_ignores_in_an_older_version_are_dropped():
     assert decode_value(KEY, encode_value(value, 1)).leader_epoch == -1
 
 
-def test_keys_of_newer_groups_are_for_others():
+def test_keys_of_newer_group_types_are_left_to_other_readers():
     assert decode_key(b"\x00\x03" + encode_key(GroupMetadataKey(group="g"))[2:]) is None
     assert decode_key(b"\x00\x00" + encode_key(KEY)[2:]) == KEY, "the legacy commit key"
     with pytest.raises(Corrupt):

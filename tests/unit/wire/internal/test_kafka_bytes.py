@@ -1,4 +1,4 @@
-"""Bytes that Apache Kafka wrote are read, and written again bit for bit."""
+"""The codec reads records that Apache Kafka wrote, and writes them again bit for bit."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "internal_records" / "kafka-4.3.
 
 
 def golden(log):
-    """The rows of one log: record, version, key, value."""
+    """Return the rows of one log: record, version, key, value."""
     rows = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
     return [row[1:] for row in rows if row[0] == log]
 
@@ -53,11 +53,11 @@ def test_offsets_record_of_kafka_round_trips(row):
     assert encode_key(read) == raw(key)
     if version != "-":
         assert encode_value(decode_value(read, raw(value))) == raw(value), (
-            "not the version Kafka chose"
+            "the version differs from Kafka's"
         )
 
 
-def test_a_commit_says_what_kafka_meant():
+def test_a_commit_is_read_with_kafkas_values():
     rows = golden("offsets")
     key, value = next((row[2], row[3]) for row in rows if row[0] == "OffsetCommitKey")
     read = decode_key(raw(key))
