@@ -10,6 +10,7 @@ metadata snapshot of them all, topics deleted, offsets committed and loaded.
 
 import argparse
 import asyncio
+import gc
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -78,8 +79,9 @@ def node(place: str, **settings: str) -> Node:
 
 
 async def start(running: Node) -> Ready:
-    """As `strata server` starts a node."""
-    sparing = asyncio.create_task(spare_partitions(running))
+    """As `strata server` starts a node: nothing is collected before it serves."""
+    gc.disable()
+    sparing = asyncio.create_task(spare_partitions(running.partitions))
     _sparing.append(sparing)
     ready = await running.start()
     collect_seldom()

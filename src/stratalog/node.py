@@ -205,7 +205,7 @@ class Node:
         endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
         async with self._patience.waiting():
             await registration.register(endpoints, hosting.previous_epoch)
-            metadata.act()
+            await metadata.act()
             await registration.unfence()
             self._background.spawn(registration.keep_session())
             await self._assign_all(assign, hosting)

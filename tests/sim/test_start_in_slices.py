@@ -10,8 +10,9 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
-from stratalog.broker.coordination import local_controller
+from stratalog.broker.coordination import cluster_image, local_controller
 from stratalog.broker.coordination.active_controller import ActiveController
+from stratalog.broker.partitions.hosting import Hosting
 from stratalog.client.calls import NewTopic
 from stratalog.quorum import brokers
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
@@ -32,12 +33,20 @@ def test_a_start_leads_its_partitions_again_slice_by_slice(
 ) -> None:
     monkeypatch.setattr(brokers, "ELECTED_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(local_controller, "ELECTED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(cluster_image, "_PARTITIONS_A_TURN", AT_ONCE)
     changes: list[int] = []
     apply = ActiveController.apply
 
     def count(self: ActiveController, base_offset: int, records: list[Any]) -> Any:
         changes.append(sum(isinstance(one, PartitionChangeRecord) for one in records))
         return apply(self, base_offset, records)
+
+    acted: list[int] = []
+    apply_change = Hosting.apply
+
+    def act(self: Hosting, image: Any, delta: Any) -> Any:
+        acted.append(sum(map(len, delta.changed_partitions.values())))
+        return apply_change(self, image, delta)
 
     async def story() -> None:
         machine = Machine(World(5))
@@ -49,6 +58,7 @@ def test_a_start_leads_its_partitions_again_slice_by_slice(
         else:
             await machine.stop()
         monkeypatch.setattr(ActiveController, "apply", count)
+        monkeypatch.setattr(Hosting, "apply", act)
         client = await machine.restart()
         after = await epochs(client)
         assert all(now > then for now, then in zip(after, before, strict=True))
@@ -56,4 +66,5 @@ def test_a_start_leads_its_partitions_again_slice_by_slice(
 
     run(story())
     assert max(changes) == AT_ONCE
+    assert max(acted) == AT_ONCE
     assert sum(changes) == 2 * PARTITIONS, "each partition loses its leader and gets it again"

@@ -1,16 +1,17 @@
-"""Return one delta for what lies between two images.
+"""Return one delta for what lies between two images, or cut a delta into small ones.
 
-In: two images, of which the later one came from a snapshot; or the deltas between two images. Out: a delta on which a
+In: two images, of which the later one came from a snapshot; or the deltas between two images. Out: deltas on which a
 broker acts as on any other. It never changes an image.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
 
-__all__ = ["difference", "merged"]
+__all__ = ["difference", "merged", "parts"]
 
 
 def difference(before: Image, after: Image) -> Delta:
@@ -50,6 +51,27 @@ def merged(deltas: Sequence[Delta]) -> Delta:
         result.changed_features |= delta.changed_features
     result.offset, result.epoch = deltas[-1].offset, deltas[-1].epoch
     return result
+
+
+def parts(delta: Delta, partitions: int) -> Iterator[Delta]:
+    """Yield `delta` as deltas of at most that many changed partitions each, all on its base. The first one has all
+    that concerns no partition.
+    """
+    rest = ((one, index) for one, indexes in delta.changed_partitions.items() for index in indexes)
+    part = Delta(delta.base)
+    part.created_topics, part.deleted_topics = delta.created_topics, delta.deleted_topics
+    part.changed_configs, part.changed_brokers = delta.changed_configs, delta.changed_brokers
+    part.changed_features = delta.changed_features
+    taken = list(islice(rest, partitions))
+    while True:
+        part.offset, part.epoch = delta.offset, delta.epoch
+        for topic_id, index in taken:
+            part.changed_partitions.setdefault(topic_id, set()).add(index)
+        yield part
+        taken = list(islice(rest, partitions))
+        if not taken:
+            return
+        part = Delta(delta.base)
 
 
 def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.difference import difference, merged
+from stratalog.metadata.difference import difference, merged, parts
 from stratalog.metadata.image import EMPTY
 from stratalog.wire.internal.metadata_records import (
     ConfigRecord,
@@ -75,3 +75,30 @@ def test_a_change_that_is_taken_back_keeps_its_partition_in_the_list():
     there, delta_1 = replayed(base, led(2))
     _, delta_2 = replayed(there, led(1))
     assert merged([delta_1, delta_2]).changed_partitions == {KEPT: {0}}
+
+
+def test_parts_have_a_few_partitions_each_and_are_the_delta_together():
+    base, _ = replayed(EMPTY, *topic(KEPT, "kept", 3), *topic(GONE, "gone"))
+    config = ConfigRecord(resource_type=2, resource_name="kept", name="retention.ms", value="1")
+    _, delta = replayed(
+        base,
+        led(2),
+        led(2, 1),
+        led(2, 2),
+        config,
+        RemoveTopicRecord(topic_id=GONE),
+        *topic(NEW, "new", 2),
+    )
+    found = list(parts(delta, 2))
+    assert [sum(map(len, one.changed_partitions.values())) for one in found] == [2, 2, 1]
+    assert listed(merged(found)) == listed(delta)
+    assert all((found[0].deleted_topics, found[0].created_topics, found[0].changed_configs))
+    assert not any(
+        one.deleted_topics or one.created_topics or one.changed_configs for one in found[1:]
+    )
+
+
+def test_a_delta_without_partitions_is_one_part():
+    base, _ = replayed(EMPTY, *topic(KEPT, "kept"))
+    _, delta = replayed(base, ConfigRecord(resource_type=4, resource_name="", name="a", value="1"))
+    assert [listed(one) for one in parts(delta, 2)] == [listed(delta)]

@@ -6,15 +6,17 @@ which this broker acts. It never decides a change, and never holds a record that
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 from uuid import UUID
 
 from stratalog.config import DynamicConfigs
 from stratalog.metadata.delta import Delta
-from stratalog.metadata.difference import merged
+from stratalog.metadata.difference import merged, parts
 from stratalog.metadata.image import Image, Topic
 
 __all__ = ["ClusterImage", "OnChange"]
 
+_PARTITIONS_A_TURN: Final = 1000
 OnChange = Callable[[Image, Delta], "asyncio.Future[None] | None"]
 
 
@@ -64,15 +66,20 @@ class ClusterImage:
         self._held = []
         return self.image
 
-    def act(self) -> None:
+    async def act(self) -> None:
         """Have this broker act on the changes since `hold` as one, and on each later one as it comes.
 
-        A change that a later one took back is none: a broker must not lead for a moment what it leads no more.
+        A change that a later one took back is none: a broker must not lead for a moment what it leads no more. A
+        start changes every partition of the broker, so the event loop serves others in between.
         """
-        held, self._held = self._held, None
+        while held := self._held:
+            image, self._held = self.image, []
+            for part in parts(merged(held), _PARTITIONS_A_TURN):
+                done = self._on_change(image, part)
+                if done is not None:
+                    await done
+        self._held = None
         self._acts = True
-        if held:
-            self._on_change(self.image, merged(held))
 
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
         """Store the image after a committed change, and let this broker act on the change."""
