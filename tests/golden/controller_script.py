@@ -53,8 +53,9 @@ class Story:
             said = [refusal.code.name]
         return [*(said or ()), *self._changes(before)]
 
-    def _elr(self):
-        record = FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)
+    def _older(self):
+        """Make the cluster as one that was formatted before eligible leader replicas."""
+        record = FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0)
         self.log.run(Decision([record], None))
 
     def _brokers(self, *ids):

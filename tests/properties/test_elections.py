@@ -91,8 +91,8 @@ def world(*, elr: bool, unclean: bool) -> World:
     log = made.log
     log.lead(Voter(100, log.entropy.uuid()))
     log.run(log.controller.bootstrap())
-    if elr:
-        feature = FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)
+    if not elr:
+        feature = FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0)
         log.run(Decision([feature], None))
     for broker in BROKERS:
         log.broker(broker)

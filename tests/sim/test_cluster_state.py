@@ -69,7 +69,10 @@ def test_the_bucket_has_topics_settings_and_offsets_within_the_interval() -> Non
         (kept,) = state.groups["g"]
         assert (kept.topic, kept.partition, kept.offset) == ("t", 0, 7)
         assert kept.topic_id == topics["t"].topic_id
-        assert state.brokers == {"": {"log.cleaner.threads": "2"}, "1": {}}
+        assert state.brokers == {
+            "": {"log.cleaner.threads": "2", "min.insync.replicas": "1"},
+            "1": {},
+        }
         assert "a secret" not in str(state), "a bucket holds no secrets"
         assert not verify(tale.store, now_ms=tale.world.clock.now_ms() + 2 * 3600_000)
         await tale.machine.stop()

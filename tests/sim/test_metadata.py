@@ -16,7 +16,7 @@ from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.metadata.snapshot import parse_file_name
 
-RECORD_BYTES = 45
+RECORD_BYTES = 60
 SNAPSHOT_BYTES = 1500
 METADATA = "__cluster_metadata-0"
 

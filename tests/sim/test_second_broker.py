@@ -54,6 +54,10 @@ from stratalog.wire.messages.metadata import MetadataRequest
 from stratalog.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 DIRECTORY = UUID(int=500)
+VERSION = Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
+ELIGIBLE = Feature(
+    name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
+)
 CONTROLLERS_ONLY = {56, 58, 62, 63, 67, 73}
 
 
@@ -72,9 +76,7 @@ class SecondBroker:
             "cluster_id": self._machine.broker.cluster.cluster_id,
             "incarnation_id": self._machine.world.outside.entropy.uuid(),
             "listeners": [Listener(name="PLAINTEXT", host="second", port=9, security_protocol=0)],
-            "features": [
-                Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
-            ],
+            "features": [ELIGIBLE, VERSION],
             "rack": "r2",
             "log_dirs": [DIRECTORY],
         }
@@ -200,7 +202,8 @@ def test_invalid_requests_of_a_broker_get_their_errors() -> None:
     async def tell(machine: Machine, _client: Client, raw: Raw, second: SecondBroker) -> None:
         assert await second.register(cluster_id="other") == ErrorCode.inconsistent_cluster_id
         assert await second.register(log_dirs=[]) == ErrorCode.invalid_registration
-        assert await second.register(features=[]) == ErrorCode.invalid_registration
+        assert await second.register(features=[ELIGIBLE]) == ErrorCode.invalid_registration
+        assert await second.register(features=[VERSION]) == ErrorCode.unsupported_version
         assert (await second.beat()).error_code == ErrorCode.stale_broker_epoch
         await joined(second)
         epoch = second.epoch
@@ -260,7 +263,8 @@ def test_a_replica_that_is_not_in_sync_leads_only_after_an_unclean_election(
             assert (found.leader, found.isr) == (1, (1,))
             assert (await client.produce("t", 0, batch([b"value"], START_MS))).base_offset == 0
         else:
-            assert (found.leader, found.isr) == (-1, (2,))
+            assert (found.leader, found.isr) == (-1, ())
+            assert found.eligible_leader_replicas == (2,)
             with pytest.raises(Rejected) as refused:
                 await client.produce("t", 0, batch([b"value"], START_MS))
             assert refused.value.code == ErrorCode.leader_not_available

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Image, ResourceType
+from stratalog.quorum.electorate import MIN_INSYNC_REPLICAS, has_elr
 from stratalog.quorum.topics import SETTINGS_MAX, check_topic_name
 from stratalog.wire.internal.metadata_records import ConfigRecord
 
@@ -85,6 +86,8 @@ def alter_records(
             _check_resource(image, *key)
             after = _after(before, one, rules)
             rules.check(*key, before, after)
+            if key[0] == ResourceType.BROKER and has_elr(image):
+                _check_min_isr(key[1], before, after)
         except Rejected as refusal:
             results.append(Altered(*key, refusal.code, refusal.message))
             continue
@@ -114,6 +117,22 @@ def _check_resource(image: Image, resource_type: int, name: str) -> None:
             raise Rejected(
                 ErrorCode.invalid_request, f"resource type {resource_type} has no settings here"
             )
+
+
+def _check_min_isr(broker: str, before: Values, after: Values) -> None:
+    """Raise Rejected(INVALID_CONFIG) where eligible leaders would lose the one value for all brokers (KIP-966).
+
+    Kafka: ConfigurationControlManager.isDisallowedBrokerMinIsrTransition, isDisallowedClusterMinIsrTransition.
+    """
+    name = MIN_INSYNC_REPLICAS
+    if broker and before.get(name) != after.get(name):
+        reason = "set it for all brokers"
+    elif not broker and name in before and name not in after:
+        reason = "it cannot be removed for all brokers"
+    else:
+        return
+    message = f"{name}: with eligible.leader.replicas.version 1 it is the same everywhere: {reason}"
+    raise Rejected(ErrorCode.invalid_config, message)
 
 
 def _after(before: Values, one: Alteration, rules: SettingRules) -> dict[str, str]:

@@ -27,7 +27,12 @@ from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, Heartb
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
 from stratalog.quorum.directories import assign_directories
 from stratalog.quorum.electorate import Cluster
-from stratalog.quorum.features import SUPPORTED_FEATURES, FeatureUpdate, feature_records
+from stratalog.quorum.features import (
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    feature_records,
+    initial_records,
+)
 from stratalog.quorum.isr import IsrAnswer, IsrChange, alter_isrs
 from stratalog.quorum.leaders import Elected, balance, elect_leaders
 from stratalog.quorum.partition_index import PartitionIndex
@@ -51,11 +56,7 @@ from stratalog.quorum.topics import (
 from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
-from stratalog.wire.internal.metadata_records import (
-    FeatureLevelRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-)
+from stratalog.wire.internal.metadata_records import ProducerIdsRecord, RegisterBrokerRecord
 
 __all__ = [
     "Alteration",
@@ -125,8 +126,8 @@ class Controller:
         """
         level = self.image.features.get(METADATA_VERSION)
         if level is None:
-            record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL)
-            return Decision([record], METADATA_VERSION_LEVEL)
+            records = initial_records(self._rules.elections().min_insync_replicas)
+            return Decision(records, METADATA_VERSION_LEVEL)
         if level != METADATA_VERSION_LEVEL:
             raise Corrupt(
                 f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}"
@@ -255,7 +256,8 @@ class Controller:
     ) -> Decision[Any, None]:
         """Set every level or none; raises Rejected as `feature_records`."""
         levels = {"kraft.version": KRAFT_VERSION}  # in a leader's first batch, and in no image
-        records = feature_records(self.image, SUPPORTED_FEATURES, levels, updates)
+        min_isr = self._rules.elections().min_insync_replicas
+        records = feature_records(self.image, SUPPORTED_FEATURES, levels, updates, min_isr)
         return Decision([] if validate_only else records, None)
 
     # Producer ids

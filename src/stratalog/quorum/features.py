@@ -17,8 +17,10 @@ from stratalog.metadata.image import (
     METADATA_VERSION_LEVEL,
     FeatureRange,
     Image,
+    ResourceType,
 )
-from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+from stratalog.quorum.electorate import MIN_INSYNC_REPLICAS, has_elr
+from stratalog.wire.internal.metadata_records import ConfigRecord, FeatureLevelRecord
 
 SUPPORTED_FEATURES = (
     FeatureRange(ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 1),
@@ -26,6 +28,8 @@ SUPPORTED_FEATURES = (
     FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
 )
 
+INITIAL_LEVELS = {METADATA_VERSION: METADATA_VERSION_LEVEL, ELIGIBLE_LEADER_REPLICAS_VERSION: 1}
+"""The levels of a new cluster: those that Apache Kafka 4.3 formats with, of the features that are served here."""
 _CHANGEABLE = (ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION)
 
 
@@ -46,28 +50,64 @@ class FeatureUpdate:
     upgrade_type: int = UpgradeType.UPGRADE
 
 
+FeatureRecord = FeatureLevelRecord | ConfigRecord
+
+
+def initial_records(min_insync_replicas: int) -> list[FeatureRecord]:
+    """Return the first records of a new cluster, whose brokers are set to `min.insync.replicas`."""
+    levels = [FeatureLevelRecord(name=one, feature_level=n) for one, n in INITIAL_LEVELS.items()]
+    return [*levels, _min_isr("", str(min_insync_replicas))]
+
+
 def feature_records(
     image: Image,
     supported: Sequence[FeatureRange],
     levels: dict[str, int],
     updates: Sequence[FeatureUpdate],
-) -> list[FeatureLevelRecord]:
+    min_insync_replicas: int,
+) -> list[FeatureRecord]:
     """Return records that set every level, none for a level that is set already. Accept all updates or none.
 
-    `levels` are finalized features outside the image (kraft.version). Raises Rejected: INVALID_UPDATE_VERSION,
+    `levels` are finalized features outside the image (kraft.version). Eligible leaders need one `min.insync.replicas`
+    for all brokers: `min_insync_replicas` where the cluster has none. Raises Rejected: INVALID_UPDATE_VERSION,
     INVALID_REQUEST.
     """
     ranges = {one.name: one for one in supported}
     counts = Counter(update.name for update in updates)
-    records = []
+    records: list[FeatureRecord] = []
     for update in updates:
         if counts[update.name] > 1:
             raise Rejected(ErrorCode.invalid_request, f"feature {update.name} is named twice")
         now = {**levels, **image.features}.get(update.name, 0)
         _check(update, ranges.get(update.name), now)
         if update.level != now:
+            if update.name == ELIGIBLE_LEADER_REPLICAS_VERSION and not has_elr(image):
+                records += _one_min_isr(image, min_insync_replicas)
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
     return records
+
+
+def _one_min_isr(image: Image, min_insync_replicas: int) -> list[FeatureRecord]:
+    """Return records that give all brokers the same `min.insync.replicas`: the controller must know the value.
+
+    Kafka: ConfigurationControlManager.maybeGenerateElrSafetyRecords.
+    """
+    records: list[FeatureRecord] = []
+    if MIN_INSYNC_REPLICAS not in image.configs.get((ResourceType.BROKER, ""), {}):
+        records.append(_min_isr("", str(min_insync_replicas)))
+    for (kind, name), values in image.configs.items():
+        if kind == ResourceType.BROKER and name and MIN_INSYNC_REPLICAS in values:
+            records.append(_min_isr(name, None))
+    return records
+
+
+def _min_isr(broker: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.BROKER,
+        resource_name=broker,
+        name=MIN_INSYNC_REPLICAS,
+        value=value,
+    )
 
 
 def _check(update: FeatureUpdate, supported: FeatureRange | None, now: int) -> None:

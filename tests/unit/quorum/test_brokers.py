@@ -83,7 +83,10 @@ def test_a_broker_must_support_the_clusters_features():
     old = registration(log, features=(FeatureRange("metadata.version", 7, 29),))
     assert refused_registration(log, old) is ErrorCode.unsupported_version
     none = registration(log, features=())
-    assert refused_registration(log, none) is ErrorCode.invalid_registration
+    assert refused_registration(log, none) is ErrorCode.unsupported_version
+    eligible = FeatureRange("eligible.leader.replicas.version", 0, 1)
+    without_version = registration(log, features=(eligible,))
+    assert refused_registration(log, without_version) is ErrorCode.invalid_registration
     needs = (*SUPPORTED_FEATURES, FeatureRange("group.version", 1, 1))
     assert refused_registration(log, registration(log, features=needs)) is (
         ErrorCode.unsupported_version

@@ -8,7 +8,7 @@ from tests.unit.quorum.metadata_log import MetadataLog, configure, started
 from stratalog.errors import Corrupt, Rejected
 from stratalog.metadata.image import EMPTY, ResourceType
 from stratalog.quorum.controller import Controller, NewTopic
-from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+from stratalog.wire.internal.metadata_records import ConfigRecord, FeatureLevelRecord
 
 
 def refusal(call, *args):
@@ -26,7 +26,11 @@ def with_topics(*topics):
 def test_a_log_begins_with_its_metadata_version_once():
     log = MetadataLog()
     decision = log.controller.bootstrap()
-    assert decision.records == [FeatureLevelRecord(name="metadata.version", feature_level=30)]
+    assert decision.records == [
+        FeatureLevelRecord(name="metadata.version", feature_level=30),
+        FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1),
+        ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="1"),
+    ]
     assert log.run(decision) == 30
     assert log.controller.bootstrap().records == []
 
@@ -46,7 +50,7 @@ def test_configuration_is_changed_value_by_value():
     log.run(configure(log.controller, ResourceType.BROKER, "1", {"b": "1"}))
     log.run(configure(log.controller, ResourceType.BROKER, "", {"b": "0"}))
     assert log.image.configs[4, "1"] == {"b": "1"}
-    assert log.image.configs[4, ""] == {"b": "0"}
+    assert log.image.configs[4, ""] == {"min.insync.replicas": "1", "b": "0"}
 
 
 def test_producer_ids_are_allocated_once():

@@ -1,10 +1,16 @@
 """Features: a request sets every level or none."""
 
 import pytest
-from tests.unit.quorum.metadata_log import started
+from tests.unit.quorum.metadata_log import configure, started
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, FeatureRange
+from stratalog.metadata.image import (
+    ELIGIBLE_LEADER_REPLICAS_VERSION,
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    FeatureRange,
+    ResourceType,
+)
 from stratalog.quorum.features import FeatureUpdate, feature_records
 
 
@@ -37,10 +43,29 @@ def test_upgrades_and_downgrades_of_a_level_are_allowed_by_their_type():
 
     def levels(level, upgrade_type):
         asked = [FeatureUpdate(METADATA_VERSION, level, upgrade_type)]
-        return [record.feature_level for record in feature_records(image, wide, {}, asked)]
+        return [record.feature_level for record in feature_records(image, wide, {}, asked, 1)]
 
     assert levels(METADATA_VERSION_LEVEL + 1, 1) == [METADATA_VERSION_LEVEL + 1]
     assert levels(METADATA_VERSION_LEVEL - 1, 2) == [METADATA_VERSION_LEVEL - 1]
     for level, upgrade_type in ((METADATA_VERSION_LEVEL - 1, 1), (METADATA_VERSION_LEVEL + 1, 2)):
         with pytest.raises(Rejected):
             levels(level, upgrade_type)
+
+
+def test_with_eligible_leaders_all_brokers_have_one_min_insync_replicas():
+    log = started()
+    name, broker = "min.insync.replicas", ResourceType.BROKER
+    assert log.image.configs[broker, ""] == {name: "1"}, "of a new cluster"
+    level = FeatureUpdate(ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 2)
+    log.run(log.controller.update_features([level]))
+    log.run(configure(log.controller, broker, "", {name: None}))
+    log.run(configure(log.controller, broker, "1", {name: "3", "other": "x"}))
+    level = FeatureUpdate(ELIGIBLE_LEADER_REPLICAS_VERSION, 1)
+    log.run(log.controller.update_features([level]))
+    assert log.image.configs == {(broker, ""): {name: "1"}, (broker, "1"): {"other": "x"}}
+    for resource, value in (("1", "2"), ("", None)):
+        decision = configure(log.controller, broker, resource, {name: value})
+        assert [one.error for one in decision.answer] == [ErrorCode.invalid_config]
+        assert list(decision.records) == []
+    log.run(configure(log.controller, broker, "", {name: "2"}))
+    assert log.image.configs[broker, ""] == {name: "2"}
