@@ -1,7 +1,7 @@
 """Goal: a producer's batches are in the log once and in order, whatever it sends again, late or out of turn.
 
 Method: random producers against a model that remembers everything that was ever accepted and decides by Kafka's rules
-as KIP-98 and KIP-360 tell them, with snapshots (which keep the newest batch of each), expiry and epochs between.
+as KIP-98 and KIP-360 tell them, with snapshots, expiry and epochs between.
 """
 
 from dataclasses import dataclass, field
@@ -120,7 +120,7 @@ class Partition(RuleBasedStateMachine):
     def restart(self):
         self.states = ProducerStates.decode(self.states.encode(), self.now_ms)
         for known in self.model.values():
-            del known.batches[:-1]
+            del known.batches[:-REMEMBERED]
             known.touched_ms = self.now_ms
 
     @invariant()

@@ -10,8 +10,9 @@ records are deleted, or it expired) may start at any sequence.
 A marker ends a transaction: of the same producer epoch or a newer one, and of a coordinator whose epoch is not older.
 Its records stay unstable until the marker lies below the high watermark (KIP-98, `ProducerStateManager`).
 
-One difference from Kafka: a producer expires by the time of its last append here, not by its records' timestamps.
-Otherwise a producer that loads old records would be forgotten at once, and its repeats would be stored twice.
+Two differences from Kafka. A producer expires by the time of its last append here, not by its records' timestamps:
+otherwise a producer that loads old records would be forgotten at once, and its repeats would be stored twice. And a
+snapshot has all remembered batches of a producer: `encode`.
 """
 
 import struct
@@ -48,6 +49,7 @@ _VERSION: Final = 1
 
 WrittenBatch = tuple[int, int, int, int, int]
 """First sequence, last sequence, base offset, last offset, max timestamp."""
+_NO_BATCH: Final = (-1, -1, -1, -1, -1)
 
 
 class ProducerState:
@@ -233,24 +235,27 @@ class ProducerStates:
             del self._states[producer_id]
 
     def encode(self) -> bytes:
-        """Return the `.snapshot` file (Kafka's ProducerSnapshot, version 1): of each producer its newest batch."""
+        """Return the `.snapshot` file (Kafka's ProducerSnapshot, version 1): an entry for each batch, oldest first.
+
+        Kafka keeps the newest batch alone, so it stores a repeat of the one before as new records after a restart. A
+        reader that expects one entry for each producer takes the last, as Kafka does.
+        """
         entries = []
         for producer_id, state in self._states.items():
-            _first, last, base_offset, last_offset, timestamp = (
-                state.batches[-1] if state.batches else (-1, -1, -1, -1, -1)
-            )
-            entries.append(
-                _ENTRY.pack(
-                    producer_id,
-                    state.epoch,
-                    last,
-                    last_offset,
-                    last_offset - base_offset,
-                    timestamp,
-                    state.coordinator_epoch,
-                    state.transaction_start,
+            for batch in state.batches or (_NO_BATCH,):
+                _first, last, base_offset, last_offset, timestamp = batch
+                entries.append(
+                    _ENTRY.pack(
+                        producer_id,
+                        state.epoch,
+                        last,
+                        last_offset,
+                        last_offset - base_offset,
+                        timestamp,
+                        state.coordinator_epoch,
+                        state.transaction_start,
+                    )
                 )
-            )
         body = len(entries).to_bytes(4, "big") + b"".join(entries)
         return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
@@ -268,13 +273,12 @@ class ProducerStates:
         states = cls()
         for fields in _ENTRY.iter_unpack(data[_PREFIX.size :]):
             producer_id, epoch, last, last_offset, delta, timestamp, coordinator, start = fields
-            state = ProducerState(epoch, now_ms)
+            state = states._states.setdefault(producer_id, ProducerState(epoch, now_ms))
             state.coordinator_epoch = coordinator
             state.transaction_start = start
             if last_offset >= 0:
                 first = (last - delta) % _SEQUENCES
                 state.batches.append((first, last, last_offset - delta, last_offset, timestamp))
-            states._states[producer_id] = state
             if start >= 0:
                 states._open.add(producer_id)
         return states

@@ -236,8 +236,8 @@ def test_truncation_counts_a_producers_batches_once():
     for at in range(3, 6):
         steps.append(batch(1, producer_id=3, producer_epoch=0, base_sequence=at))
     steps.truncate(5)
-    # The snapshot has the newest of the first three; two came after it.
-    assert [found[0] for found in steps.log.producers.get(3).batches] == [2, 3, 4]
+    # The snapshot has the first three; two came after it.
+    assert [found[0] for found in steps.log.producers.get(3).batches] == [0, 1, 2, 3, 4]
 
 
 def test_truncation_inside_a_batch_takes_all_of_it():

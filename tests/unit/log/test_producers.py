@@ -147,10 +147,10 @@ def test_a_producer_expires_by_the_time_of_its_append_not_by_its_timestamps():
     assert states.get(7) is None
 
 
-def test_a_snapshot_keeps_the_newest_batch():
+def test_a_snapshot_keeps_every_remembered_batch():
     states = written(header(0, 2), header(2, 3), header(0, producer_id=8, transactional=True))
     back = ProducerStates.decode(states.encode(), now_ms=500)
-    assert list(back.get(7).batches) == [(2, 4, 1002, 1004, 102)]
+    assert list(back.get(7).batches) == [(0, 1, 1000, 1001, 101), (2, 4, 1002, 1004, 102)]
     assert back.get(7).touched_ms == 500
     assert back.first_unstable_offset(2000) == 1005
     assert back.encode() == states.encode()
