@@ -17,7 +17,7 @@ from pathlib import Path
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
 
-# What tests want by default: nothing waits for minutes.
+# Defaults of tests: no wait takes minutes.
 QUICK = {
     "node.id": "1",
     "remote.log.manager.task.interval.ms": "200",
@@ -54,7 +54,7 @@ class BrokerProcess:
         return (self.directory / "broker.log").read_text()
 
     def start(self) -> "BrokerProcess":
-        """Start on the port of the last start, a free one the first time; returns once it serves."""
+        """Start on the port of the last start, or on a free one the first time; return once the broker serves."""
         settings = {
             **QUICK,
             "log.dirs": str(self.data),
@@ -98,7 +98,7 @@ class BrokerProcess:
 def broker_process(
     directory: Path, environ: dict[str, str] | None = None, **settings: str
 ) -> Iterator[BrokerProcess]:
-    """A started broker, ended however the block ends. Settings' dots are written as double underscores."""
+    """Yield a started broker and end it at any exit of the block. Double underscores stand for dots of settings."""
     named = {name.replace("__", "."): value for name, value in settings.items()}
     broker = BrokerProcess(directory, named, environ or {})
     try:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-# A slow machine is no failure: no test is judged by the wall clock.
+# A slow machine is not a failure: no test depends on the wall clock.
 settings.register_profile("stratalog", deadline=None)
 settings.load_profile("stratalog")
 
@@ -18,14 +18,14 @@ for variable in [name for name in os.environ if name.startswith(("STRATA_", "KAF
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `serial` share one worker, and so never run beside one another."""
+    """Tests marked `serial` share one worker, so no two of them run at once."""
     for item in items:
         if item.get_closest_marker("serial"):
             item.add_marker(pytest.mark.xdist_group("serial"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each thing that tests needed and the machine could not give."""
+    """Print one line for each requirement of tests that the machine does not meet."""
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         if isinstance(report.longrepr, tuple):
@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def default_log_output() -> Iterator[None]:
-    """Undo what a test configured of the log: a server in this process writes past the captured output."""
+    """Undo a test's configuration of the log: a server in this process writes past the captured output."""
     yield
     structlog.reset_defaults()
 

@@ -1,4 +1,4 @@
-"""Which names a module of Python defines, and which it uses.
+"""The names that a module of Python defines, and those that it uses.
 
 In: syntax trees. Out: names. It knows no rule about them: `test_tidy.py` does.
 """
@@ -49,7 +49,7 @@ def called_by_us(tree: ast.Module, bases: dict[str, list[str]]) -> Iterator[tupl
 
 
 def registered(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a decorator that is called, such as a command's, has taken the function."""
+    """Return whether a decorator with a call, such as a command's, registers the function."""
     return any(isinstance(decorator, ast.Call) for decorator in function.decorator_list)
 
 

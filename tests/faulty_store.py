@@ -1,7 +1,7 @@
-"""A bucket that fails as real ones do, call by call: the wrapper that every test of the tier's faults puts around one.
+"""A store that fails as real buckets do, call by call; every test of the tier's faults wraps its store in this class.
 
-In: a store, and `fault(operation, path)`, which says what shall go wrong with a call. Out: the same store, its calls
-counted. A random fault is drawn in `fault` (`tests/sim/store.py`); late effects happen with `arrive`.
+In: a store, and `fault(operation, path)`, which returns the fault of a call. Out: the same store, with its calls
+counted. `tests/sim/store.py` draws random faults; `arrive` applies late effects.
 """
 
 from collections import deque
@@ -19,19 +19,19 @@ _REMEMBERED = 16
 
 
 class Fault(StrEnum):
-    """What goes wrong with a call. `None` instead of one: nothing."""
+    """The fault of a call; None for a call without a fault."""
 
     BEFORE = "before"
-    """It did not happen: unreachable, 503 slow-down, keys revoked, bucket deleted. The port has one word for them."""
+    """The call had no effect: unreachable, 503 slow-down, keys revoked, bucket deleted. One port error."""
     AFTER = "after"
-    """It happened, and the answer was lost."""
+    """The call had its effect, and the answer was lost."""
     LATE = "late"
     """A write that timed out and happens later, with `arrive`."""
     PARTIAL = "partial"
     """A put breaks off, and half a segment is there (what fits into one request is whole or not there); a delete
     removes half of its paths."""
     TORN = "torn"
-    """A read gets the beginning of what it asked for."""
+    """A read gets only the beginning of its range."""
     WRONG = "wrong"
     """A read gets a flipped bit."""
     STALE = "stale"
@@ -49,13 +49,13 @@ FITTING: dict[Fault, tuple[str, ...]] = {
     Fault.WRONG: READS,
     Fault.STALE: ("list",),
 }
-"""Which calls a fault can befall."""
+"""The calls that each fault can hit."""
 
 FaultOf = Callable[[str, str], "Fault | str | None"]
 
 
 def no_fault(_operation: str, _path: str) -> None:
-    """All is well."""
+    """Return no fault."""
 
 
 def cut(data: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
@@ -122,7 +122,7 @@ class FaultyStore:
     # For tests
 
     def arrive(self) -> None:
-        """Everything that was late happens now."""
+        """Apply all late effects now."""
         while self._late:
             self._late.popleft()()
 
@@ -202,6 +202,6 @@ class FaultyStore:
 
 
 def _once(write: Callable[[], None]) -> None:
-    """A late write whose object is there by now changes nothing."""
+    """A late conditional write changes nothing if the object exists by now."""
     with suppress(AlreadyExists):
         write()

@@ -43,7 +43,7 @@ class Steps:
     config: LogConfig
     disk: SimDisk = field(default_factory=SimDisk)
     now_ms: int = 1_000_000
-    """The world's time and the steady one alike."""
+    """The time of the wall clock and of the steady clock."""
     tail_cache_bytes: int = 1 << 20
     queue: "deque[tuple[list[Effect], Callable[[], None]]]" = field(default_factory=deque)
     recovery_point: int = 0

@@ -19,7 +19,7 @@ CLASS_NAMES_BANNED = {
 }
 MODULE_NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc", "base"}
 NAMES_BANNED = {"asked", "known", "said", "tell", "there", "wish"}
-"""Alone they do not say what a value is: requested, existing, message, report, present, settings."""
+"""Names that alone do not describe a value; better: requested, existing, message, report, present, settings."""
 PAIRS = {
     "src/stratalog/adapters/cassandra_session.py": "host and port",
     "src/stratalog/cli/main.py": "a message and an exit code",
@@ -32,7 +32,7 @@ PAIRS = {
     "src/stratalog/tier/bucket/leases.py": "an object's path and its time of change",
     "src/stratalog/tier/reading/fetcher.py": "an object's path and a position in it",
 }
-"""Modules whose `tuple[str, int]` is no partition, and what it is."""
+"""Modules whose `tuple[str, int]` is not a partition, and its meaning there."""
 
 
 def names_say_what_things_are(file: "Source") -> Iterator[str]:

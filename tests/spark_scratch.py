@@ -1,4 +1,4 @@
-"""Where Spark puts aside what it does not keep: a test's own directory.
+"""Spark's temporary files go into a test's own directory.
 
 In: a directory. Out: variables for a process that is or starts Spark. A JVM that is killed leaves its blocks,
 artifacts and unpacked libraries behind, and only Spark's Python looks at TMPDIR.

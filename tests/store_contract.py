@@ -17,7 +17,7 @@ def paths(store, prefix=""):
 
 
 def comes_back_whole_and_in_ranges(store):
-    """Objects read as they were put, past their end too, and the last put counts."""
+    """Objects are read as they were put, also past their end, and the last put counts."""
     store.put("a/b/c", [b"0123", bytearray(b"45"), memoryview(b"6789"), b""])
     assert store.get("a/b/c") == b"0123456789"
     assert store.size("a/b/c") == 10

@@ -1,4 +1,4 @@
-"""Documentation that cannot rot: references are what the code says; links, commands and settings exist."""
+"""The documentation agrees with the code: generated references are current; links, commands and settings exist."""
 
 import itertools
 import re
@@ -63,18 +63,18 @@ def generator() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["settings.md", "cli.md", "protocol.md", "metrics.md"])
-def test_a_reference_is_what_the_code_says(name: str) -> None:
+def test_a_generated_reference_is_current(name: str) -> None:
     written = (TOP / "docs" / name).read_text()
     assert written == generator().references()[name], "stale: run scripts/generate_docs.py"
 
 
 @pytest.mark.parametrize("name", WRITTEN_BY_HAND)
-def test_a_page_is_there_and_says_something(name: str) -> None:
+def test_a_page_exists_and_has_content(name: str) -> None:
     assert (TOP / name).read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_the_target_of_each_link_exists(page: Path) -> None:
     broken = [
         target
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
@@ -84,12 +84,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_a_marked_block_is_run_elsewhere_or_says_what_it_needs(page: Path) -> None:
+def test_a_marked_block_names_its_test_or_its_requirement(page: Path) -> None:
     markers = re.findall(
         r"^<!-- (?:run|not run).*\n```(?:sh|python)$", page.read_text(), re.MULTILINE
     )
     marked = [block.marker for block in blocks(page) if block.marker]
-    assert len(markers) == len(marked), "a marker that is not understood"
+    assert len(markers) == len(marked), "unknown marker"
     for marker in marked:
         if marker.startswith("run by "):
             assert page.name in (TOP / marker.removeprefix("run by ")).read_text(), marker

@@ -1,4 +1,4 @@
-"""DESIGN's layering, as import-linter holds it (`pyproject.toml`), and that it can fail."""
+"""Import-linter holds the layers (contracts in `pyproject.toml`); a wrong import makes the check fail."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def test_dependencies_point_downward(repository: Path) -> None:
         ("tier/sparks.py", "import pyspark"),
     ],
 )
-def test_an_import_that_points_upward_is_seen(
+def test_an_upward_import_is_found(
     repository: Path, tmp_path: Path, module: str, line: str
 ) -> None:
     # A copy with one wrong import each; links keep it cheap.

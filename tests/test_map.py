@@ -31,7 +31,7 @@ def row_of(module: PurePosixPath) -> str | None:
 
 def test_every_module_has_a_test_module_or_a_row() -> None:
     without = [module for module in modules() if not mirror(module).exists()]
-    assert without, "the mirror covers everything: the table can go"
+    assert without, "every module has a test module: remove the table"
     assert [str(module) for module in without if row_of(module) is None] == []
 
 
@@ -45,7 +45,7 @@ def test_every_row_is_needed_and_names_tests() -> None:
             assert place.is_file() or list(place.rglob("test_*.py")), f"{key}: no tests in {name}"
 
 
-def test_unit_tests_lie_where_their_module_does() -> None:
+def test_unit_tests_have_the_path_of_their_module() -> None:
     """A folder of unit tests is a folder of modules; `pipelines` are beside the package."""
     folders = {path.parent for path in (TOP / "tests/unit").rglob("test_*.py")}
     names = {str(folder.relative_to(TOP / "tests/unit")) for folder in folders}

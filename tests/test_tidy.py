@@ -116,7 +116,7 @@ def source(path: str, text: str) -> Source:
 
 @cache
 def files() -> tuple[str, ...]:
-    """What is or would be committed."""
+    """Return the paths of files that are or would be committed."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=TOP,
@@ -208,7 +208,7 @@ def nothing_is_left_over(file: Source) -> Complaints:
 
 
 def no_failure_is_swallowed(file: Source) -> Complaints:
-    """Bugs must surface: a handler names what it expects, raises again, or says to whom it carries the failure."""
+    """Bugs must surface: a handler names its exceptions, raises again, or explains where it reports the failure."""
     if not file.is_product:
         return
     lines = file.text.splitlines()
@@ -391,7 +391,7 @@ def test_no_module_is_dead() -> None:
 
 
 def test_no_definition_is_dead() -> None:
-    """A function, class or constant of the product whose name occurs once in the whole checkout is used by nobody."""
+    """A function, class or constant of the product whose name occurs once in the whole checkout is unused."""
     words = Counter(word for file in sources() for word in re.findall(r"\w+", file.text))
     for name in files():
         if name.endswith((".toml", ".sh", ".yml")):

@@ -1,4 +1,4 @@
-"""Requests as bytes over one connection, for tests of what no client library would send.
+"""Requests as bytes over one connection, for requests that no client library sends.
 
 In: an address, requests. Out: decoded answers. It retries nothing and waits 30 s at most.
 """
@@ -40,13 +40,13 @@ class Wire:
         self._socket.close()
 
     def send(self, version: int, body: Request[Any]) -> None:
-        """Ask, and leave the answer for `receive`."""
+        """Send a request; `receive` returns the answer."""
         self._correlation += 1
         pieces = encode_request(version, self._correlation, "wire", body)
         self._socket.sendall(b"".join(bytes(piece) for piece in pieces))
 
     def receive(self, key: int, version: int) -> Any:
-        """The next answer; raises ConnectionError where the broker closed the connection instead."""
+        """Return the next answer; raise ConnectionError if the broker closed the connection."""
         head = self._stream.read(4)
         if len(head) < 4:
             raise ConnectionError("closed")
@@ -54,7 +54,7 @@ class Wire:
         return decode_response(key, version, memoryview(frame))[1]
 
     def ask(self, version: int, body: Request[R]) -> R:
-        """Ask and wait for the answer."""
+        """Send a request and return its answer."""
         self.send(version, body)
         answer: R = self.receive(body.KEY, version)
         return answer
@@ -81,7 +81,7 @@ class Wire:
         acks: int = -1,
         index: int = 0,
     ) -> None:
-        """As `produce`, but leave the answer for `receive_produced`."""
+        """As `produce`, but `receive_produced` returns the answer."""
         self.send(version, produce_body(topic, records, acks=acks, index=index))
 
     def receive_produced(self, version: int = 9) -> Any:
@@ -90,7 +90,7 @@ class Wire:
         return answer.responses[0].partition_responses[0]
 
     def topic_id(self, topic: str) -> UUID:
-        """The id that Metadata tells, creating the topic where the broker does that."""
+        """Return the topic's id from Metadata, which creates the topic if the broker allows that."""
         body = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=True,

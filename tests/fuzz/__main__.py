@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz --frames 10000000`: as many hostile frames as wanted, round by round.
+"""`python -m tests.fuzz --frames 10000000`: play hostile frames, round by round.
 
-In: how many, a seed, the round to go on from. Out: progress, and at the first thing that breaks the command that
-repeats it. Memory is looked at after every round: what a round leaves behind shows as growth.
+In: the number of frames, a seed, the first round. Out: progress, and at the first fault the command that
+repeats it. After every round it checks the memory: leftovers of a round show as growth.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 def rounds(seed: int, first: int, count: int) -> Counter[int]:
-    """Play `count` rounds; frames by API. Raises Broken, also where memory has grown."""
+    """Play `count` rounds; return the frames of each API. Raise Broken at a fault, or if memory has grown."""
     apis: Counter[int] = Counter()
     warm = 0
     printed_s = start = time.monotonic()

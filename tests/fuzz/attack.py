@@ -1,13 +1,13 @@
-"""A broker under fire: the whole node in virtual time, hostile frames over its own connections.
+"""A broker under attack: the whole node in virtual time, and hostile frames over its own connections.
 
-In: a seed and the number of a round. Out: what was counted, or `Broken` with the seed, the round and what broke. A
-round is one process of a broker with disks of its own, so any of them can be repeated alone.
+In: a seed and the number of a round. Out: counts, or `Broken` with the seed, the round and the fault. A
+round is one process of a broker with its own disks, so any round can be repeated alone.
 
 The frames of an API that only controllers' listeners serve go to such a listener, all others to the broker's.
 
-After every frame an honest request follows on the same connection: it is answered, or the connection was closed. Every
-so often another client produces and reads what it wrote. At the end nothing is left of the clients, nothing was logged
-as a failure, and the node starts again from what its disks hold.
+After every frame an honest request follows on the same connection: the broker answers it, or has closed the
+connection. From time to time another client produces records and reads them. At the end no client's state is left, the
+log has no failure, and the node starts again from its disks.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ ALARMING = ("failed", "Traceback", "unreadable", "not closed cleanly", "not remo
 
 
 class Broken(AssertionError):
-    """What must not happen did."""
+    """The broker did what it must not do."""
 
 
 @dataclass
 class Round:
-    """What one round saw."""
+    """The counts of one round."""
 
     frames: int = 0
     answered: int = 0
@@ -101,7 +101,7 @@ class Attacker(asyncio.BufferedProtocol):
         self._transport.close()
 
     async def until_answered(self, correlation: int) -> list[memoryview] | None:
-        """The answers before the honest request's; None where the connection was closed. Raises TimeoutError."""
+        """Return the answers before the honest request's, or None if the connection was closed. Raise TimeoutError."""
         mark = correlation.to_bytes(4, "big")
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -123,7 +123,7 @@ def framed(data: bytes) -> bytes:
 def honest_request(kind: ListenerKind, correlation: int) -> bytes:
     """Among the cheapest to answer.
 
-    Heartbeat version 0 of a member that is not there; ApiVersions version 0 where no member of a group ever is.
+    Heartbeat version 0 of an unknown member; ApiVersions version 0 on listeners without groups.
     """
     key, body = b"\0\x0c", b"\0\5group" + bytes(4) + b"\0\0"
     if kind is ListenerKind.CONTROLLER:
@@ -132,7 +132,7 @@ def honest_request(kind: ListenerKind, correlation: int) -> bytes:
 
 
 def listener_of(key: int) -> ListenerKind:
-    """Where an API's frames go."""
+    """Return the listener that gets an API's frames."""
     served = ListenerKind.BROKER in APIS[key].listeners
     return ListenerKind.BROKER if served else ListenerKind.CONTROLLER
 
@@ -208,7 +208,7 @@ class Neighbour:
 
 
 def listen(alarms: list[str]) -> None:
-    """Have every line of the broker's log that tells of a failure written down, and no other."""
+    """Collect the lines of the broker's log that report a failure."""
 
     def receive(_logger: Any, method: str, event: Mapping[str, Any]) -> Any:
         words = str(event.get("event"))

@@ -69,7 +69,7 @@ def answer_bytes(port: int, frame: bytes) -> int:
 
 
 def flood(port: int, connections: int, frame: bytes) -> dict[str, float]:
-    """Flood until the input ends; returns how many answers came in how many seconds."""
+    """Flood until the input ends; return the number of answers and the seconds."""
     size = answer_bytes(port, frame)
     blob = memoryview(frame * (BLOB_BYTES // len(frame) + 1))
     selector = selectors.DefaultSelector()

@@ -44,9 +44,9 @@ SETTINGS = {
     "unknown.setting": ("1",),
 }
 NODE = 70_123_456
-"""The id of the node under attack: no wound makes it of another number.
+"""The id of the node under attack; mutations never make it of another number.
 
-A controller does to that broker what it is asked to (fence it, unregister it), and then it leads nothing.
+A controller obeys requests to fence or unregister that broker, which then leads no partition.
 """
 LIKELY = {
     "broker_ids": (NODE, NODE, NODE, 2, 0, -1),
@@ -96,7 +96,7 @@ class Known:
 
 
 class Frame(NamedTuple):
-    """`sound`: exactly as the schema of its key and version has it."""
+    """`sound`: the frame follows the schema of its key and version exactly."""
 
     key: int
     version: int
@@ -133,7 +133,7 @@ class Frames:
             sound = head + body
             yield Frame(key, version, sound, sound=True)
             if len(sound) > 5000 and chance.random() < 0.9:
-                continue  # damage to a long text tells little
+                continue  # damage within a long text finds few faults
             for _ in range(DAMAGED_OF_ONE):
                 if chance.random() < 0.9:
                     yield Frame(key, version, head + damaged(chance, body), sound=False)
@@ -279,7 +279,7 @@ def _shape(cls: Any, name: str) -> tuple[Any, bool, bool]:
 
 
 def damaged(chance: Random, sound: bytes) -> bytes:
-    """`sound` with one to three wounds: bits, lengths and counts, endless varints, pieces cut out, put in, cut off."""
+    """Return `sound` with one to three mutations: bits, lengths, counts, endless varints, removed or added pieces."""
     data = bytearray(sound)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         at = chance.randrange(len(data) + 1)

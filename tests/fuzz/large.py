@@ -1,7 +1,7 @@
 """The largest requests: for each array of each API of brokers' listeners, frames that name any number of things in it.
 
-In: how many items. Out: whole frames. kio writes them, from Kafka's schemas, so that no reader or writer of ours must
-agree with itself.
+In: the number of items. Out: whole frames. kio writes them from Kafka's schemas, so the frames are independent of our
+readers and writers.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ TOPIC = "large"
 BATCH = bytes(build_batch([Record(0, int(time() * 1000), None, b"x")]))
 API_VERSIONS = 18
 _TEXT, _INT, _ID = "n0000000", 0x5A5A5A5A, UUID(int=0x5A5A5A5A)
-"""What stands for an item's number where it is written."""
+"""The placeholder of an item's number."""
 _VALUES: dict[str, Any] = {
     "acks": 1,
     "session_epoch": -1,
@@ -65,7 +65,7 @@ _NUMBERED = (
 
 @dataclass(frozen=True)
 class Large:
-    """One API's request with one array that may be any length."""
+    """One API's request with one array of any length."""
 
     key: int
     version: int

@@ -40,9 +40,9 @@ FLOODS = {
     "Fetch": ("Fetch topics", 1),
     "Produce": ("Produce topic_data", 1),
 }
-"""What a flood asks for: a large request, and how many items."""
+"""The request of a flood: a large one, and its number of items."""
 LEFT_MIB = 50
-"""Memory that may be left of an attack."""
+"""The memory that an attack may leave behind."""
 WIDTH = 72
 HEAD = (
     f"{'attack':{WIDTH}} {'p50 ms':>8} {'p99':>8} {'most':>8} {'turn ms':>8} "
@@ -68,7 +68,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one attack."""
+    """The result of one attack."""
 
     what: str
     result: str
@@ -203,7 +203,7 @@ def largest_requests(
 
 
 def damaged_fetches(target: Target, large: dict[str, Large]) -> Seen:
-    """Fetch what is damaged on disk, over and over."""
+    """Fetch damaged records from disk repeatedly."""
     frame = large["Fetch topics"].frame(1, same=True)
     ask(target, large["Produce topic_data"].frame(1, same=True))
     segment = target.directory / f"{TOPIC}-0" / f"{0:020}.log"
@@ -218,7 +218,7 @@ def damaged_fetches(target: Target, large: dict[str, Large]) -> Seen:
 
 
 def whole(target: Target, options: argparse.Namespace) -> None:
-    """Do all attacks, and say which was the worst."""
+    """Run all attacks, and print the worst one."""
     print(f"\n{target.name}\n{HEAD}")
     large = prepared(target)
     seen = [flooded(target, large, name, options.seconds)[0] for name in FLOODS]

@@ -1,4 +1,4 @@
-"""Record batches that lie: counts, offset deltas, sizes, codecs, bombs; with a CRC that holds, or does not.
+"""Malformed record batches: wrong counts, offset deltas, sizes, codecs, and bombs, with a valid or a wrong CRC.
 
 In: one source of chance. Out: the records field of a produce request. The same chance gives the same bytes.
 """
@@ -53,7 +53,7 @@ def bomb(codec: int) -> bytes:
 
 
 def with_records(codec: int, payload: bytes, count: int = 5) -> bytes:
-    """The sound batch's header before another payload, its length, count and CRC made to hold."""
+    """Put the sound batch's header before another payload; correct its length, count and CRC."""
     fields = list(HEADER.unpack_from(sound("none")))
     fields[1] = HEADER.size - 12 + len(payload)
     fields[5] = codec
@@ -103,7 +103,7 @@ UNSOUND = {
     "bytes behind the headers": record(headers=b"\0zz"),
     "a second record": record() + record(offset_delta=1),
 }
-"""Records of which a batch says that they are one."""
+"""Payloads of a batch whose header announces one record."""
 
 
 ODD = {
@@ -115,11 +115,11 @@ ODD = {
     "attributes of no meaning": record()[:1] + b"\x7f" + record()[2:],
     "numbers longer than they need be": b"\x1c\0\x80\0\x80\x80\0\x82\0k\x82\0v\x80\0",
 }
-"""Single records that few producers make, and every reader must take."""
+"""Unusual single records that every reader must accept."""
 
 
 def with_fields(batch: bytes, changes: dict[int, int]) -> bytes:
-    """The batch with header fields (by place) changed, and a CRC that holds."""
+    """Return the batch with changed header fields (by position) and a valid CRC."""
     fields = list(HEADER.unpack_from(batch))
     for place, value in changes.items():
         fields[place] = value
@@ -127,20 +127,20 @@ def with_fields(batch: bytes, changes: dict[int, int]) -> bytes:
 
 
 def sealed(batch: bytearray) -> bytes:
-    """The batch with a CRC that holds over all that is there."""
+    """Return the batch with a CRC that is valid for its bytes."""
     batch[17:21] = crc32c(bytes(batch[CRC_START:])).to_bytes(4, "big")
     return bytes(batch)
 
 
 def lying_header(chance: Random) -> bytes:
-    """One or two fields of a header changed, the CRC mended."""
+    """Change one or two fields of a header; correct the CRC."""
     places = (chance.choice(tuple(_FIELDS.values())) for _ in range(chance.choice((1, 1, 2, 3))))
     changes = {place: chance.choice(values) for place, values in places}
     return with_fields(sound(chance.choice(CODECS)), changes)
 
 
 def lying_records(chance: Random) -> bytes:
-    """Damage inside the records, the CRC mended: what only a reader of records can find."""
+    """Damage the records and correct the CRC: only a reader of records can find this."""
     batch = bytearray(sound(chance.choice(CODECS)))
     for _ in range(chance.choice((1, 1, 2))):
         at = chance.randrange(HEADER.size, len(batch))
@@ -152,7 +152,7 @@ def lying_records(chance: Random) -> bytes:
 
 
 def poisonings(chance: Random) -> Iterator[bytes]:
-    """Every kind of poison in every codec, and what chance makes; some of it is no more than odd."""
+    """Return every kind of poison in every codec, and random ones; some are unusual but legal."""
     for codec in range(len(CODECS)):
         for payload in (*UNSOUND.values(), *ODD.values()):
             yield with_records(codec, compress(codec, payload), 1)
@@ -166,7 +166,7 @@ def poisonings(chance: Random) -> Iterator[bytes]:
 
 
 def records(chance: Random) -> memoryview | None:
-    """A records field: sound, lying, torn, several batches, nothing at all."""
+    """Return a records field: sound, malformed, torn, of several batches, or empty."""
     match chance.randrange(12):
         case 0 | 1:
             data = sound(chance.choice(CODECS))

@@ -33,7 +33,9 @@ def answer(version, body):
 
 @pytest.mark.parametrize("version", [10, 11])
 @pytest.mark.parametrize(("name", "topic_id"), [(None, SOME_ID), (None, ZERO_ID), ("a", SOME_ID)])
-def test_metadata_by_id_before_that_meant_anything_is_an_invalid_request(version, name, topic_id):
+def test_metadata_by_topic_id_in_a_version_without_ids_is_an_invalid_request(
+    version, name, topic_id
+):
     topic = MetadataRequestTopic(name=name, topic_id=topic_id)
     found = answer(version, MetadataRequest(topics=[topic]))
     (topic,) = found.topics

@@ -1,4 +1,4 @@
-"""Goal: no request, however large, keeps other clients from being served or leaves memory behind.
+"""Goal: no request of any size keeps the broker from other clients, or leaves memory behind.
 
 Method: a real broker; for each array of each API of its listener the largest request that is decoded, of things that
 are not there and of one that is; another client asks all the while. A broker's usual limit is 50 times this one: see
@@ -22,7 +22,7 @@ def test_the_largest_requests_are_served_beside_other_clients(tmp_path: Path) ->
         attacks = list(largest_requests(target, prepared(target), FRAME_BYTES_MAX))
         assert len(attacks) > 120
         for act in attacks:
-            # Where the test itself waits for a core, a measurement takes in what the broker did after its answer.
+            # If the test waits for a core, its measurement includes the broker's work after the answer.
             for _ in range(ATTEMPTS):
                 one = act()
                 assert one.after_mib < one.before_mib + LEFT_MIB, one

@@ -1,6 +1,6 @@
-"""Batches that lie, with a CRC that holds: refused with Kafka's code; what older brokers stored is harmless.
+"""Malformed batches with a valid CRC get Kafka's error code; those that older brokers stored do no harm.
 
-Poison that lies in a log all the same must not keep anyone from what is behind it.
+Poison that is in a log nevertheless must not keep readers from the records behind it.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ def test_records_that_cannot_be_decompressed_are_refused(codec):
 
 
 @pytest.mark.parametrize("codec", [1, 3, 4], ids=["gzip", "lz4", "zstd"])
-def test_a_bomb_is_refused_and_costs_what_is_allowed(codec):
+def test_a_bomb_is_refused_within_the_memory_limit(codec):
     one = record(value=bytes(2 * BOMB_BYTES))
     bombs = [with_records(codec, compress(codec, one), 1), bomb(codec)]
 
@@ -147,10 +147,12 @@ def test_a_bomb_is_refused_and_costs_what_is_allowed(codec):
             with pytest.raises(Rejected) as refused:
                 await client.produce("events", 0, poison)
             assert refused.value.code in (ErrorCode.message_too_large, ErrorCode.invalid_record)
-            del refused  # it knows where it was raised, and all that was there
+            del refused  # a traceback keeps the frames' local variables alive
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 2.5 * RESTORED_BYTES_MAX, "one buffer and its copy"
+        assert peak < 2.5 * RESTORED_BYTES_MAX, (
+            "decompression must take one buffer and its copy at most"
+        )
         await broker.stop()
 
     run(story())
@@ -158,7 +160,7 @@ def test_a_bomb_is_refused_and_costs_what_is_allowed(codec):
 
 @pytest.mark.parametrize("topic_type", ["producer", "zstd"])
 @pytest.mark.parametrize("codec", [0, 4], ids=["none", "zstd"])
-def test_records_at_fault_are_named(codec, topic_type):
+def test_malformed_records_are_named_in_the_answer(codec, topic_type):
     async def story():
         broker, client = await machine()
         configs = {"compression.type": topic_type, "cleanup.policy": "compact"}
@@ -190,7 +192,7 @@ def test_records_at_fault_are_named(codec, topic_type):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("lie", [-1, TIMESTAMP - 1, TIMESTAMP + 99, (1 << 63) - 1])
-def test_the_largest_timestamp_is_put_right(codec, lie):
+def test_a_wrong_largest_timestamp_is_corrected(codec, lie):
     async def story():
         broker, client = await machine()
         await client.produce("events", 0, with_fields(sound(codec), {8: lie}))
@@ -218,7 +220,7 @@ def test_the_largest_timestamp_is_put_right(codec, lie):
     ],
     ids=["lengths", "zeros", "no zstd", "gzip of lies", "base timestamp", "gzip bomb", "zstd bomb"],
 )
-def test_stored_poison_hides_nothing_behind_it(poison):
+def test_stored_poison_hides_no_later_record(poison):
     async def story():
         broker, client = await machine()
         earlier = with_fields(sound("none"), {7: TIMESTAMP - 1000, 8: TIMESTAMP - 996})
@@ -226,7 +228,9 @@ def test_stored_poison_hides_nothing_behind_it(poison):
             await stored(broker, batch)
         for timestamp, offsets in ((TIMESTAMP - 998, {2}), (TIMESTAMP + 2, {5, 12})):
             found = await client.list_offsets({TopicPartition("events", 0): timestamp})
-            assert found["events", 0].offset in offsets, "the record, or where the poison begins"
+            assert found["events", 0].offset in offsets, (
+                "the error must name the record, or the offset at which the poison begins"
+            )
         fetched = await client.fetch("events", 0, 10)
         view = memoryview(fetched.records)
         assert parse_header(view).base_offset == 10
@@ -239,7 +243,7 @@ def test_stored_poison_hides_nothing_behind_it(poison):
 
 
 def decoded(batches):
-    """The offsets that Spark's kernel gives of these batches, and what it passed over."""
+    """Return the offsets that Spark's kernel reads from these batches, and its reports of skipped ones."""
     unreadable = []
     layout = Layout("events", 0, (*COLUMNS, HEADERS))
     decoder = Decoder(layout, 0, 1 << 62, unreadable=lambda what, _: unreadable.append(what))
@@ -251,7 +255,7 @@ def decoded(batches):
     return offsets, unreadable, decoder.next_offset
 
 
-def test_spark_reads_on_behind_whatever_a_broker_stored():
+def test_spark_reads_the_records_behind_any_stored_poison():
     async def filled():
         broker, client = await machine()
         chance = Random(5)
@@ -277,7 +281,7 @@ def test_spark_reads_on_behind_whatever_a_broker_stored():
 
     batches = run(filled())
     offsets, unreadable, end = decoded(batches)
-    assert len(unreadable) > 50, "the poison was strong enough"
+    assert len(unreadable) > 50, "no batch was malformed: the test proves nothing"
     assert end == parse_header(batches[-1]).next_offset
     wanted = {
         parse_header(batch).base_offset + place
@@ -286,11 +290,11 @@ def test_spark_reads_on_behind_whatever_a_broker_stored():
         for place in range(5)
     }
     assert len(wanted) > 500
-    assert wanted <= set(offsets), "nothing that can be read is lost"
+    assert wanted <= set(offsets), "a readable record is missing"
     assert offsets == sorted(set(offsets))
 
 
-def test_a_bomb_costs_spark_one_line():
+def test_spark_skips_a_bomb_with_one_line():
     batches = [sound("none"), bomb(1), bomb(4), sound("zstd")]
     batches = [
         base.to_bytes(8, "big") + batch[8:]

@@ -1,6 +1,6 @@
-"""A cluster of brokers and its controller: requests, and what each changes of brokers and partitions.
+"""A cluster of brokers and its controller: each request, and its changes of brokers and partitions.
 
-In: commands. Out: the answer or refusal where it says something, then a line for each changed broker and partition.
+In: commands. Out: the answer or refusal if it has content, then a line for each changed broker and partition.
 
 elr                       the feature eligible.leader.replicas.version at level 1
 brokers 1 2               register and unfence these, each with one directory

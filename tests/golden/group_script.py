@@ -95,7 +95,7 @@ class Story:
         plain = [word for word in arguments if "=" not in word]
         before = self.states()
         getattr(self, command)(plain, options)
-        if command != "wait":  # `wait` notes every change at its own time
+        if command != "wait":  # `wait` traces every change at its own time
             self.note_states(before)
         return [short(line) for line in self.trace]
 
@@ -330,7 +330,7 @@ class Story:
             ]
         return " ".join(words)
 
-    # --- what the trace shows ---
+    # --- the trace ---
 
     def states(self):
         return {one.group_id: one.state for one in self.shard.list_groups()}

@@ -79,7 +79,7 @@ class Story:
         yield from self._known()
 
     def _kill(self):
-        """Kill the process: all that was written is on the disk, no file was closed."""
+        """Kill the process: the disk has all written bytes, and no file was closed."""
         self.steps.load(clean=False)
         yield from self._known()
 

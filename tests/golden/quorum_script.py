@@ -26,7 +26,7 @@ ROUNDS_MAX = 30
 
 
 class Story:
-    """Stands for the world of its nodes: messages arrive on command, and appends are durable at once."""
+    """The world of the nodes: messages arrive on command, and appends are durable at once."""
 
     def __init__(self):
         self.now = 0
@@ -147,7 +147,7 @@ class Story:
         """Others learn of a broken connection in `break` only."""
 
     def _report(self):
-        """Tell nodes that what they wrote is durable."""
+        """Report to nodes that their writes are durable."""
         while self.due:
             self._give(*self.due.pop(0))
 

@@ -1,4 +1,4 @@
-"""A cluster's metadata, record by record, and what one broker (1) does with its replicas.
+"""A cluster's metadata, record by record, and the roles of broker 1 for its replicas.
 
 In: commands, one change of metadata each; `a; b` is one change of several records. Out: a line for each role.
 

@@ -14,7 +14,7 @@ def stories(folder):
 
 
 def check_story(path, story):
-    """Run the script at `path` in a fresh story and hold its trace against the one that is written there."""
+    """Run the script at `path` in a new story, and compare its trace with the one in the script."""
     recorded = path.read_text()
     now = _replayed(recorded, story)
     if os.environ.get("GOLDEN_REWRITE") == "1":

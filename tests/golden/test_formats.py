@@ -132,7 +132,7 @@ def archived_entries():
 
 
 def manifest_with_archives():
-    """The first entry of the archive is given up; the two others, and one that is not archived, are live."""
+    """The first entry of the archive has expired; the other two, and one outside of the archive, are live."""
     entries = archived_entries()
     data = golden("archive.v1")
     base = replace(manifest(), segments=tuple(entries), tiered_end=1400)
@@ -194,7 +194,7 @@ def test_the_manifest_is_written_and_read_as_ever():
 
 
 def test_the_archive_manifest_is_written_and_read_as_ever():
-    """Its columns, that is: a later zstd may compress them otherwise."""
+    """The test compares the columns: a later zstd may compress them differently."""
     for stored in (
         golden("archive.v1"),
         encode_archive(Archive.of(archived_entries()), TOPIC_ID, 3),
@@ -309,7 +309,9 @@ def test_incarnations_and_the_clusters_state_are_written_and_read_as_ever():
         kept.put(lines[at].decode().strip(), [lines[at + 1] + lines[at + 2]])
     assert newest_incarnation(kept, CLUSTER) == 1
     assert newest_state(kept, CLUSTER, 1) == (replace(state(), version=7), [])
-    assert newest_state(kept, CLUSTER, 2) == (replace(state(), version=7), []), "of an earlier life"
+    assert newest_state(kept, CLUSTER, 2) == (replace(state(), version=7), []), (
+        "the object belongs to an earlier incarnation"
+    )
     assert newest_state(kept, CLUSTER, 0) == (None, [])
 
 

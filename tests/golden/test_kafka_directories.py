@@ -146,7 +146,7 @@ def partly_removed(archive: dict[str, Files]) -> Files:
 
 
 def partly_renamed(archive: dict[str, Files]) -> Files:
-    """Of the first segment, Kafka has renamed the log and not yet its indexes; the last one is complete."""
+    """Kafka has renamed the first segment's log and not yet its indexes; the last segment is complete."""
     files = {
         name: data
         for name, data in archive["after"].items()
@@ -179,7 +179,7 @@ def split_not_committed(archive: dict[str, Files]) -> Files:
         (split_not_committed, BEFORE),
     ],
 )
-def test_an_interrupted_replacement_is_completed_where_it_was_committed(
+def test_an_interrupted_replacement_is_completed_if_it_was_committed(
     archive: dict[str, Files],
     state: Callable[[dict[str, Files]], Files],
     expected: list[int],
@@ -189,7 +189,7 @@ def test_an_interrupted_replacement_is_completed_where_it_was_committed(
     assert offsets(log, disk) == expected
     assert (log.log_end_offset, log.recovered.bytes_cut) == (19, 0)
     assert not unfinished(disk)
-    assert offsets(load_from(disk), disk) == expected, "and the next start finds the same"
+    assert offsets(load_from(disk), disk) == expected, "the next start must find the same records"
 
 
 def crashes(seeds: Iterable[int]) -> Iterable[tuple[int, int]]:

@@ -64,7 +64,7 @@ def test_a_release_s_directory_serves_the_same_records_offsets_and_settings(
     assert asked.result(TIMEOUT_S)["max.message.bytes"].value == "900000"
     assert [one.group_id for one in admin.list_consumer_groups().result().valid] == [GROUP]
 
-    # The log goes on where the release left it, through another stop.
+    # The log continues where the release left it, also after another stop.
     produce(broker.address, "zstd", 9)
     assert broker.stop() == 0
     broker.start()

@@ -51,7 +51,7 @@ def kio_read(cls, data):
 
 
 def value_of(chance, kind):
-    """Any value of a Kafka type, the edges more often than not."""
+    """Any value of a Kafka type; extreme values are frequent."""
     if kind in NUMBERS:
         edge = 1 << NUMBERS[kind]
         return chance.choice((0, 1, -1, edge - 1, -edge, chance.randrange(-edge, edge)))
@@ -199,7 +199,7 @@ def renamed(name, ours):
 
 
 def made(cls, values):
-    """Return an object of a class of ours from what `plain` made of kio's."""
+    """Return an object of our class from the plain values of kio's object."""
     kinds = hints(cls)
     return cls(
         **{
@@ -212,7 +212,7 @@ def made(cls, values):
 def one_made(kind, value):
     if value is None:
         return None
-    if get_origin(kind) in (UnionType, Union):  # of views: of several kinds
+    if get_origin(kind) in (UnionType, Union):  # buffers of several kinds
         kind = next(one for one in get_args(kind) if one is not NoneType)
     if kind is memoryview:
         return memoryview(value)

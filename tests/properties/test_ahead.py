@@ -1,8 +1,8 @@
-"""Goal: deciding ahead of the commit gives the answers and the state of deciding one by one, wherever leadership ends.
+"""Goal: decisions ahead of the commit give the answers and state of decisions one by one, wherever leadership ends.
 
 Method: the real runtime and the real group coordinator on a log whose commits, refusals and losses Hypothesis chooses;
-beside it a coordinator that commits each decision before the next. An answer that leaves must be the reference's, and
-must not leave before the records that its decision saw are committed. After a loss both load what was committed.
+beside it a coordinator that commits each decision before the next. Each sent answer must equal the reference's, and
+must not leave before the records that its decision saw are committed. After a loss both load the committed records.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ commands = st.one_of(
 
 
 class ControlledLog:
-    """A partition whose commits and failures come when the test says so."""
+    """A partition whose commits and failures the test triggers."""
 
     def __init__(self, records):
         self.records = list(records)
@@ -113,7 +113,7 @@ def loaded(log, entropy, now):
 
 
 def decide(shard, command, token, members, now):
-    """One command of the alphabet as a decision; `members` says which member ids its client knows of."""
+    """Return one command as a decision; `members` has the member ids that its client knows."""
     match command:
         case ("commit", group, index, offset):
             topics = (CommitTopic("t", (CommitPartition(index, offset),)),)
@@ -157,7 +157,7 @@ class Race:
         self.load()
 
     def load(self):
-        """Both begin with what is committed."""
+        """Load both from the committed records."""
         now = Now(self.now_ms, self.now_ms)
         committed = self.log.records
         self.log = ControlledLog(committed)
@@ -183,7 +183,7 @@ class Race:
         log, members = self.log, dict(self.members)
 
         def then(answer, error):
-            # The runtime carries what is raised here to its log, so problems are kept.
+            # The runtime logs an exception raised here, so the test collects problems in a list.
             if token in self.released:
                 self.problems.append(f"{command} was answered twice")
             self.released[token] = error
@@ -222,11 +222,11 @@ class Race:
         for _, then in late:
             then(None)  # the old log may report a commit after the loss
         assert self.runtime.is_idle
-        assert len(self.released) == self.count, "a caller was forgotten"
+        assert len(self.released) == self.count, "a caller got no answer"
         self.load()
 
     async def end(self):
-        """Commit all that is left; then both are the same."""
+        """Commit all remaining decisions; then both must be equal."""
         await asyncio.sleep(0)
         while self.log.uncommitted:
             self.log.commit(self.machine.decided)
@@ -250,7 +250,7 @@ async def run(script):
 
 @given(st.lists(commands, max_size=60))
 @settings(max_examples=300)
-def test_deciding_ahead_is_deciding_one_by_one(script):
+def test_decisions_ahead_equal_decisions_one_by_one(script):
     asyncio.run(run(script))
 
 

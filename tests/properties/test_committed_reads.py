@@ -1,8 +1,8 @@
-"""What a reader of committed records sees, from the bucket and from a broker, against a model of the log.
+"""A reader of committed records gets the model's records, from the bucket and from a broker.
 
 Method: Hypothesis interleaves producers' transactions, cuts the log into segments (so that transactions begin and end
 in others), archives them with the archiver, plans any range in any number of tasks and chunks, and reads it; a client
-that the test plays answers Fetches with what Kafka lists. The rows must be the model's, whatever the cuts.
+scripted by the test answers Fetches with Kafka's list of aborted transactions. The rows must be the model's.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def segments_of(log: TransactionalLog, data: st.DataObject) -> list[list[bytes]]
 
 @SOME
 @given(logs, st.data())
-def test_the_bucket_s_committed_records_are_the_model_s(
+def test_committed_records_from_the_bucket_are_the_models(
     log: TransactionalLog, data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, log.end - 1))
@@ -73,7 +73,7 @@ def test_the_bucket_s_committed_records_are_the_model_s(
 
 @SOME
 @given(logs, st.data())
-def test_a_broker_s_committed_records_are_the_model_s(
+def test_committed_records_from_a_broker_are_the_models(
     log: TransactionalLog, data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, log.end - 1))

@@ -1,8 +1,7 @@
-"""A compacted log against a dictionary, under everything that can happen to it.
+"""A compacted log equals a dictionary after any appends, cleanings, crashes, truncations and deletions.
 
-The model is the list of all records. Whatever cleanings, crashes, truncations and deletions leave of the log: each
-record is one of the list's at its own offset, and the last value of each key is the dictionary's. A second cleaning
-changes nothing.
+The model is the list of all records. Each record that is left in the log must be in the list, at the same offset. The
+last value of each key must be the dictionary's. A second cleaning changes nothing.
 """
 
 from random import Random
@@ -59,7 +58,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.cleaned_ms: dict[int, int] = {}
         """By the offset of a tombstone: when a cleaning first looked at it."""
 
-    # What happens
+    # Operations
 
     @rule(
         keys=st.lists(st.integers(0, 9), min_size=1, max_size=6),
@@ -121,7 +120,7 @@ class CompactedLog(RuleBasedStateMachine):
         return plan_cleaning(found, now_ms, 24 * (self.keys_max + 6) * 2, 0.5)
 
     def _clean(self):
-        """One pass; return whether there was something to clean."""
+        """Run one pass; return whether it had something to clean."""
         self.steps.perform_all()
         plan = self._plan()
         if plan is None:
@@ -135,15 +134,19 @@ class CompactedLog(RuleBasedStateMachine):
         return True
 
     def _check_tombstones(self, end):
-        """A key's deletion stays for readers that are behind, and goes at the first cleaning after that time."""
+        """A tombstone stays for readers with a lag, and is removed by the first cleaning after that time."""
         now_ms, start = self.steps.now_ms, self.steps.log.log_start_offset
         last = {one.key: offset for offset, one in sorted(self.records.items()) if offset < end}
         there = {record.offset for record in self._read()}
         for offset in last.values():
             if self.records[offset].value is None and offset >= start:
                 since = self.cleaned_ms.setdefault(offset, now_ms)
-                assert offset in there or now_ms >= since + RETENTION_MS, "a tombstone went early"
-                assert offset not in there or now_ms < since + RETENTION_MS, "a tombstone stayed"
+                assert offset in there or now_ms >= since + RETENTION_MS, (
+                    "a tombstone was removed too early"
+                )
+                assert offset not in there or now_ms < since + RETENTION_MS, (
+                    "a tombstone stayed too long"
+                )
 
     def _swap(self, one):
         swaps = self.steps.log.swaps
@@ -158,12 +161,12 @@ class CompactedLog(RuleBasedStateMachine):
             pass
         log = self.steps.log
         seen = [record.key for record in self._read() if record.offset < log.cleaned_end]
-        assert len(seen) == len(set(seen)), "a key is there twice"
+        assert len(seen) == len(set(seen)), "the log has two records of one key"
 
     @precondition(lambda self: self.keys_max == 1000)
     @rule()
     def clean_again(self):
-        """Everything counts as dirty once more, twice: the second time each record stays where it was."""
+        """Mark the whole log dirty and clean it, twice: the second time no record moves."""
         found = []
         for _ in range(2):
             log = self.steps.log
@@ -204,7 +207,7 @@ class CompactedLog(RuleBasedStateMachine):
         self._end(chance, power=power)
 
     def _end(self, chance: Random, *, power: bool):
-        """The process dies, or the machine: what was durable is there."""
+        """The process or the machine dies: all durable records remain."""
         flushed, cleaned_end = self.steps.recovery_point, self.steps.log.cleaned_end
         if power:
             self.steps.disk.crash(chance)
@@ -222,7 +225,7 @@ class CompactedLog(RuleBasedStateMachine):
         self._go_on()
 
     def _go_on(self):
-        """Producers go on where the log says."""
+        """Producers continue with the sequence that the log has."""
         self.committed = min(self.committed, self.steps.log.log_end_offset)
         for producer in (0, 1):
             state = self.steps.log.producers.get(producer)

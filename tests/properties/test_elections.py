@@ -48,7 +48,7 @@ STEPS_PER_SEED = 80
 
 @dataclass
 class World:
-    """The controller, and what the model knows of each partition."""
+    """The controller, and the model's state of each partition."""
 
     log: MetadataLog = field(default_factory=MetadataLog)
     safe: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def act(made: World, step: str, broker: int) -> None:
     match step:
         case "crash":
             if has_elr(log.image):
-                # Records that were not on its disk are gone.
+                # Records that were not on the broker's disk are lost.
                 for safe in made.safe.values():
                     safe.discard(broker)
             made.register(broker, clean=False)
@@ -150,7 +150,7 @@ def reassign(made: World, step: str, broker: int) -> None:
     replicas = tuple(id_ for id_ in BROKERS if id_ != broker and id_ in image.brokers)
     asked = []
     for key, one in made.partitions().items():
-        # Going back to replicas that are not in sync loses records, and says so beforehand.
+        # A move back to replicas that are not in sync loses records; the request accepts that.
         goes_back_uncleanly = set(one.isr) <= set(one.adding_replicas)
         if key.partition != 1 and (step == "move" or not goes_back_uncleanly):
             wanted = replicas if step == "move" and replicas else None
@@ -189,7 +189,7 @@ def check(made: World, before: dict[TopicIdPartition, Partition], *, elr: bool) 
             assert now.leader_epoch > old.leader_epoch
         if not set(old.replicas) <= set(now.replicas):
             assert now.leader_epoch > old.leader_epoch, (
-                "a replica that goes may believe in an old leader"
+                "a removed replica may still follow an old leader"
             )
         if now == old:
             continue
@@ -208,7 +208,7 @@ def check(made: World, before: dict[TopicIdPartition, Partition], *, elr: bool) 
 @pytest.mark.parametrize("elr", [True, False])
 @pytest.mark.parametrize("unclean", [True, False])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_clean_election_loses_nothing(elr, unclean, seed):
+def test_a_clean_election_loses_no_record(elr, unclean, seed):
     made = world(elr=elr, unclean=unclean)
     random = Random(seed)
     for _ in range(STEPS_PER_SEED):

@@ -1,4 +1,4 @@
-"""Goal: incremental fetch answers leave a client with the same knowledge as complete answers would.
+"""Goal: incremental fetch answers give a client the same state as complete answers.
 
 Method: random clients open, change, leave and lose sessions, while partitions move, fail and recover. A model holds
 what each client wants and what its answers said.

@@ -1,4 +1,4 @@
-"""Goal: whatever clients do, a group has one generation at a time, answers every request, and keeps its offsets.
+"""Goal: for any clients, a group has one generation at a time, answers every request, and keeps its offsets.
 
 Method: random clients, some static, some silent, use one shard, while time passes, appends fail and the shard
 restarts. A model holds what the answers promised; the group's own invariants are checked after every step.
@@ -108,12 +108,14 @@ class Crowd(RuleBasedStateMachine):
                 self.forget_generations()
 
     def learn_generation(self, client, answer):
-        assert answer.generation_id >= self.latest_generation, "a generation of the past"
+        assert answer.generation_id >= self.latest_generation, "an answer names an old generation"
         self.latest_generation = client.generation_id = answer.generation_id
         protocol = (answer.protocol_type, answer.protocol_name)
         assert self.generations.setdefault(answer.generation_id, protocol) == protocol
         if answer.members and not answer.skip_assignment:
-            assert answer.leader == client.member_id, "only the leader receives the list of members"
+            assert answer.leader == client.member_id, (
+                "a member that does not lead received the list of members"
+            )
 
     def assigned_to(self, member_id):
         """Return the member's assignment as the log has it."""
@@ -254,7 +256,7 @@ class Crowd(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """Leadership leaves and returns: the shell answers every waiting request with NOT_COORDINATOR."""
+        """The broker loses leadership and gets it back: every waiting request is answered with NOT_COORDINATOR."""
         before = self.shard.describe("g")
         self.waiting = {}
         self.shard = self.loaded()
@@ -293,7 +295,9 @@ class Crowd(RuleBasedStateMachine):
         assert group.awaiting_join == sum(one.join_token is not None for one in members.values())
         supported = Counter(name for one in members.values() for name in one.protocols)
         assert +group.support == supported
-        assert not members or len(members) in supported.values(), "nothing in common"
+        assert not members or len(members) in supported.values(), (
+            "the members have no common protocol"
+        )
         assert group.instances == {
             one.group_instance_id: one.member_id
             for one in members.values()
@@ -309,7 +313,7 @@ class Crowd(RuleBasedStateMachine):
         """Each member, pending id and phase has a deadline: nothing can get stuck."""
         group, timers = self.group(), self.shard._timers
         if group is None:
-            assert len(timers) == 1, "only the timer that expires offsets"
+            assert len(timers) == 1, "an empty shard may have only the timer that expires offsets"
             return
         sessions = {
             one
@@ -332,7 +336,7 @@ class Crowd(RuleBasedStateMachine):
         group = self.group()
         members = group.members.values() if group else ()
         tokens = {one.join_token for one in members} | {one.sync_token for one in members}
-        assert tokens - {None} == set(self.waiting), "a request is lost"
+        assert tokens - {None} == set(self.waiting), "a waiting request has no caller"
 
     def teardown(self):
         self.pass_time(self.now_ms + 10_000_000)

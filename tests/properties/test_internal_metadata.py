@@ -1,4 +1,4 @@
-"""The image is a function of the log, however the log is cut, saved and read again."""
+"""The image depends only on the log, for any cuts, snapshots and reloads."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -43,7 +43,7 @@ STEPS = st.lists(
 
 
 def act(log: MetadataLog, step) -> None:
-    """One step; what is refused changes nothing."""
+    """Run one step; a refused request changes nothing."""
     kind, what = step
     controller = log.controller
     match kind:
@@ -102,7 +102,7 @@ def history(steps) -> MetadataLog:
 
 
 def check(image: Image) -> None:
-    """What holds of every image."""
+    """Check the invariants of every image."""
     assert {t.name: t.id for t in image.topics_by_id.values()} == image.topic_ids_by_name
     for topic_id, topic in image.topics_by_id.items():
         assert topic.id == topic_id
@@ -122,7 +122,7 @@ def records_in(log: MetadataLog):
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_the_image_is_what_the_log_says(steps):
+def test_the_image_equals_a_replay_of_the_log(steps):
     log = history(steps)
     replayed = log.replayed()
     assert replayed.image() == log.image
@@ -132,7 +132,7 @@ def test_the_image_is_what_the_log_says(steps):
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, st.data())
-def test_a_delta_in_pieces_is_the_delta_at_once(steps, data):
+def test_a_delta_applied_in_pieces_equals_the_delta_at_once(steps, data):
     log = history(steps)
     entries = list(records_in(log))
     at_once = Delta(EMPTY)
@@ -149,7 +149,7 @@ def test_a_delta_in_pieces_is_the_delta_at_once(steps, data):
             piece = Delta(in_pieces)
     whole = at_once.image()
     assert piece.image() == one_by_one == whole == replace(log.image, epoch=0)
-    assert at_once.image() == whole, "asking again changes nothing"
+    assert at_once.image() == whole, "a second call must change nothing"
     assert at_once.created_topics == set(whole.topics_by_id)
     assert at_once.deleted_topics == {}
 
@@ -187,7 +187,7 @@ def test_a_delta_lists_exactly_the_differences(first, second):
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS)
-def test_a_snapshot_is_the_image(steps):
+def test_a_snapshot_is_read_as_the_same_image(steps):
     log = history(steps)
     data = encode_snapshot(log.image, NOW_MS, NOW_MS)
     assert image_of(decode_snapshot(data), snapshot_id(log.image)) == log.image
@@ -195,7 +195,7 @@ def test_a_snapshot_is_the_image(steps):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), max_size=20))
-def test_a_name_never_gets_an_id_again(turns):
+def test_a_name_never_gets_an_earlier_id(turns):
     log = started()
     seen = []
     for create in turns:

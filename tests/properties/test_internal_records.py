@@ -1,4 +1,4 @@
-"""Every internal record, at every version, comes back as it was written; other bytes are Corrupt and nothing else.
+"""Every internal record, at every version, is read as it was written; other bytes raise Corrupt only.
 
 The fields of a version, their widths and their nulls are those that its writer takes. That they are Kafka's is tested
 in `tests/compat/test_dump_metadata.py`.
@@ -149,7 +149,7 @@ def test_every_field_is_in_some_version(codec):
 @pytest.mark.parametrize(("codec", "version"), CASES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_record_comes_back(codec, version, data):
+def test_a_record_is_read_as_it_was_written(codec, version, data):
     record = data.draw(records(codec, version))
     out = written(codec, version, record, b"before")
     assert read_record(codec, out, 6, version) == (record, len(out))
@@ -158,7 +158,7 @@ def test_a_record_comes_back(codec, version, data):
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_framed_metadata_records_come_back_with_their_version(data):
+def test_framed_metadata_records_are_read_with_their_version(data):
     codec = data.draw(st.sampled_from(METADATA))
     version = data.draw(st.sampled_from([*codec.write]))
     record = data.draw(records(codec, version))

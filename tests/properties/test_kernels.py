@@ -1,4 +1,4 @@
-"""The decoder against the reference reader for any records, and against any bytes.
+"""The decoder equals the reference reader for any records, and survives any bytes.
 
 Method: Hypothesis makes records, codecs, batch borders, ranges, bounds and places to cut buffers; the rows must be
 those of `read_records`. Then bytes are damaged at will and no checksum is asked (`checked`), so that only the walk over
@@ -34,7 +34,7 @@ records = st.builds(
 
 
 class Log(NamedTuple):
-    """Batches that follow each other from offset 100 on, and what they hold."""
+    """Consecutive batches from offset 100 on, and their records."""
 
     batches: list[bytes]
     records: list[Record]
@@ -60,7 +60,7 @@ def column_choices() -> st.SearchStrategy[tuple[str, ...]]:
 
 @SOME
 @given(logs(), column_choices())
-def test_fewer_columns_are_the_same_columns(log: Log, columns: tuple[str, ...]) -> None:
+def test_fewer_columns_have_the_same_values(log: Log, columns: tuple[str, ...]) -> None:
     def table(wanted: tuple[str, ...]) -> pa.Table:
         decoder = Decoder(Layout("t", 1, wanted, "here"), 0, 1 << 60)
         rows = list(decoder.decode(b"".join(log.batches), "here", gaps=True))
@@ -72,7 +72,7 @@ def test_fewer_columns_are_the_same_columns(log: Log, columns: tuple[str, ...]) 
 
 @SOME
 @given(logs(), st.data())
-def test_rows_are_the_reference_reader_s(log: Log, data: st.DataObject) -> None:
+def test_rows_equal_those_of_the_reference_reader(log: Log, data: st.DataObject) -> None:
     end_of_log = 100 + len(log.records)
     first = data.draw(st.integers(100, end_of_log))
     end = data.draw(st.integers(first, end_of_log))
@@ -136,7 +136,7 @@ def test_damaged_records_are_corrupt_or_rows(log: Log, data: st.DataObject) -> N
 
 @SOME
 @given(st.binary(max_size=400))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_rows_or_corrupt(data: bytes) -> None:
     decoder = Decoder(Layout("t", 1, (*COLUMNS, HEADERS)), 0, 1 << 62)
     try:
         found = [*decoder.decode(data, "here", gaps=True, checked=True), *decoder.flush()]

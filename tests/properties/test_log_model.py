@@ -1,8 +1,8 @@
-"""The log against a list of batches, under everything that can happen to it.
+"""The log equals a list of batches after any appends, crashes, retention and truncation.
 
 The model is a list. The log runs on a simulated disk, and appends are decided ahead of their effects. After every
-crash the log must be a prefix of the list: all of it that was performed when only the process died, at least all that
-was flushed when the power went. Everything the log then shows must come from that prefix, byte for byte.
+crash the log must be a prefix of the list: all performed appends if only the process died, at least all flushed ones
+after a loss of power. Everything that the log then returns must be of that prefix, byte for byte.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class Written:
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """`self.list` is what was decided; a crash cuts it."""
+    """`self.list` has the decided batches; a crash truncates it."""
 
     @initialize(
         segment_bytes=st.sampled_from([600, 2000, 100_000]),
@@ -202,7 +202,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule()
     def begin_to_sync(self):
-        """Closed segments are synced on a thread of its own, while all else goes on."""
+        """Sync closed segments on another thread, while other work continues."""
         log = self.steps.log
         end, first, syncs = log.unsynced()
 
@@ -215,7 +215,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def go_on_syncing(self, effects):
         log, end, syncs = self.syncing or (None, 0, [])
         if log is not self.steps.log:
-            return  # it died, or was truncated
+            return  # the log died, or was truncated
         try:
             for effect in syncs[:effects]:
                 perform(self.steps.disk, effect)
@@ -250,7 +250,7 @@ class LogAgainstList(RuleBasedStateMachine):
         try:
             found = self.steps.read(offset, max_bytes, end_offset=limit, minimum_one_batch=one)
         except FileNotFoundError:
-            assert self._going(), "a file is missing, and no rename is under way"
+            assert self._going(), "a file is missing, and no rename is in progress"
             return
         expected = [w for w in self.list if w.next_offset > offset and w.next_offset <= limit]
         data = b"".join(found.buffers)
@@ -306,7 +306,7 @@ class LogAgainstList(RuleBasedStateMachine):
                 self.list.clear()
             else:
                 assert self.steps.log.segments[-1].size == 0, (
-                    "the last records before a gap were lost"
+                    "the gap must begin where records were lost"
                 )
 
     def _leave_gaps(self, flushed, start):
@@ -319,7 +319,9 @@ class LogAgainstList(RuleBasedStateMachine):
         gone = [w for w in self.list if w.next_offset > start and w.base_offset not in kept]
         assert all(w.next_offset > flushed for w in gone)
         ends = {log.local_start_offset, *(one.next_offset for one in log.segments[:-1])}
-        assert all(w.next_offset in ends or self._after(w) in gone for w in gone), "within segments"
+        assert all(w.next_offset in ends or self._after(w) in gone for w in gone), (
+            "a gap lies within a segment"
+        )
         self.has_lost |= bool(gone)
         if gone:
             assert log.recovered.damage
@@ -344,7 +346,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule()
     def kill_process(self):
-        """All that was performed is there; what was only decided is not."""
+        """Every performed append is in the log; those that were only decided are not."""
         performed = self.steps.log.log_end_offset
         self.steps.disk.end_process()
         log = self.steps.load()
@@ -357,7 +359,7 @@ class LogAgainstList(RuleBasedStateMachine):
         start = self.steps.log.local_start_offset
         self.steps.disk.crash(chance)
         log = self.steps.load()
-        assert log.log_end_offset >= flushed, "flushed records are gone"
+        assert log.log_end_offset >= flushed, "flushed records are lost"
         self._cut(log.log_end_offset)
         self._leave_gaps(flushed, min(start, log.local_start_offset))
 

@@ -22,7 +22,7 @@ def last_batch(**fields) -> bytearray:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_write_cut_short_at_any_byte_leaves_the_log_as_it_was_or_whole(codec):
+def test_a_write_cut_at_any_byte_leaves_all_of_the_batch_or_nothing(codec):
     steps, before = prepared()
     whole = last_batch(codec=codec)
     for cut in range(len(whole) + 1):
@@ -37,7 +37,7 @@ def test_a_write_cut_short_at_any_byte_leaves_the_log_as_it_was_or_whole(codec):
         assert log.log_end_offset == (appended.last_offset + 1 if complete else 6), cut
         assert log.recovered.bytes_cut == (0 if complete else cut)
         assert steps.read_all() == before + (bytes(appended.view) if complete else b"")
-        # The producer repeats what it got no answer for: accepted once, never twice.
+        # The producer repeats the batch without an answer: the log accepts the batch once, never twice.
         again = steps.append(last_batch(codec=codec))
         assert again.duplicate == complete
         assert (again.base_offset, again.last_offset) == (6, 8)
@@ -62,7 +62,7 @@ def test_a_damaged_byte_anywhere_in_the_last_batch_cuts_it_off():
     assert appended.size > HEADER_SIZE
 
 
-def test_a_tear_in_a_new_segment_leaves_it_empty_and_the_log_goes_on_there():
+def test_a_torn_new_segment_is_emptied_and_the_log_continues_there():
     config = LogConfig(segment_bytes=350)
     for cut in (0, 1, 11, 12, 60, 61, 100):
         steps = Steps(config)

@@ -51,7 +51,7 @@ def write(key, side, version, message):
 @pytest.mark.parametrize("key", sorted(APIS))
 @settings(max_examples=4, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_we_write_what_kio_writes_and_read_what_kio_reads(key, chance):
+def test_we_write_the_bytes_of_kio_and_read_the_values_of_kio(key, chance):
     api = APIS[key]
     for version in range(api.oldest, api.newest + 1):
         for side in SIDES:
@@ -64,7 +64,7 @@ def test_we_write_what_kio_writes_and_read_what_kio_reads(key, chance):
 
 
 def deep_bytes(value):
-    """Return what a message takes in memory with all that it holds, save records and what all share."""
+    """Return the memory of a message and its fields, except records and shared objects."""
     if isinstance(value, memoryview | bool | UUID) or value in (None, (), "", b""):
         return 0
     if isinstance(value, int) and -5 <= value <= 256:
@@ -91,9 +91,9 @@ def test_hostile_bytes_give_a_message_or_a_documented_error(key):
                 try:
                     message = read(key, side, version, data, budget)
                 except UNREADABLE:
-                    assert turn, "a sound message"
+                    assert turn, "the mutated message must have been sound"
                     continue
-                # What was read can be written, and is the same when read again; the budget covers it.
+                # A message that was read can be written and read again as the same; the budget covers its memory.
                 again = read(key, side, version, write(key, side, version, message))
                 assert repr(plain(again)) == repr(plain(message))
                 assert deep_bytes(message) <= budget.charged <= 1 << 20

@@ -1,4 +1,4 @@
-"""Goal: a producer's batches are in the log once and in order, whatever it sends again, late or out of turn.
+"""Goal: a producer's batches are in the log once and in order, for any repeats, delays and reorderings.
 
 Method: random producers against a model that remembers everything that was ever accepted and decides by Kafka's rules
 as KIP-98 and KIP-360 tell them, with snapshots, expiry and epochs between.
@@ -23,7 +23,7 @@ STARTS = (0, 1, WRAP - 2, WRAP - 1)
 
 @dataclass
 class Known:
-    """Of one producer: its epoch and, of that epoch, every batch since it was known, as (first, last, base offset)."""
+    """One producer: its epoch, and every batch of that epoch as (first, last, base offset)."""
 
     epoch: int
     touched_ms: int
@@ -39,7 +39,7 @@ class Partition(RuleBasedStateMachine):
         self.model: dict[int, Known] = {}
 
     def _expected(self, producer, epoch, first, last):
-        """The code, or the base offset of the batch that this one repeats, or None: it goes to the end."""
+        """Return the error code, or the base offset of the repeated batch, or None if the batch is appended."""
         known = self.model.get(producer)
         if known is None:
             return None

@@ -1,4 +1,4 @@
-"""Replicas of one partition under any schedule: what is committed stays, and every log ends as the leader's.
+"""Replicas of one partition under any schedule: committed records stay, and every log ends as the leader's.
 
 The logs are real, each on a simulated disk of its own; so are the leader's view, the followers' fetchers and the fetch
 sessions. The controller is the model: it applies Kafka's rules to one partition. Metadata, fetches, answers and
@@ -141,7 +141,7 @@ class Replicas:
             self._fence(node)
 
     def is_cut_off(self, node):
-        """Its heartbeats get lost: the controller fences it, and it goes on as before."""
+        """A node's heartbeats get lost: the controller fences the node, which continues as before."""
         if not node.fenced:
             node.fenced = True
             self._fence(node)
@@ -160,7 +160,7 @@ class Replicas:
         self._lead_if_last(node)
 
     def _lead_if_last(self, node):
-        """Name the last of the ISR the leader, in a new epoch."""
+        """Elect the last member of the ISR in a new epoch."""
         decided = self.decided
         if decided.leader == NO_LEADER and node.id in decided.isr:
             self._decide(isr=decided.isr, leader=node.id)
@@ -168,7 +168,7 @@ class Replicas:
     # Clients
 
     def produces(self, node):
-        """Send to a node that takes itself for the leader; another one may have been elected."""
+        """Send to a node that believes that it leads; another one may have been elected."""
         if not node.replica.leads:
             return
         self.seen["batches"] += 1
@@ -322,10 +322,10 @@ class Replicas:
             replica.on_isr_refused()
         self._committed(node)
 
-    # What must hold
+    # Invariants
 
     def _committed(self, leader):
-        """Enter what is below the high watermark: the leader acknowledges it."""
+        """Enter the records below the high watermark into the ledger: the leader acknowledges them."""
         for base, data in leader.batches():
             _, header = next(iter(scan(memoryview(data))))
             if header.next_offset <= leader.replica.high_watermark:
@@ -344,7 +344,7 @@ class Replicas:
                 assert node.replica.high_watermark <= log.log_end_offset
 
     def heal(self):
-        """Then every log is the leader's, all of it committed, and the ISR is whole."""
+        """Finally every log equals the leader's, all of it is committed, and the ISR is complete."""
         self.proposals.clear()
         for node in self.nodes.values():
             self.starts(node)
@@ -402,7 +402,7 @@ STEPS = 2_000
 
 
 @pytest.mark.parametrize("first_seed", range(0, 40, 10))
-def test_replicas_agree_and_keep_what_was_acknowledged(first_seed):
+def test_replicas_agree_and_keep_acknowledged_records(first_seed):
     seen: Counter[str] = Counter()
     for seed in range(first_seed, first_seed + 10):
         world = Replicas(seed)

@@ -1,4 +1,4 @@
-"""Goal: sifting says the same compiled as interpreted, and what a plain reading of the records says.
+"""Goal: the compiled and the interpreted sift give the results of a plain reader of the records.
 
 Method: batches sound and damaged; the interpreted module is loaded from its text whether or not there is an extension.
 """
@@ -82,7 +82,7 @@ def test_the_last_record_of_each_key_stays(found, last_noted, tombstones, keys_m
 
 
 def _piece(found, at):
-    """The bytes of one record: what a batch has more than one without it."""
+    """Return the bytes of one record: the difference between a batch with the record and one without."""
     before = b"" if at == 0 else body_of(found[:at])[0]
     return body_of(found[: at + 1])[0][len(before) :]
 
@@ -103,7 +103,7 @@ def test_another_base_timestamp_changes_no_record(found, shift):
 
 
 @given(records, st.binary(min_size=1, max_size=4), st.integers(0, 300))
-def test_damage_is_the_same_to_both(found, damage, at):
+def test_damage_gives_the_same_error_compiled_and_interpreted(found, damage, at):
     body = bytearray(body_of(found)[0])
     at %= len(body)
     body[at : at + len(damage)] = damage

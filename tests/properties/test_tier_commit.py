@@ -134,7 +134,7 @@ def new_leader(additions, hint=None, node=2, epoch=2, kept=0):
 def spilling(tip, writer, write_id, opened=None):
     """Move all but the last entry into an archive manifest, in its own commit, by the product's own rules."""
     spill = next_spill(tip, LIMITS)
-    assert spill is not None, "the story has something to move"
+    assert spill is not None, "the story has no entry to move"
     assert (opened is not None) == (spill.onto is not None)
     onto = NAMES[spill.onto.id] if spill.onto is not None else ()
     moved = onto + tuple(NAMES[one.id][0] for one in spill.entries)
@@ -251,25 +251,28 @@ def test_a_leader_that_paused_before_its_put_is_fenced_after_the_pruning():
     programs = [old_leader(base, "zombie", attempts=2), new_leader(2)]
     world = World(bucket_of(base), programs, faults=1)
     outcomes = search(world)
-    assert ("Fenced", ("first", "2-0", "2-1")) in outcomes  # it lost
-    assert (("first", "zombie"), ("first", "zombie", "2-0", "2-1")) in outcomes  # it was in time
+    assert ("Fenced", ("first", "2-0", "2-1")) in outcomes  # the leader lost the race
+    assert (
+        ("first", "zombie"),
+        ("first", "zombie", "2-0", "2-1"),
+    ) in outcomes  # the leader was in time
     assert world.states > 1000
 
 
-def test_every_pair_of_faults_while_the_first_version_is_pruned():
+def test_every_pair_of_faults_keeps_the_chain_while_the_first_version_is_pruned():
     programs = [old_leader(None, "zombie", attempts=2), new_leader(1)]
     outcomes = search(World({}, programs, faults=2))
     assert ("Fenced", ("2-0",)) in outcomes
 
 
 @pytest.mark.big
-def test_every_pair_of_faults_while_later_versions_are_pruned():
+def test_every_pair_of_faults_keeps_the_chain_while_later_versions_are_pruned():
     base = base_version(1)
     programs = [old_leader(base, "zombie", attempts=2), new_leader(2)]
     search(World(bucket_of(base), programs, faults=2))
 
 
-def test_two_levels_of_boundaries():
+def test_a_paused_leader_is_fenced_with_two_levels_of_boundaries():
     """Versions 2 and 3 get a boundary object of the second level, and lose their own, while the old leader pauses."""
     base = base_version(2)
     before = base_version(1)
@@ -279,7 +282,7 @@ def test_two_levels_of_boundaries():
     assert any("boundary/1/" in path for state in world.ends() for path in world.objects(state))
 
 
-def test_two_new_leaders_prune_at_once():
+def test_two_new_leaders_that_prune_at_once_keep_the_chain():
     base = base_version(1)
     programs = [new_leader(1, hint=base, node=2), new_leader(1, hint=base, node=3, epoch=3)]
     search(World(bucket_of(base), programs, faults=1))
@@ -298,7 +301,7 @@ def test_readers_with_stale_lists_while_later_versions_are_pruned():
     search(World(bucket_of(base), programs, stale_lists=2), readers=[2])
 
 
-def test_a_new_leader_whose_lists_are_stale():
+def test_a_new_leader_with_stale_lists_keeps_the_chain():
     base = base_version(1)
     programs = [new_leader(1, node=2), new_leader(1, node=3, epoch=3)]
     search(World(bucket_of(base), programs, stale_lists=3))
@@ -310,7 +313,7 @@ def test_a_leader_that_gets_no_answer_to_its_spill_spills_once():
     assert (("first", "a", "b"),) in outcomes
 
 
-def test_two_leaders_spill_at_once():
+def test_two_leaders_that_spill_at_once_lose_no_entry():
     base = base_version(1)
     programs = [spilling_old_leader(base), spilling_new_leader(base)]
     world = World(bucket_of(base), programs, faults=1)

@@ -1,4 +1,4 @@
-"""Tier and local log together are the log, byte for byte, whatever fails or restarts.
+"""Tier and local log together are the log, byte for byte, after any faults and restarts.
 
 Goal: after any appends, rolls, copies, expiries and restarts, with any request going wrong in any way that
 `tests/faulty_store.py` knows, every offset from the log's start is read back with exactly the bytes that were
@@ -47,13 +47,11 @@ class TierEqualsLog(RuleBasedStateMachine):
         claim_bucket(self.bucket, CLUSTER, 0)
         register_topic(self.bucket, CLUSTER, self.topic_id, "topic", 1, {}, 0)
         self.log = []  # every batch ever appended
-        self.active_start = 0  # what is below is in closed segments
+        self.active_start = 0  # closed segments have the offsets below
         self.segments = []  # closed ones still on local disk: (base, end, bytes)
         self.end = 0
         self.log_start = 0
-        self.given_up = (
-            set()
-        )  # base offsets of batches that a retention asked for so far does not keep
+        self.given_up = set()  # base offsets of batches that a requested retention does not keep
         self.now_ms = 1000
         self.epoch = 0
         self.zombies = []
@@ -104,7 +102,7 @@ class TierEqualsLog(RuleBasedStateMachine):
     @precondition(lambda self: self.tier.tiered_end > self.log_start)
     @rule(data=st.data(), faults=st.lists(st.sampled_from(DAMAGE), min_size=1, max_size=4))
     def read_through_damage(self, data, faults):
-        """What is read is what was archived, or nothing; and damage on the way is not kept."""
+        """A read returns the archived bytes, or none; the cache keeps no bytes damaged in transfer."""
         self.faults = faults
         inside = [
             (h.base_offset, batch)
@@ -164,7 +162,7 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @rule()
     def expire_locally(self):
-        """`local.retention.bytes=0`: what is in the bucket, and confirmed, leaves the disk."""
+        """`local.retention.bytes=0`: segments that are confirmed in the bucket leave the disk."""
         tiered = self.tier.tiered_end
         self.segments = [segment for segment in self.segments if segment[1] > tiered]
 
@@ -188,7 +186,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         self.raise_log_start()
 
     def raise_log_start(self):
-        """What is gone is what some retention did not keep."""
+        """Only records that some retention did not keep are missing."""
         before = self.log_start
         self.log_start = max(before, self.tier.log_start_offset)
         for header, _ in self.log:
@@ -252,7 +250,7 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @rule()
     def sweep_orphans(self):
-        """With the grace that a broker at work needs, here in the store's own time: nothing named is ever taken."""
+        """Sweep with the grace that a running broker needs, in the store's time: no named object is removed."""
         later = max(info.modified_ms for info in self.bucket.list("")) + 1
         sweep(self.bucket, now_ms=later, grace_ms=0)
         # What the sweep took may have been uploaded by a leader whose commit is still to come.
@@ -279,19 +277,19 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @contextmanager
     def no_fault(self):
-        """A checker looks; the faults to come are for others."""
+        """Verify the bucket; the pending faults are left for other calls."""
         faults, self.faults = self.faults, []
         yield
         self.faults = faults
 
     def read(self, fetcher, offset):
-        """The batch at an offset, from wherever a broker would take it."""
+        """Return the batch at an offset, from the place that a broker reads."""
         for base, end, data in [*self.segments, self.active()]:
             if base <= offset < end:
                 return next(data[p : p + h.size] for p, h in scan(data) if h.last_offset >= offset)
         with self.no_fault():
             segment = self.tier.lookup.at(offset)
-        assert segment is not None, f"offset {offset} is nowhere"
+        assert segment is not None, f"offset {offset} is neither on the disk nor in the bucket"
         return b"".join(fetcher.read(segment, offset, 1).buffers)
 
     def active(self):

@@ -1,8 +1,8 @@
 """Goal: the walk over records accepts the records that `read_records` accepts, and gives the same results compiled and
 interpreted.
 
-Method: batches sound, damaged and made of lies; the interpreted module is loaded from its text whether or not there is
-an extension made of it.
+Method: sound, damaged and malformed batches. The test loads the interpreted module from its text, also beside a
+compiled extension.
 """
 
 import importlib.util
@@ -52,7 +52,7 @@ records = st.lists(
 
 
 def walked(data: bytes, count: int, base: int, *demands: int) -> tuple[int, ...]:
-    """What the walk says, the same whether compiled or not."""
+    """Return the walk's result, which must be the same compiled and interpreted."""
     asked = (data, 0, 0, count, base, *(demands or ALWAYS))
     plain: tuple[int, ...] = PLAIN.walk(*asked)
     found = imported.walk(*asked)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_the_first_record_against_the_demands_is_named(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_passes_that_cannot_be_read(seed: int) -> None:
+def test_every_accepted_batch_can_be_read(seed: int) -> None:
     chance = Random(seed)
     verdicts = []
     for _ in range(200):
@@ -112,13 +112,13 @@ def test_nothing_passes_that_cannot_be_read(seed: int) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_any_bytes_get_a_verdict(data: bytes, count: int) -> None:
+def test_any_bytes_are_accepted_or_refused(data: bytes, count: int) -> None:
     verdict, _, index, _ = walked(data, count, 0)
     assert index <= count
     assert (verdict == PLAIN.FINE) == (index == count)
 
 
-def test_it_continues_where_it_was_stopped() -> None:
+def test_an_interrupted_walk_continues_where_it_stopped() -> None:
     data = sound("none")[HEADER_SIZE:]
     base = parse_header(sound("none")).base_timestamp
     _, position, index, _ = imported.walk(data, 0, 0, 2, base, *ALWAYS)

@@ -1,4 +1,4 @@
-"""Whatever arrives, the documented exceptions and no others: requests, responses, batches, codecs, frames."""
+"""Any bytes raise only the documented exceptions: requests, responses, batches, codecs, frames."""
 
 import random
 from contextlib import suppress
@@ -53,13 +53,13 @@ def request_header(key, version):
 
 @settings(max_examples=300, deadline=None)
 @given(BYTES)
-def test_any_bytes_as_a_request(frame):
+def test_any_bytes_are_a_request_or_an_error(frame):
     try_request(frame)
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.sampled_from(VERSIONS), BYTES)
-def test_any_bytes_as_the_body_of_a_request_and_of_a_response(api, body):
+def test_any_bytes_are_a_body_of_a_message_or_an_error(api, body):
     key, version = api
     try_request(request_header(key, version) + body)
     try_response(key, version, b"\0\0\0\1" + body)
@@ -83,7 +83,7 @@ def mutated(chance, sound):
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_mutated_requests_and_responses(key, version):
+def test_mutated_requests_and_responses_are_read_or_refused(key, version):
     chance = random.Random(f"{key} {version}")
     for side in ("request", "response"):
         cls = kio_class(key, version, side)
@@ -102,7 +102,7 @@ def test_mutated_requests_and_responses(key, version):
 
 
 def read_everything(data):
-    """All that is ever asked of a batch; the records only where the batch passed its check."""
+    """Call every reader of a batch; read the records only if the batch passes its check."""
     view = memoryview(bytearray(data))
     assert 0 <= last_whole(view) <= len(view)
     for attempt in (parse_header, lambda it: list(scan(it)), lambda it: list(read_records(it))):
@@ -117,7 +117,7 @@ def read_everything(data):
 
 @settings(max_examples=200, deadline=None)
 @given(BYTES)
-def test_any_bytes_as_batches(data):
+def test_any_bytes_are_batches_or_an_error(data):
     assert not read_everything(data)
 
 
@@ -137,7 +137,7 @@ def test_mutated_batches_never_pass_the_check(codec):
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
-def test_mutated_compressed_bytes(codec):
+def test_mutated_compressed_bytes_are_read_or_corrupt(codec):
     chance = random.Random(codec)
     plain = b"".join(b"%d some text " % (n * n) for n in range(600))
     sound = compress(codec, plain)
@@ -152,7 +152,7 @@ def test_mutated_compressed_bytes(codec):
     st.lists(st.integers(1, 400), min_size=1),
     st.integers(8, 600),
 )
-def test_frames_come_out_as_they_went_in_however_they_are_cut(bodies, cuts, scratch_bytes):
+def test_frames_are_read_as_they_were_sent_for_any_cuts(bodies, cuts, scratch_bytes):
     stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     reader = FrameReader(3000, bytearray(scratch_bytes))
     found = []

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 TOPIC = "compacted"
 SEGMENTS = 6
 RECORDS = 3
-"""In a segment: the first has a key of its own, but for the third segment's; all others share a key."""
+"""Records of a segment. The first record has its own key, except in the third segment; all others share a key."""
 FIRST_MS = 1_700_000_000_000
 TIMEOUT_S = 60
 SETTINGS = {"log.cleaner.backoff.ms": "200", "log.flush.offset.checkpoint.interval.ms": "500"}

@@ -1,4 +1,4 @@
-"""Write a release's fixture: what a node of this release leaves on disk and in its bucket.
+"""Write a release's fixture: the files that a node of this release leaves on disk and in its bucket.
 
 usage: python -m tests.golden.releases.make VERSION
 
@@ -104,7 +104,7 @@ def committed(address: str) -> dict[str, int]:
 
 
 def fill(broker: BrokerProcess) -> None:
-    """Leave on the node something of everything that this release can write."""
+    """Let the node write each kind of file and object that this release can write."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     made = admin.create_topics(
         [NewTopic(name, PARTITIONS, 1, config=c) for name, c in TOPICS.items()]
