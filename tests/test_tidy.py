@@ -347,9 +347,11 @@ def riddles(text: str) -> Complaints:
 def test_files_are_in_plain_english() -> None:
     complaints = []
     for name in files():
-        left_out = name in {"tests/test_tidy.py", "CHANGELOG.md"}
-        if not left_out and name.endswith((".py", ".md", ".sh")):
-            complaints += [f"{name}:{one}" for one in riddles((TOP / name).read_text())]
+        if name != "tests/test_tidy.py" and name.endswith((".py", ".md", ".sh")):
+            text = (TOP / name).read_text()
+            if name == "CHANGELOG.md":  # it quotes names that are gone
+                text = re.sub(r"`[^`\n]*`", "", text)
+            complaints += [f"{name}:{one}" for one in riddles(text)]
     assert not complaints, "\n" + "\n".join(complaints)
 
 
