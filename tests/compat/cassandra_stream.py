@@ -14,7 +14,8 @@ def main(bootstrap: str, options: dict[str, str], checkpoint: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # it lives for seconds
+        # The program runs for seconds only.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )

@@ -1,4 +1,4 @@
-"""A real Cassandra for tests, and what is in its tables.
+"""A real Cassandra for tests, and the rows of its tables.
 
 In: a directory; a server's address. Out: a server that runs; rows. A missing program skips the test.
 """
@@ -33,7 +33,7 @@ def cassandra(
 
 
 def options(server: RunningCassandra, table: str, **more: str) -> dict[str, str]:
-    """What makes keyspace and table, and gives up only after minutes."""
+    """Options that create keyspace and table, and fail only after minutes."""
     return {
         "hosts": server.address,
         "keyspace": KEYSPACE,

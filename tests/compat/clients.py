@@ -278,7 +278,7 @@ class Kcat:
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         headers = [f"-H{name}={value}" for name, value in records[0].headers]
         lines = "".join(f"{record.key or ''}|{record.value or ''}\n" for record in records)
-        # -Z: empty values are null.
+        # -Z: kcat sends empty values as null.
         words = ["-P", "-t", topic, "-p", "0", "-K", "|", "-Z", "-z", codec, *headers]
         self.run(address, *words, stdin=lines)
 

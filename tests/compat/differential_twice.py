@@ -1,6 +1,6 @@
-"""What both brokers answer where a request names a thing twice; see `differential_stories`.
+"""Stories of requests that name a thing twice; see `differential_stories`.
 
-In: a `Broker` to tell it to. Out: its trace.
+In: a `Broker`. Out: its trace.
 """
 
 from itertools import repeat
@@ -53,7 +53,7 @@ def partitions_are_named_twice(broker: Broker) -> None:
     here, absent = broker.name("twice-cut"), broker.name("twice-absent")
     produce(ask, "twice-cut", batch(b"a", b"b"), topic_id=topic_id)
     for name in (here, absent):
-        # Twice in one topic, and in a topic that stands there twice.
+        # Twice in one topic, and in a topic that is twice in the request.
         one = {"current_leader_epoch": -1}
         for timestamp in (-1, -2):
             asked = {"partition_index": 0, "timestamp": timestamp, **one}
@@ -114,7 +114,7 @@ def groups_and_their_offsets_are_named_twice(broker: Broker) -> None:
             {"partition_index": index, "committed_offset": offset, "committed_metadata": "m"}
             for index, offset in ((0, 1), (1, 2), (0, 3))
         ]
-        # An absent topic Kafka answers once in these two, since it is refused apart from the others.
+        # In these two Kafka answers an absent topic once, because it refuses absent topics separately.
         times = 2 if name == "twice-kept" else 1
         topics = [{**named, "partitions": committed}] * times
         ask.ask("OffsetCommit", group_id=group, topics=topics)
@@ -123,7 +123,7 @@ def groups_and_their_offsets_are_named_twice(broker: Broker) -> None:
             groups = twice({"group_id": group, "topics": wanted, "member_epoch": -1})
             ask.ask("OffsetFetch", groups=groups)
         else:
-            del wanted[0]["topic_id"]  # of both: they are one
+            del wanted[0]["topic_id"]  # of both topics: they are one topic
             ask.ask("OffsetFetch", group_id=group, topics=wanted)
         forgotten = {"name": broker.name(name), "partitions": twice({"partition_index": 0})}
         ask.ask("OffsetDelete", group_id=group, topics=[forgotten] * times)

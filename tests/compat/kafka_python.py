@@ -29,7 +29,7 @@ VERSION = "3.0.12"
 FETCH_TIMEOUT_S = 300
 TEST_TIMEOUT_S = 30
 RUN_TIMEOUT_S = 600
-# The codecs are optional for the client and wanted by its tests.
+# The codecs are optional for the client, and its tests need them.
 NEEDS = ("pytest", "pytest-mock", "pytest-timeout", "crc32c", "lz4", "python-snappy", "zstandard")
 
 # The distribution leaves out the module that spawns brokers; against a running one the suite needs two names of it.
@@ -149,7 +149,7 @@ def run(address: str, select: Sequence[str]) -> list[Outcome]:
 
 
 def outcomes(report: Path) -> list[Outcome]:
-    """A JUnit report as outcomes; the worst of what a test and its fixtures said is its result."""
+    """Read a JUnit report as outcomes; the worst outcome of a test and its fixtures counts."""
     found = []
     for case in ET.parse(report).getroot().iter("testcase"):
         module = case.get("classname", "").removeprefix("test.integration.")

@@ -36,12 +36,12 @@ KAFKA_VERSION = "4.0.0"
 HEADERS = {"rapidjson-dev": "rapidjson/schema.h", "libzstd-dev": "zstd.h"}
 STEP_TIMEOUT_S = 600
 TEST_TIMEOUT_S = 240
-# What is known to take longer, by number: Apache Kafka takes 650 s for the first.
+# Tests that take longer, by number: Apache Kafka takes 650 s for the first.
 LONGER_S = {"0113": 900}
 # A run must not occupy a shared machine for longer; the remaining tests are reported as `not run`.
 RUN_TIMEOUT_S = float(os.environ.get("STRATALOG_COMPAT_RUN_S", "2700"))
 
-# Tests that cannot pass yet, by what is missing. Asked for by name, they run.
+# Tests that cannot pass yet, by the missing feature. They run only if selected by name.
 LATER = {
     "0103_transactions": "transactions",
     "0098_consumer_txn": "several nodes, then transactions",
@@ -49,7 +49,7 @@ LATER = {
     "0077_compaction": "compaction",
     "0101_fetch_from_follower": "several nodes",
 }
-# Between a test and one of its cases, in a name.
+# The separator of a test and its case in a name.
 CASE = " > "
 # Tests that need missing topics to stay missing: they run apart, against a broker that creates none by itself.
 NO_TOPICS_BY_THEMSELVES = {
@@ -95,7 +95,7 @@ def build(tree: Path, headers: Path) -> None:
     for script in (tree / "configure", tree / "lds-gen.py", *(tree / "tests").glob("*.sh")):
         script.chmod(0o755)
     environ = {name: str(headers / "include") for name in ("C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")}
-    # The shared library of a package that is only unpacked has no target: the linker is to take the static one.
+    # The shared library of an unpacked package has no target: the linker must use the static one.
     for linked in headers.glob("lib/*/libzstd.so"):
         linked.unlink()
     environ["LIBRARY_PATH"] = ":".join(str(place) for place in headers.glob("lib/*"))
@@ -108,10 +108,10 @@ def build(tree: Path, headers: Path) -> None:
 
 
 def chosen(select: Sequence[str], *, apart: bool) -> dict[str, list[str]]:
-    """What one process runs, to the names of its tests: those that run apart, or the others.
+    """Return the selector of each process and the names of its tests: those that run apart, or the others.
 
     The runner selects by number and so runs all tests of one number in one process. A case of a test, whose name is
-    `TEST > CASE`, has a process of its own: where a test ends early, its other cases are still shown.
+    `TEST > CASE`, has a process of its own: if a test ends early, its other cases still have results.
     """
     groups: dict[str, list[str]] = {}
     for test in SUITE.apache_kafka():
@@ -155,7 +155,7 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
 
 
 def environment(settings: Path) -> dict[str, str]:
-    """The runner's, but for what it is to run."""
+    """Return the runner's environment, without the selection of tests."""
     return {
         **java_environment(),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
@@ -166,7 +166,7 @@ def environment(settings: Path) -> dict[str, str]:
 
 
 def put_topics_tool(kafka: Path) -> None:
-    """Apache Kafka's own command for topics where some tests look for it. Raises CannotBeHadError."""
+    """Put Apache Kafka's command for topics where some tests expect it. Raise CannotBeHadError."""
     words = java_command("org.apache.kafka.tools.TopicCommand")
     script = kafka / "bin" / "kafka-topics.sh"
     script.parent.mkdir()
@@ -175,7 +175,7 @@ def put_topics_tool(kafka: Path) -> None:
 
 
 def judge(text: str, tests: Sequence[str], ended: int | None) -> Iterable[Outcome]:
-    """Outcomes from what the runner printed: its table where it came to that, else its complaints."""
+    """Read outcomes from the runner's output: from its table if it printed one, else from its errors."""
     words = {"PASSED": "pass", "FAILED": "fail", "SKIPPED": "skip"}
     for test in tests:
         whole, _, case = test.partition(CASE)
@@ -198,7 +198,7 @@ def judge(text: str, tests: Sequence[str], ended: int | None) -> Iterable[Outcom
             yield Outcome(test, "crash", seconds, f"exit code {ended}")
 
 
-# The group settings are those that the suite was written for, three seconds of rebalance delay among them.
+# The suite expects these group settings, such as three seconds of rebalance delay.
 SETTINGS = {
     "num__partitions": "4",
     "tier__url": "",

@@ -32,7 +32,7 @@ PACKAGE = f"node-rdkafka@{VERSION}"
 TOOLS = ("mocha@10.8.2", "node-gyp@11.5.0")
 STEP_TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 1500
-# What its tests take to be there: its own set-up creates them.
+# Topics that its tests expect: the suite's own set-up creates them.
 TOPICS = ("test", "test2")
 # The suite's own limit, of one test, and ours, of one file.
 TEST_TIMEOUT_S = 120
@@ -98,7 +98,7 @@ def run(address: str, select: Sequence[str]) -> list[Outcome]:
 
 
 def create_topics(address: str) -> None:
-    """Topics of one partition, where they are not there."""
+    """Create missing topics with one partition."""
     command = (sys.executable, "-m", "stratalog.cli.main", "topic", "create", "--if-not-exists")
     one = ("--partitions", "1", "--replication-factor", "1", "--bootstrap-server", address)
     for topic in TOPICS:

@@ -183,7 +183,7 @@ def write_certificates(place: Path) -> Path:
 
 
 class TearingProxy:
-    """Forwards connections to a port, and cuts the next `times` answers after `keep` bytes."""
+    """A proxy that forwards connections to a port, and cuts the next `times` answers after `keep` bytes."""
 
     def __init__(self, target_port: int) -> None:
         self._target = target_port

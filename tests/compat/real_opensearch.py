@@ -51,7 +51,7 @@ def log_rows(lines: list[str], size: int) -> Iterator[pa.RecordBatch]:
 def opensearch(
     root: Path, settings: Mapping[str, str] | None = None, port: int | None = None
 ) -> Iterator[RunningOpenSearch]:
-    """One on the data under `root`."""
+    """Run an OpenSearch on the data under `root`."""
     java()
     try:
         jars(f"opensearch-{VERSION}", (ARTIFACT,))

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One test's end: `pass`, `fail`, `skip`, `timeout`, `crash`, or `not run` where the run's time was over."""
+    """One test's result: `pass`, `fail`, `skip`, `timeout`, `crash`, or `not run` after the end of the run's time."""
 
     test: str
     result: str
@@ -55,7 +55,7 @@ class Suite:
         return HERE / f"{self.name}.pass"
 
     def must_pass(self) -> set[str]:
-        """The recorded tests; none where nothing was recorded yet."""
+        """Return the recorded tests, or none without a record."""
         return set(self.pass_list.read_text().splitlines()) if self.pass_list.exists() else set()
 
     def apache_kafka(self) -> dict[str, str]:
@@ -85,7 +85,7 @@ def stopped_passing(suite: Suite, outcomes: Sequence[Outcome]) -> dict[str, str]
 
 
 def one_line(text: str) -> str:
-    """A message short enough for a reason."""
+    """Shorten a message to a reason."""
     return " ".join(text.split())[:300]
 
 
@@ -129,7 +129,7 @@ def run_part(part: Part, select: Sequence[str], *, address: str | None) -> list[
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-compat-"))
             )
             address = f"127.0.0.1:{free_port()}"
-            # Both are set as an operator's file sets them: tests ask where a setting comes from.
+            # A file sets both, as an operator does: tests check the source of a setting.
             listeners = {
                 "listeners": f"PLAINTEXT://{address}",
                 "advertised__listeners": f"PLAINTEXT://{address}",
@@ -139,7 +139,7 @@ def run_part(part: Part, select: Sequence[str], *, address: str | None) -> list[
 
 
 def command_line(suite: Suite, what_select_means: str) -> int:
-    """The suite's command: 0 where every recorded test that ran passed, 1 where not, 2 where it could not be run."""
+    """Run the suite's command; return 0 if every recorded test that ran passed, 1 if not, 2 if the suite cannot run."""
     parser = ArgumentParser(prog=f"python -m tests.compat.{suite.name}")
     parser.add_argument("select", nargs="*", help=what_select_means)
     parser.add_argument(
@@ -179,9 +179,9 @@ def run_bounded(
     output: Path,
     limit_s: float,
 ) -> int | None:
-    """Run tests in a process group of their own, all they print into `output`.
+    """Run tests in their own process group, with their output in `output`.
 
-    Returns the exit code, None where time was over.
+    Return the exit code, or None after a timeout.
     """
     with output.open("wb") as stream:
         process = subprocess.Popen(
@@ -210,7 +210,7 @@ def must_run(
     timeout_s: float,
     environ: dict[str, str] | None = None,
 ) -> None:
-    """A step of fetching or building. Raises CannotBeHadError with the end of what it said where it fails."""
+    """Run one step of a download or build. Raise CannotBeHadError with the end of its output if it fails."""
     try:
         done = subprocess.run(
             [str(word) for word in command],

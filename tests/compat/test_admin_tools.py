@@ -276,7 +276,7 @@ def test_groups_are_described_and_a_reset_is_only_shown(broker: BrokerProcess) -
         (("--to-current",), 60),
     ):
         assert rows(*reset, *how) == [["described", "grouped", "0", str(to)]]
-    assert rows("--describe", "--offsets") == [lag], "nothing was reset"
+    assert rows("--describe", "--offsets") == [lag], "a dry run reset the offsets"
     listed = [line.split() for line in tool(broker, GROUP_LIST, "--list").splitlines()]
     assert ["described", "Classic", "consumer"] in listed
 
@@ -292,7 +292,7 @@ def test_a_partition_is_moved_between_directories(tmp_path: Path) -> None:
         plan = tmp_path / "plan.json"
         plan.write_text(json.dumps({"version": 1, "partitions": [replica]}))
         begun = tool(broker, REASSIGN, "--execute", "--reassignment-json-file", str(plan))
-        assert f'"log_dirs":["{source}"]' in begun, "where it was"
+        assert f'"log_dirs":["{source}"]' in begun, "the partition is still in its old directory"
         assert f"started moving log directory to {target} for replica moved-0" in begun
         wait_for(lambda: not (source / "moved-0").exists(), "the source without it")
         verified = tool(broker, REASSIGN, "--verify", "--reassignment-json-file", str(plan))

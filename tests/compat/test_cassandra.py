@@ -63,14 +63,14 @@ def written(server, table, batches, **more):
     return write_rows(batches, parsed)
 
 
-def test_rows_are_there_as_they_were_and_once_however_often_they_are_written(server):
+def test_rows_are_stored_unchanged_and_once_after_repeated_writes(server):
     for _ in range(3):
         assert written(server, "again", [batch(0, 3000), batch(3000, 10)]) == 3010
     found = rows(server, "again", "topic", "partition", "offset", "status", "agent")
     assert found == [("t", 0, n, 200 + n, f"agent {n}") for n in range(3010)]
 
 
-def test_every_type_comes_back(server):
+def test_values_of_every_type_are_read_as_they_were_written(server):
     moment = datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
     values = {
         "topic": ("t", pa.string(), "t"),
@@ -101,11 +101,11 @@ def test_every_type_comes_back(server):
     ]
 
 
-def test_a_key_of_ones_own_orders_the_rows(server):
+def test_a_key_option_orders_the_rows(server):
     key = "((topic, partition), status, offset)"
     assert written(server, "ordered", [batch(0, 10)], primary_key=key) == 10
     assert len(rows(server, "ordered", "offset")) == 10
-    # A second writer need not say it again: the table is taken as it is.
+    # A second writer needs no key options: it uses the existing table.
     assert written(server, "ordered", [batch(10, 10)], create_table="false") == 10
     assert len(rows(server, "ordered", "offset")) == 20
 
@@ -133,7 +133,7 @@ def test_a_table_that_does_not_fit_is_one_line(server, more, schema, reason):
 
 
 def test_a_value_that_cassandra_refuses_fails_at_once(server):
-    """Goal: what will not pass is not tried again; the same limits as Cassandra's own key length."""
+    """Goal: the sink does not retry a refused value; the limit is Cassandra's key length."""
     parsed = parse_cassandra_options(
         options(server, "refused", primary_key="((topic, partition, offset), agent)")
     )
@@ -146,7 +146,7 @@ def test_a_value_that_cassandra_refuses_fails_at_once(server):
     assert "\n" not in str(caught.value)
 
 
-def test_no_server_is_unavailable_in_one_line():
+def test_without_a_server_the_error_is_one_line():
     given = {"hosts": "127.0.0.1:1", "keyspace": "k", "table": "t"}
     quick = {"max_retries": "2", "backoff.init": "10ms", "timeout": "1s"}
     with pytest.raises(
@@ -156,8 +156,8 @@ def test_no_server_is_unavailable_in_one_line():
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_killed_while_rows_are_written_costs_none_and_doubles_none(tmp_path):
-    """Goal: SIGKILL between two requests of a task, and back on the same port while it tries again."""
+def test_a_server_killed_during_a_write_loses_and_repeats_no_row(tmp_path):
+    """Goal: SIGKILL between two requests of a task, and a restart on the same port while the task retries."""
     again = []
 
     def come_back(port: int) -> None:
@@ -190,14 +190,14 @@ def test_a_server_killed_while_rows_are_written_costs_none_and_doubles_none(tmp_
     assert found == [(n, 200 + n) for n in range(10_000)]
 
 
-def test_a_stream_goes_on_when_a_killed_server_is_back(tmp_path):
+def test_a_stream_continues_after_a_killed_server_restarts(tmp_path):
     """Goal: SIGKILL between two micro-batches or in one; the log's known answers, each line once."""
     data, table = tmp_path / "data", "streamed"
 
     def count() -> int:
         try:
             return len(rows(server, table, "offset"))
-        except (UserError, Unavailable):  # the table is not made yet
+        except (UserError, Unavailable):  # the table does not exist yet
             return 0
 
     with Server(tmp_path, [f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as broker:
@@ -207,7 +207,9 @@ def test_a_stream_goes_on_when_a_killed_server_is_back(tmp_path):
             try:
                 while not (some := count()):
                     assert program.poll() is None, (tmp_path / "spark.log").read_text()[-3000:]
-                assert some < len(log_lines()), "it was killed in the middle"
+                assert some < len(log_lines()), (
+                    "the server must be killed in the middle of the stream"
+                )
                 server.process.kill()
                 server.process.wait()
                 with cassandra(data, port=server.port):

@@ -60,7 +60,9 @@ def written(broker: BrokerProcess) -> str:
 
 
 @EVERY
-def test_every_client_reads_what_all_wrote(broker: BrokerProcess, written: str, name: str) -> None:
+def test_every_client_reads_the_records_of_all_clients(
+    broker: BrokerProcess, written: str, name: str
+) -> None:
     count = len(RECORDS) * len(CLIENTS)
     read = CLIENTS[name].consume(broker.address, written, f"reads-{name}", count)
     assert [one.sent for one in read] == RECORDS * len(CLIENTS)
@@ -110,7 +112,7 @@ def test_members_of_two_clients_share_a_group(broker: BrokerProcess) -> None:
     asyncio.run(asyncio.wait_for(story(), TIMEOUT_S))
 
 
-def test_kafkajs_administers(broker: BrokerProcess, written: str) -> None:
+def test_kafkajs_creates_describes_and_deletes(broker: BrokerProcess, written: str) -> None:
     group = "kafkajs-admin"
     CLIENTS["kafkajs"].consume(broker.address, written, group, 5)
     cut = create(broker, "cut-by-kafkajs")
@@ -138,7 +140,7 @@ def test_kafkajs_administers(broker: BrokerProcess, written: str) -> None:
         ("listTopics", None),
     ]
     answers = KafkaJs.ask(broker.address, "admin", {"calls": calls})
-    assert answers[:2] == [True, False], "created, and existing already"
+    assert answers[:2] == [True, False], "the first call creates the topic, and the second finds it"
     assert answers[2] is None
     partitions = answers[3]["topics"][0]["partitions"]
     leaders = sorted((one["partitionId"], one["leader"]) for one in partitions)

@@ -22,7 +22,7 @@ EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES, *TWICE_
 # Subtracted from the newest versions: Metadata has the longest range of common versions.
 EVERY_DEPTH = range(14)
 
-# Where a difference is allowed -> why.
+# Place of an allowed difference -> its reason.
 EXCUSED = {
     r".*\.configs\.tier\.max\.lag\.ms": "a setting of ours",
     r".*\.min\.insync\.replicas\.(config_source|synonyms.*)": "Kafka sets it as eligible leader replicas are enabled",
@@ -33,7 +33,7 @@ EXCUSED = {
     r"producers_are_idempotent#2[34] .*": "a producer id without epoch or sequence: refused before the log is asked",
     r"producers_are_idempotent#26 .*(high_watermark|last_stable_offset|records\[14\].*)": "the same: Kafka took one",
     r"producers_are_idempotent#27 .*offset": "the same",
-    # Decision 0009: what stops some consumer is refused, and with a code that says whose fault it is.
+    # Decision 0009: the broker refuses records that stop a consumer, with a code that blames the producer.
     r".*(a length that does not end|no such bytes)/.*": "Kafka fails with UNKNOWN_SERVER_ERROR",
     r".*(a wrong|a negative) offset delta/.*": "Kafka takes it, or fails where it is compressed",
     r".*attributes like a long number/.*": "Kafka takes it",

@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments over what a real broker process served and closed: its topic, its offsets, its metadata."""
+"""Kafka's DumpLogSegments reads the files of a stopped broker process: its topic, its offsets, its metadata."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def dump(*arguments: str) -> str:
     return done.stdout
 
 
-def test_kafka_reads_what_a_broker_served(tmp_path: Path) -> None:
+def test_kafka_reads_the_files_of_a_broker(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         create(broker, "dumped", 1)
         for _ in range(3):  # several batches, so that the indexes have entries

@@ -39,7 +39,7 @@ def written(tmp_path_factory):
     batches = []
     for at in range(60):
         if at == 30:
-            # Die and recover: rebuilt indexes and snapshots must be as sound as those written at once.
+            # Crash and recover: rebuilt indexes and snapshots must be as sound as the original ones.
             log = run(disk, load("dumped-0", CONFIG, clean=False, recovery_point=0, now_ms=NOW_MS))
         producer_id = (-1, 41, 42)[at % 3]
         count = 1 + at % 5
@@ -80,7 +80,7 @@ def dump(*arguments):
     kafka_lib()
     done = java_tool("org.apache.kafka.tools.DumpLogSegments", *arguments, timeout_s=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr  # complaints go to the latter
+    return done.stdout + done.stderr  # the tool prints complaints to stderr
 
 
 def files(directory, suffix):
@@ -121,7 +121,7 @@ def test_the_indexes_agree_with_the_log(written):
     assert sane.count("passed sanity check") == 2 * len(log.segments)
 
 
-def test_the_tool_would_have_seen_a_wrong_entry(written, tmp_path):
+def test_the_tool_finds_a_wrong_index_entry(written, tmp_path):
     directory, _, _ = written
     for path in directory.glob("00000000000000000000.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -134,7 +134,7 @@ def test_the_tool_would_have_seen_a_wrong_entry(written, tmp_path):
         assert [word for word in COMPLAINTS if word in text], text
 
 
-def test_the_producer_snapshots_say_what_the_log_knows(written):
+def test_the_producer_snapshots_equal_the_logs_producers(written):
     directory, batches, log = written
     last = directory / f"{log.log_end_offset:020}.snapshot"
     text = dump("--files", files(directory, ".snapshot"))

@@ -56,7 +56,7 @@ FAMILIES = {"metadata": metadata_records, "security": security_records, "marker"
 
 
 def sample(module, struct, version):
-    """A record with something in every field that the version has."""
+    """Return a record with a value in every field of the version."""
     values = {}
     for field in struct.fields:
         if field.versions.has(version):
@@ -67,7 +67,7 @@ def sample(module, struct, version):
 
 
 def dumped(path, decoder):
-    """(lines, records): what the tool printed of a file, and the JSON of each record."""
+    """Return (lines, records): the tool's output for a file, and the JSON of each record."""
     done = java_tool(
         "org.apache.kafka.tools.DumpLogSegments",
         decoder,
@@ -94,7 +94,7 @@ def snake(name):
 
 
 def agrees(shown, value):
-    """Whether Kafka's JSON says what our value says."""
+    """Return whether Kafka's JSON equals our value."""
     if isinstance(shown, dict) and isinstance(value, msgspec.Struct):
         return all(agrees(one, getattr(value, snake(name))) for name, one in shown.items())
     if isinstance(shown, list) and isinstance(value, tuple):
@@ -110,7 +110,7 @@ def kind(record):
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(record).__name__).upper()
 
 
-def test_every_metadata_record_at_every_version(tmp_path):
+def test_kafka_reads_every_metadata_record_at_every_version(tmp_path):
     families = records(read_schemas(kafka_lib()))
     schemas = {schema.name: schema for family in FAMILIES for schema in families[family]}
     written = [
@@ -151,7 +151,7 @@ def a_busy_log():
     return log
 
 
-def test_a_metadata_log_of_ours(tmp_path):
+def test_kafka_reads_our_metadata_log(tmp_path):
     log = a_busy_log()
     path = tmp_path / "__cluster_metadata-0" / f"{0:020d}.log"
     path.parent.mkdir()
@@ -173,7 +173,7 @@ def test_a_metadata_log_of_ours(tmp_path):
     assert agrees(json.loads(lines[2].partition("KRaftVoters ")[2]), log.voters)
 
 
-def test_a_snapshot_of_ours(tmp_path):
+def test_kafka_reads_our_snapshot(tmp_path):
     log = a_busy_log()
     control = voters_control(log.voters)
     path = tmp_path / snapshot_id(log.image).file_name()
@@ -191,7 +191,7 @@ def test_a_snapshot_of_ours(tmp_path):
         assert agrees(payload(line)["data"], record)
 
 
-def test_an_offsets_log_of_ours(tmp_path):
+def test_kafka_reads_our_offsets_log(tmp_path):
     member = MemberMetadata(
         member_id="m-1",
         group_instance_id="i",
@@ -248,11 +248,11 @@ def test_an_offsets_log_of_ours(tmp_path):
 
 
 def without(data, absent, name):
-    """A version that lacks a field shows no more than its default."""
+    """Return the value as a version shows it: a missing field has its default."""
     return {k: v for k, v in data.items() if not (absent and k == name)}
 
 
-def test_the_generated_modules_are_what_kafkas_schemas_say(repository):
+def test_the_generated_modules_equal_the_generators_output(repository):
     done = subprocess.run(
         [sys.executable, "-m", "scripts.generate_messages", str(kafka_lib()), "--check"],
         cwd=repository,

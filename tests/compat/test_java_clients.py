@@ -1,4 +1,4 @@
-"""Goal: Apache Kafka's own producers and consumers, as its tools run them, take us for Apache Kafka.
+"""Goal: Apache Kafka's own producers and consumers, as its tools run them, work with our broker.
 
 Method: each tool against a real broker process; the test checks what the output means; it does not judge speeds.
 """
@@ -35,7 +35,7 @@ def tool(broker: BrokerProcess, name: str, *args: str, stdin: str | None = None)
 
 
 def events(said: str, name: str) -> list[dict[str, object]]:
-    """The events of one name among the lines of JSON that the verifiable ones print."""
+    """Return the events of one name from the JSON lines of the verifiable clients."""
     events = [json.loads(line) for line in said.splitlines()]
     return [event for event in events if event["name"] == name]
 
@@ -47,7 +47,7 @@ def end_offset(broker: BrokerProcess, topic: str) -> int:
     return end
 
 
-def test_the_verifiable_ones_agree(broker: BrokerProcess) -> None:
+def test_the_verifiable_producer_and_consumer_agree(broker: BrokerProcess) -> None:
     count = 300
     produced = tool(
         broker, "VerifiableProducer", "--topic", "verified", "--max-messages", f"{count}"
@@ -90,7 +90,9 @@ def printed(said: str) -> list[Seen]:
 
 @pytest.mark.big
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_console_ones_with_keys_and_headers(broker: BrokerProcess, codec: str) -> None:
+def test_the_console_clients_send_and_read_keys_and_headers(
+    broker: BrokerProcess, codec: str
+) -> None:
     topic = f"console-{codec}"
     sent = [Sent(f"k{number}", f"v{number}", (("h", f"{number}"),)) for number in range(50)]
     sent += [Sent("gone", None, (("h", "x"), ("i", "y"))), Sent("plain", "no headers")]
@@ -107,7 +109,9 @@ def test_the_console_ones_with_keys_and_headers(broker: BrokerProcess, codec: st
     first = tool(broker, "consumer.ConsoleConsumer", *begin, "--max-messages", "20")
     second = tool(broker, "consumer.ConsoleConsumer", *begin, "--max-messages", f"{len(sent) - 20}")
     read = printed(first) + printed(second)
-    assert [one.offset for one in read] == list(range(len(sent))), "the group went on"
+    assert [one.offset for one in read] == list(range(len(sent))), (
+        "the group must continue behind its last commit"
+    )
     assert [one.sent for one in read] == sent
     assert CLIENTS["confluent-kafka"].consume(broker.address, topic, "beside", len(sent)) == read
     last = ("--topic", topic, "--partition", "0", "--offset", f"{len(sent) - 3}")
@@ -118,7 +122,7 @@ def test_the_console_ones_with_keys_and_headers(broker: BrokerProcess, codec: st
 
 
 @pytest.mark.big
-def test_the_performance_ones_count_what_was_written(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_performance_clients_count_all_records(broker: BrokerProcess, tmp_path: Path) -> None:
     topic, count, size = "performance", 20_000, 100
     lz4 = ("--command-property", "compression.type=lz4")
     load = ("--topic", topic, "--num-records", f"{count}", "--record-size", f"{size}", *lz4)
@@ -139,7 +143,7 @@ def test_the_performance_ones_count_what_was_written(broker: BrokerProcess, tmp_
 
 
 @pytest.mark.big
-def test_end_to_end_latency_finds_every_record_again(broker: BrokerProcess) -> None:
+def test_the_end_to_end_latency_tool_reads_every_record(broker: BrokerProcess) -> None:
     asked = ("--topic", "latency", "--num-records", "200", "--record-size", "20")
     headers = ("--record-key-size", "4", "--num-headers", "2")
     said = tool(broker, "EndToEndLatency", *asked, *headers, "--producer-acks", "all")

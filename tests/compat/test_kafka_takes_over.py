@@ -93,7 +93,7 @@ def kafka(tmp_path, directory, broker_port, controller_port):
 
 
 def replayed(directory):
-    """Our image of what the directory holds."""
+    """Replay the directory's metadata into our image."""
     metadata = directory / "__cluster_metadata-0"
     newest = max(metadata.glob("*.checkpoint"))
     image = image_of(decode_snapshot(newest.read_bytes()), parse_file_name(newest.name))
@@ -107,7 +107,7 @@ def replayed(directory):
     return replay.image()
 
 
-def test_kafka_goes_on_where_we_stopped_and_we_go_on_where_kafka_did(tmp_path):
+def test_kafka_continues_our_metadata_log_and_we_continue_kafkas(tmp_path):
     broker_port, controller_port = free_ports(2)
     directory = tmp_path / "data"
     topic_id = write_directory(directory, broker_port, controller_port)
@@ -134,4 +134,4 @@ def test_kafka_goes_on_where_we_stopped_and_we_go_on_where_kafka_did(tmp_path):
     assert after.topic_configs("ours") == {"retention.ms": "-1"}
     assert sorted(after.topic("theirs").partitions) == [0, 1, 2]
     assert after.features["metadata.version"] == 30
-    assert after.next_producer_id >= 2000, "Kafka went on from our block"
+    assert after.next_producer_id >= 2000, "Kafka must continue after our block of producer ids"

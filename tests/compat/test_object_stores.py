@@ -83,7 +83,7 @@ def store(url):
 def create(url):
     with closing(S3Bucket(parse_bucket_url(url))) as bucket:
         bucket.create()
-        bucket.create()  # a bucket that we own is no error
+        bucket.create()  # creating our own bucket again is not an error
 
 
 def unfinished(url):
@@ -145,7 +145,7 @@ def test_exactly_one_of_twenty_processes_puts_an_absent_object(url):
     exactly_one_wins(url, processes=20, rounds=25, timeout_s=200)
 
 
-def test_a_missing_bucket_is_no_missing_object(server):
+def test_a_missing_bucket_differs_from_a_missing_object(server):
     store = open_store(server.url("no-such-bucket"))
     for ask in (
         lambda: store.get("x"),
@@ -157,7 +157,7 @@ def test_a_missing_bucket_is_no_missing_object(server):
             ask()
 
 
-def test_a_bucket_is_created_if_the_url_says_so(server):
+def test_a_bucket_is_created_if_the_url_asks_for_that(server):
     store = open_store(server.url("made-on-request", "below", create_bucket="true"))
     with pytest.raises(Unavailable, match="no such bucket"):
         store.get("x")  # a read creates no bucket
@@ -251,7 +251,7 @@ def test_any_region_and_tls_by_a_private_authority(kind, tmp_path):
         assert store.get("a") == b"1"
 
 
-def test_keys_from_a_replaceable_file_and_one_line_for_wrong_ones(server, tmp_path):
+def test_keys_are_read_from_a_file_again_and_wrong_ones_are_one_line(server, tmp_path):
     file = tmp_path / "keys"
     file.write_text(
         "[default]\naws_access_key_id = unknown\naws_secret_access_key = nothing\n\n"

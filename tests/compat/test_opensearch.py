@@ -1,8 +1,8 @@
-"""The sink into a real OpenSearch that is full, killed, cut off, or of another opinion about a document.
+"""The sink into a real OpenSearch that is full, is killed, loses its connections, or refuses a document.
 
 Method: the real access log goes in; afterwards OpenSearch counts each line once, by status as the log's known answers.
-What must have happened in between (rejections, a kill, answers that were lost) is shown, so that no test passes for
-want of it.
+The tests also check that the fault happened (rejections, a kill, lost answers), so that no test passes without its
+fault.
 """
 
 from collections.abc import Iterator
@@ -64,11 +64,11 @@ def rejected(url: str, *path: str) -> int:
     return int(stats)
 
 
-def test_a_full_queue_costs_patience_and_no_document(tmp_path: Path, lines: list[str]) -> None:
-    """Four shards, one thread, room for one to wait: of every request two shards' documents are refused for now."""
+def test_a_full_queue_delays_documents_and_loses_none(tmp_path: Path, lines: list[str]) -> None:
+    """Four shards, one thread, a queue of one: OpenSearch first refuses two shards' documents of every request."""
     with opensearch(tmp_path / "server", FULL) as server:
         given = options(server.url, "full", **{"index.number_of_shards": "4"})
-        for _ in range(2):  # the second time everything overwrites itself
+        for _ in range(2):  # the second run overwrites every document with itself
             assert written(log_rows(lines, ROWS_PER_BATCH), given) == Counts(len(lines), 0)
             assert counts_by(server.url, "full", "status") == STATUS
         assert rejected(server.url, "thread_pool", "write", "rejected") > 0
@@ -76,22 +76,22 @@ def test_a_full_queue_costs_patience_and_no_document(tmp_path: Path, lines: list
         assert shards["index.number_of_shards"] == "4"
 
 
-def test_a_server_that_is_short_of_memory_is_waited_for(
+def test_the_sink_waits_for_a_server_without_free_memory(
     server: RunningOpenSearch, lines: list[str]
 ) -> None:
-    """Whole requests are turned away: more of them at once than the server's memory for them has room for."""
+    """OpenSearch refuses whole requests: together they exceed the server's memory for requests."""
     given = options(server.url, "pressed", worker="8", bulk_max_size="400")
     assert written(log_rows(lines, ROWS_PER_BATCH), given) == Counts(len(lines), 0)
     assert counts_by(server.url, "pressed", "status") == STATUS
     turned_away = ("indexing_pressure", "memory", "total", "coordinating_rejections")
     assert rejected(server.url, *turned_away) > 0
-    # One that never has room is given up, and says what OpenSearch said.
+    # A request that never fits fails with OpenSearch's reason.
     large = options(server.url, "pressed", max_retries="2")
     with pytest.raises(Unavailable, match=r"1600 documents were not taken after 2 retries: 429"):
         write_documents(log_rows(lines, 1600), large)
 
 
-def test_documents_of_another_mapping_become_letters_or_one_clear_error(
+def test_documents_of_another_mapping_become_dead_letters_or_one_clear_error(
     server: RunningOpenSearch, lines: list[str]
 ) -> None:
     mapping = {"mappings": {"properties": {"bytes": {"type": "short"}}}}
@@ -113,7 +113,7 @@ def test_documents_of_another_mapping_become_letters_or_one_clear_error(
     assert {one["_source"]["error"]["type"] for one in letters} == {"mapper_parsing_exception"}
 
 
-def test_a_server_killed_in_the_middle_has_everything_once_it_is_back(
+def test_a_server_killed_in_the_middle_has_all_documents_after_its_restart(
     tmp_path: Path, lines: list[str]
 ) -> None:
     half, killed = Event(), Event()
@@ -123,27 +123,27 @@ def test_a_server_killed_in_the_middle_has_everything_once_it_is_back(
             if number == 5:
                 half.set()
             if number == 15:
-                assert killed.wait(PATIENCE_S), "never killed"
+                assert killed.wait(PATIENCE_S), "the server was not killed"
             yield batch
 
     with opensearch(tmp_path / "server") as first, ThreadPoolExecutor(1) as thread:
         given = options(first.url, "killed", worker="2", bulk_max_size="100")
         prepare(given, next(rows()).schema)
         writing = thread.submit(write_documents, rows(), given)
-        assert half.wait(PATIENCE_S), "nothing is written"
+        assert half.wait(PATIENCE_S), "no document was written"
         first.kill()
         killed.set()
-        assert not writing.done(), "requests are under way, and more to come"
+        assert not writing.done(), "the kill must come while requests are open and others follow"
         with opensearch(tmp_path / "server", port=first.port) as second:
             assert second.url == first.url
             assert writing.result(PATIENCE_S) == Counts(len(lines), 0)
             assert counts_by(second.url, "killed", "status") == STATUS
 
 
-def test_answers_that_are_lost_repeat_nothing(
+def test_lost_answers_cause_no_repeated_document(
     server: RunningOpenSearch, lines: list[str], tmp_path: Path
 ) -> None:
-    """Every answer is cut off behind its first bytes: OpenSearch has the documents, the sink cannot know."""
+    """The proxy cuts every answer after its first bytes: OpenSearch has the documents, the sink no answer."""
     some = lines[:300]
     with toxiproxy(server.port, tmp_path) as proxy, ThreadPoolExecutor(1) as thread:
         given = options(f"http://127.0.0.1:{proxy.port}", "cut")
@@ -151,12 +151,12 @@ def test_answers_that_are_lost_repeat_nothing(
         with proxy.toxic("limit_data", bytes=20):
             writing: Future[Any] = thread.submit(write_documents, log_rows(some, 300), given)
             wait_for(lambda: version(server, "cut") > 1, "a document that was sent again")
-            assert not writing.done(), "it has no answer"
+            assert not writing.done(), "the sink must report the missing answer"
         assert writing.result(PATIENCE_S) == Counts(300, 0)
     assert sum(counts_by(server.url, "cut", "status").values()) == 300
 
 
-def test_a_spark_job_writes_and_searches_see_all_of_it(
+def test_searches_find_all_documents_of_a_spark_job(
     server: RunningOpenSearch, tmp_path: Path
 ) -> None:
     sink = {"hosts": server.url, "index": "job", "bulk_max_size": "400"}
@@ -165,7 +165,7 @@ def test_a_spark_job_writes_and_searches_see_all_of_it(
         for _ in range(2):
             driver.ask("index", sink=sink, rows=3000)
             found = ask(server.url, "GET", "/job/_count")["count"]
-            assert found == 3000, "visible without waiting, each once"
+            assert found == 3000, "each document must be visible once, without a wait"
         assert counts_by(server.url, "job", "status") == {200: 2700, 404: 300}
         one = ask(server.url, "GET", "/job/_doc/t-1-61")["_source"]
         assert (one["time"], one["agent"]) == ("1970-01-01T00:01:01Z", {"name": "agent-61"})
@@ -187,8 +187,8 @@ def test_a_spark_job_writes_and_searches_see_all_of_it(
 
 
 def version(server: RunningOpenSearch, index: str) -> int:
-    """How often the first record's document was written."""
+    """Return the number of writes of the first record's document."""
     try:
         return int(ask(server.url, "GET", f"/{index}/_doc/access_log-0-0")["_version"])
-    except UserError:  # 404: not yet
+    except UserError:  # 404: the document does not exist yet
         return 0

@@ -31,7 +31,7 @@ class Hashes {
 """
 
 
-def test_random_keys_hash_and_go_where_kafkas_own_classes_say(tmp_path: Path) -> None:
+def test_random_keys_get_the_hash_and_partition_of_kafkas_classes(tmp_path: Path) -> None:
     chance = Random(7)
     keys = [chance.randbytes(chance.randrange(70)) for _ in range(KEYS)]
     counts = [chance.choice((1, 2, 3, 7, 50, 1000, 2**31 - 1)) for _ in keys]

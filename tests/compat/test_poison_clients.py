@@ -51,7 +51,7 @@ def poisoned(broker: BrokerProcess, topic: str, codecs: tuple[int, ...]) -> int:
                     continue
                 assert answer.base_offset == offset
                 offset += parse_header(batch).record_count
-    assert refused > 30 * len(codecs), "poison enough"
+    assert refused > 30 * len(codecs), "too few malformed batches were acknowledged"
     return offset
 
 
@@ -60,7 +60,7 @@ def end(broker: BrokerProcess) -> int:
     return poisoned(broker, TOPIC, (0, 1, 2, 3, 4))
 
 
-def test_librdkafka_reads_on(broker: BrokerProcess, end: int) -> None:
+def test_librdkafka_reads_every_acknowledged_record(broker: BrokerProcess, end: int) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reader"})
     found: list[int | None] = []
     try:
@@ -76,7 +76,7 @@ def test_librdkafka_reads_on(broker: BrokerProcess, end: int) -> None:
     assert found == list(range(end))
 
 
-def test_kafka_python_reads_on(broker: BrokerProcess) -> None:
+def test_kafka_python_reads_every_acknowledged_record(broker: BrokerProcess) -> None:
     end = poisoned(
         broker, "gzip", (0, 1)
     )  # kafka-python needs further libraries for the other codecs
@@ -96,7 +96,9 @@ def test_kafka_python_reads_on(broker: BrokerProcess) -> None:
     assert found == list(range(end))
 
 
-def test_javas_console_consumer_reads_on(broker: BrokerProcess, end: int) -> None:
+def test_javas_console_consumer_reads_every_acknowledged_record(
+    broker: BrokerProcess, end: int
+) -> None:
     said = subprocess.run(
         [
             *java_command("org.apache.kafka.tools.consumer.ConsoleConsumer"),

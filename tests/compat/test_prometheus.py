@@ -1,4 +1,4 @@
-"""Goal: Prometheus itself takes what we serve, and the rules in our documentation do what they say.
+"""Goal: Prometheus accepts our metrics, and the rules in our documentation fire as described.
 
 Method: Debian's `prometheus` package (promtool and the server) against a broker process and docs/monitoring.md. Where
 it is not installed it is unpacked beside the other fetched tools.
@@ -70,18 +70,18 @@ def console_port(broker: BrokerProcess) -> int:
     return json.loads((broker.directory / "ready.json").read_text())["console_port"]
 
 
-def test_promtool_finds_nothing_wrong(broker: BrokerProcess) -> None:
+def test_promtool_accepts_the_pages_rules(broker: BrokerProcess) -> None:
     promtool("check", "metrics", stdin=Scrape(console_port(broker)).text)
 
 
-def test_rules_name_metrics_that_there_are() -> None:
+def test_rules_name_existing_metrics() -> None:
     known = {metric.name for metric in METRICS}
     named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
     assert len(re.findall(r"- alert:", block("groups:"))) == 16
 
 
-def test_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+def test_alerts_fire_at_their_condition_and_not_earlier(tmp_path: Path) -> None:
     rules = tmp_path / "stratalog.rules.yml"
     rules.write_text(block("groups:"))
     promtool("check", "rules", str(rules))

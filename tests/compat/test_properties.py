@@ -1,4 +1,4 @@
-"""Properties files are read as java.util.Properties reads them: both get the same texts, made of special characters."""
+"""Our reader of properties files equals java.util.Properties: both read the same texts of special characters."""
 
 import re
 import subprocess
@@ -14,12 +14,12 @@ from stratalog.errors import UserError
 TEXTS = 5000
 PIECES = [*"anfrt0é \t\f\n\r=:#!\\", "b.c", "x=1\n", "\r\n"]
 PIECES += ["\\\n", "\\n", "\\ ", "\\=", "\\:", "\\u", "\\u0041", "\\u00e9"]
-# Java takes what follows a line of a lone backslash as a line of its own, which may be a comment.
+# After a line with only a backslash, Java starts a new line, which may be a comment.
 UNLIKE_JAVA = re.compile(r"(^|[\n\r])[ \t\f]*(\\[\r\n]+[ \t\f]*)+[#!]")
 
 
 def javas(texts: list[str]) -> list[dict[str, str] | None]:
-    """Pairs of each text, None where Java refuses it."""
+    """Return the pairs of each text, or None if Java refuses the text."""
     done = subprocess.run(
         [java(), "-XX:TieredStopAtLevel=1", str(Path(__file__).with_name("PropertiesRead.java"))],
         input="".join(b64encode(text.encode()).decode() + "\n" for text in texts),

@@ -128,13 +128,13 @@ def test_a_stream_into_the_index_and_a_historical_query_at_once(tmp_path: Path) 
             def asked() -> bool:
                 values = history(broker)
                 known = values[: len(lines)]
-                assert known == lines[: len(known)], "history as it was written"
+                assert known == lines[: len(known)], "history differs from the written lines"
                 seen.append((len(values), searchable(server.url)))
                 assert producer.poll() is None, (tmp_path / "produce.err").read_text()
                 return len(values) >= len(lines) and seen[-1][1] >= len(lines) + NEW_RECORDS
 
             until(asked, stream, tmp_path / "stream.err")
-            assert len({index for _, index in seen}) > 2, "it was asked while the index grew"
+            assert len({index for _, index in seen}) > 2, "no query ran while the index grew"
             assert Counter(map(status_of, history(broker)[: len(lines)])) == STATUS
             assert ended(producer, signal.SIGINT) == 0
             count = json.loads((tmp_path / "produce.out").read_text())["records"]

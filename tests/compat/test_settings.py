@@ -1,4 +1,4 @@
-"""Our tables of settings against Apache Kafka's: every setting of Kafka is known, and is what it is there.
+"""Our tables of settings equal Apache Kafka's: each setting exists, with Kafka's type, default, limits and mode.
 
 Method: Kafka's own classes print names, types, defaults, limits and update modes on a running broker
 (`ConfigDefs.java`). Ours must be the same, or be listed here with the reason. Kafka's internal settings (its
@@ -39,7 +39,7 @@ NOT_WHILE_RUNNING = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What Kafka says of one setting. A default is as its tools print it, "null", or "none" where it must be given."""
+    """Kafka's definition of one setting. The default is as its tools print it, "null", or "none" if required."""
 
     kind: str
     default: str
@@ -75,10 +75,10 @@ TABLES = pytest.mark.parametrize("table", ["broker", "topic"])
 
 
 @TABLES
-def test_every_setting_of_kafka_is_known_and_no_other_is_called_kafkas(table: str) -> None:
+def test_every_setting_of_kafka_is_known_and_no_other_has_its_mark(table: str) -> None:
     known, settings = kafkas(table), ours(table)
     assert len(known) > {"broker": 300, "topic": 30}[table]
-    assert not known.keys() - settings.keys(), "unknown here"
+    assert not known.keys() - settings.keys(), "our tables lack these settings"
     invented = {name for name, setting in settings.items() if not setting.ours} - known.keys()
     internal = {"internal.segment.bytes"}  # Kafka's table leaves its own internal ones out
     assert invented == (ELSEWHERE_IN_KAFKA if table == "broker" else internal)
@@ -98,7 +98,7 @@ def test_types_are_kafkas(table: str) -> None:
 
 
 @TABLES
-def test_defaults_are_kafkas_or_said_to_be_others(table: str) -> None:
+def test_defaults_are_kafkas_or_documented_as_different(table: str) -> None:
     settings = ours(table)
     for name, known in kafkas(table).items():
         setting = settings[name]
@@ -113,7 +113,7 @@ def test_defaults_are_kafkas_or_said_to_be_others(table: str) -> None:
             assert setting.kafka_default == known.default, name
 
 
-def test_a_running_broker_takes_the_settings_that_kafkas_takes() -> None:
+def test_a_running_broker_takes_the_same_settings_as_kafkas() -> None:
     modes = {row[1]: row[2] for row in printed() if row[0] == "mode"}
     assert len(modes) > 90
     for name, setting in BROKER_SETTINGS.items():

@@ -40,7 +40,7 @@ def options(broker: Serves, topic: str, **more: str) -> dict[str, str]:
 def read_through(
     driver: Driver, source: str, broker: BrokerProcess, place: Path, **more: str
 ) -> dict[str, Any]:
-    """A stream of all that is there now, by either source, on one checkpoint and into one sink."""
+    """Run a stream of all present records, by either source, with one checkpoint and one sink."""
     asked = driver.ask(
         "stream",
         source=source,
@@ -60,7 +60,7 @@ class Peer:
     address: str
 
 
-def test_spark_s_connector_reads_from_us(tmp_path: Path, driver: Driver) -> None:
+def test_sparks_connector_reads_from_our_broker(tmp_path: Path, driver: Driver) -> None:
     with broker_process(tmp_path) as broker:
         produce(broker, "read", 0, 3000, partitions=2)
         found = driver.ask("batch", source="kafka", options=options(broker, "read"))
@@ -68,7 +68,7 @@ def test_spark_s_connector_reads_from_us(tmp_path: Path, driver: Driver) -> None
             whole(found, partition, 0, 3000)
 
 
-def test_a_stream_goes_on_from_the_connector_s_checkpoint(tmp_path: Path, driver: Driver) -> None:
+def test_a_stream_continues_from_the_connectors_checkpoint(tmp_path: Path, driver: Driver) -> None:
     with broker_process(tmp_path) as broker:
         produce(broker, "moved", 0, 2000, partitions=2)
         read_through(driver, "kafka", broker, tmp_path)

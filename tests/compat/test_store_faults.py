@@ -163,7 +163,7 @@ def read_everything(address, end, first=0):
     return {offset: value for offset, value in found.items() if offset < end}
 
 
-def test_minio_in_every_trouble_under_load(tmp_path):
+def test_producers_survive_every_fault_of_minio_under_load(tmp_path):
     with (
         s3_server("minio", tmp_path) as minio,
         toxiproxy(minio.port, tmp_path) as proxy,
@@ -204,7 +204,7 @@ def test_minio_in_every_trouble_under_load(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["minio", "versitygw"])
-def test_keys_that_are_revoked_and_a_bucket_that_is_deleted_under_load(kind, tmp_path):
+def test_producers_survive_revoked_keys_and_a_deleted_bucket_under_load(kind, tmp_path):
     """Once the keys work again, the archiver catches up. Records only in a deleted bucket are lost: a read is an
     error and never data. Later records go into the new bucket, which the broker claims without a restart.
     """

@@ -65,7 +65,7 @@ def consumed(address: str, isolation: str) -> list[tuple[int, bytes]]:
     found = []
     while True:
         message = consumer.poll(60)
-        assert message is not None, "neither a record nor the end"
+        assert message is not None, "the consumer returned neither a record nor the end"
         error = message.error()
         if error is not None:
             assert error.name() == "_PARTITION_EOF", error
@@ -88,14 +88,14 @@ def printed(address: str, isolation: str) -> list[tuple[int, bytes]]:
     return [(int(offset), value.encode()) for offset, value in lines]
 
 
-def test_we_see_the_transactions_that_kafka_s_consumer_sees(tmp_path: Path) -> None:
+def test_we_read_the_same_transactions_as_kafkas_consumer(tmp_path: Path) -> None:
     with apache_kafka(tmp_path) as address:
         open_one = written(address)
         for isolation in ISOLATIONS:
             assert seen(address, isolation) == consumed(address, isolation), isolation
             assert printed(address, isolation) == consumed(address, isolation), isolation
         committed = seen(address, "read_committed")
-        assert committed[-1][1] == b"5003", "the open transaction holds back what is behind it"
+        assert committed[-1][1] == b"5003", "the tail must end where the open transaction begins"
         assert len(committed) == 5 * 7 + 4 * 3 + 4
         open_one.abort_transaction(60)
         assert seen(address, "read_committed") == consumed(address, "read_committed")

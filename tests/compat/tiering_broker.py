@@ -1,6 +1,6 @@
-"""A broker over a bucket, looked at with the commands, for any kind of store.
+"""A broker over a bucket of any kind of store, checked with our commands.
 
-In: a bucket's URL. Out: what was written, tiered, verified and read back. The broker does not outlive the call.
+In: a bucket's URL. Out: the written lines, after they were tiered, verified and read. The broker ends with the call.
 """
 
 import json

@@ -126,7 +126,7 @@ def java_environment() -> dict[str, str]:
 def java_tool(
     main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of Kafka's classes (`org.apache.kafka.tools.DumpLogSegments`) to its end, whatever its exit code."""
+    """Run one of Kafka's classes (`org.apache.kafka.tools.DumpLogSegments`) to its end, whatever its exit code."""
     return subprocess.run(
         java_command(main_class, *args),
         capture_output=True,
@@ -142,7 +142,7 @@ def java_tool(
 def _built(
     name: str, builder: str, words: tuple[str, ...], place: tuple[str, str]
 ) -> tuple[Path, str]:
-    """What `builder words` builds once; `place`: the variable that tells it where, and the folder below."""
+    """Build a program once with `builder words`; `place` is the variable of its target folder, and the folder below."""
     with fetching(name) as program:
         if program.is_file():
             return program, ""

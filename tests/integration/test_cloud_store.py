@@ -88,7 +88,7 @@ def test_a_put_whose_source_fails_leaves_nothing_and_tells_the_source_s_own_reas
     assert paths(store) == []
 
 
-def test_a_missing_bucket_is_no_missing_object(endpoint):
+def test_a_missing_bucket_differs_from_a_missing_object(endpoint):
     store = open_at(endpoint, "", bucket="no-such-bucket")
     for ask in (
         lambda: store.get("x"),
