@@ -312,6 +312,7 @@ class Node:
         """Answer pending requests; end waits at once that could last for ever."""
         if self.broker is not None:
             self.broker.groups.close()
+            self.broker.transactions.close()
             for part in slices(self.broker.hosting.all(), _PARTITIONS_A_TURN):
                 for hosted in part:
                     hosted.wake()

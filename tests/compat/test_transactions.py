@@ -1,14 +1,17 @@
-"""Goal: we read the same records of Apache Kafka's transactions as Kafka's own consumer.
+"""Goal: we read the same records of Apache Kafka's transactions as Kafka's own consumer; ours are read alike.
 
 Method: two transactional producers write to a real Apache Kafka beside each other, commit some transactions and abort
 others; `stratalog.read`, `strata consume` and a consumer of each isolation level must see the same offsets, and the
-tail must end where the transaction that is still open begins.
+tail must end where the transaction that is still open begins. The same story then runs against our broker, which is
+killed while a transaction is open.
 """
 
 from pathlib import Path
+from time import monotonic
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
 from tests.integration.server_process import strata
 
@@ -101,3 +104,27 @@ def test_we_read_the_same_transactions_as_kafkas_consumer(tmp_path: Path) -> Non
         assert seen(address, "read_committed") == consumed(address, "read_committed")
         assert printed(address, "read_committed") == consumed(address, "read_committed")
         assert seen(address, "read_committed")[-1][1] == b"7002"
+
+
+def test_librdkafka_s_transactions_end_as_in_kafka_and_outlive_a_kill(tmp_path: Path) -> None:
+    with broker_process(tmp_path, transaction__state__log__num__partitions="3") as broker:
+        open_one = written(broker.address)
+        broker.kill()
+        broker.start()
+        for isolation in ISOLATIONS:
+            everything = consumed(broker.address, isolation)
+            assert seen(broker.address, isolation) == everything, isolation
+            assert printed(broker.address, isolation) == everything, isolation
+        committed = seen(broker.address, "read_committed")
+        assert committed[-1][1] == b"5003", "the open transaction holds back what is behind it"
+        assert len(committed) == 5 * 7 + 4 * 3 + 4
+        open_one.commit_transaction(60)
+        plain = Producer({"bootstrap.servers": broker.address})
+        write(plain, 8000, 1)
+        deadline = monotonic() + 60
+        while (found := consumed(broker.address, "read_committed"))[-1][1] != b"8000":
+            assert monotonic() < deadline
+        assert [value for _, value in found[len(committed) :]] == [
+            b"%d" % number for number in (6000, 6001, 6002, 7000, 7001, 7002, 8000)
+        ]
+        assert seen(broker.address, "read_committed") == found

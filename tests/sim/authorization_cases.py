@@ -269,6 +269,49 @@ CASES: Mapping[str, Sequence[Case]] = {
             lambda _: {"transactional_id": "tx", "transaction_timeout_ms": 1},
         ),
     ],
+    "AddPartitionsToTxn": [
+        _case(
+            "add_partitions_to_txn",
+            3,
+            TRANSACTIONAL_ID,
+            lambda n: {
+                "v3_and_below_transactional_id": "tx",
+                "v3_and_below_topics": n.each(partitions=[0]),
+            },
+        ),
+        _case("add_partitions_to_txn", 4, CLUSTER, lambda _: {"transactions": []}),
+    ],
+    "EndTxn": [
+        _case(
+            "end_txn",
+            3,
+            TRANSACTIONAL_ID,
+            lambda _: {
+                "transactional_id": "tx",
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "committed": True,
+            },
+        )
+    ],
+    "WriteTxnMarkers": [
+        _case(
+            "write_txn_markers",
+            1,
+            CLUSTER,
+            lambda n: {
+                "markers": [
+                    {
+                        "producer_id": 1,
+                        "producer_epoch": 0,
+                        "transaction_result": True,
+                        "topics": n.each(partition_indexes=[0]),
+                        "coordinator_epoch": 0,
+                    }
+                ]
+            },
+        )
+    ],
     "DescribeConfigs": [_describe_configs(*one) for one in _SETTINGS],
     "DescribeCluster": [
         _case(

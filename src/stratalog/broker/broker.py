@@ -5,6 +5,8 @@ It decides nothing.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
@@ -16,9 +18,11 @@ from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.forwarding import Forwarding
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.coordination.local_controller import LocalController
+from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
+from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
 from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
@@ -34,6 +38,7 @@ from stratalog.broker.replication.leading import Leading
 from stratalog.broker.replication.replication import Replication
 from stratalog.broker.tier.reads import Reads
 from stratalog.config import BrokerConfig
+from stratalog.coordinators.transactions import TransactionSettings
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock, Outside
@@ -75,6 +80,7 @@ class Broker:
     large: LargeRequests
     leading: Leading
     local_controller: LocalController
+    markers: Markers
     metadata: ClusterImage
     moves: Moves
     producer_ids: ProducerIds
@@ -83,6 +89,7 @@ class Broker:
     reads: Reads
     recompression: Recompression
     topics: Topics
+    transactions: Transactions
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts that a node opens
         self,
@@ -121,21 +128,34 @@ class Broker:
             _group_settings(config),
             outside.clock,
             outside.entropy,
-            partition_count=self._offsets_partitions,
+            partition_count=partial(self._partitions, OFFSETS_TOPIC),
             create_topic=self._create_offsets_topic,
             topic_id=self._topic_id,
         )
-        self.coordinators: Mapping[str, Coordinator] = {OFFSETS_TOPIC: self.groups}
-        """The coordinator of each internal topic, by topic name."""
-        self.topics = Topics(config, cluster.controller, {OFFSETS_TOPIC: self.groups.ensure_topic})
+        internal = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
         self.cluster = ClusterView(
-            config.int("node.id"),
-            metadata,
-            cluster.registration,
-            hosting,
-            frozenset(self.coordinators),
+            config.int("node.id"), metadata, cluster.registration, hosting, internal
         )
         self.producer_ids = ProducerIds(cluster.controller, cluster.registration)
+        self.markers = Markers(
+            self.cluster,
+            hosting,
+            outside.clock,
+            outside.network,
+            listener=config.inter_broker_listener,
+            timeout_s=config.int("replica.socket.timeout.ms") / 1000,
+        )
+        self.transactions = self._transaction_coordinators()
+        self.coordinators: Mapping[str, Coordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+        }
+        """The coordinator of each internal topic, by topic name."""
+        ensure = {
+            OFFSETS_TOPIC: self.groups.ensure_topic,
+            TRANSACTIONS_TOPIC: self.transactions.ensure_topic,
+        }
+        self.topics = Topics(config, cluster.controller, ensure)
         self.purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
@@ -148,37 +168,62 @@ class Broker:
         if self.tiering is not None:
             self.tiering.configure(in_effect)
 
+    def _transaction_coordinators(self) -> Transactions:
+        config = self.config
+        return Transactions(
+            TransactionSettings(
+                config.int("transaction.max.timeout.ms"),
+                config.int("transactional.id.expiration.ms"),
+                config.int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            ),
+            self.clock,
+            self.markers,
+            self.producer_ids,
+            partition_count=partial(self._partitions, TRANSACTIONS_TOPIC),
+            create_topic=self._create_transactions_topic,
+        )
+
     def _topic_id(self, name: str) -> UUID | None:
         return self.metadata.image.topic_ids_by_name.get(name)
 
-    def _offsets_partitions(self) -> int:
-        topic = self.metadata.topic(OFFSETS_TOPIC)
+    def _partitions(self, name: str) -> int:
+        topic = self.metadata.topic(name)
         return 0 if topic is None else len(topic.partitions)
 
     async def _create_offsets_topic(self) -> None:
         config = self.config
         configs = {
-            "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(config.int("offsets.topic.segment.bytes")),
         }
-        topic = NewTopic(
-            OFFSETS_TOPIC,
-            config.int("offsets.topic.num.partitions"),
-            self._offsets_replicas(),
-            {},
-            configs,
-        )
+        replicas = self._internal_replicas("offsets.topic.replication.factor")
+        partitions = config.int("offsets.topic.num.partitions")
+        await self._create_internal(NewTopic(OFFSETS_TOPIC, partitions, replicas, {}, configs))
+
+    async def _create_transactions_topic(self) -> None:
+        config = self.config
+        configs = {
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.int("transaction.state.log.min.isr")),
+            "segment.bytes": str(config.int("transaction.state.log.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        }
+        replicas = self._internal_replicas("transaction.state.log.replication.factor")
+        partitions = config.int("transaction.state.log.num.partitions")
+        await self._create_internal(NewTopic(TRANSACTIONS_TOPIC, partitions, replicas, {}, configs))
+
+    async def _create_internal(self, topic: NewTopic) -> None:
+        """Create an internal topic, compacted. Raises Rejected."""
+        topic = replace(topic, configs={"cleanup.policy": "compact", **topic.configs})
         for created in await self.topics.create([topic]):
             if created.error not in _FINE:
                 raise Rejected(ErrorCode.coordinator_not_available, created.message or "")
 
-    def _offsets_replicas(self) -> int:
-        """Return the offsets topic's factor: as set, else the default where the cluster has so many nodes (0022).
+    def _internal_replicas(self, name: str) -> int:
+        """Return an internal topic's factor: as set, else the default where the cluster has so many nodes (0022).
 
         A voter counts before its broker registers: a cluster of three must not begin with one replica.
         """
-        name = "offsets.topic.replication.factor"
         if self.config.is_set(name):
             return self.config.int(name)
         nodes = max(len(self.metadata.image.brokers), len(self.quorum.voters.voters))

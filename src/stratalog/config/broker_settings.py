@@ -24,6 +24,7 @@ from stratalog.config.quorum_settings import QUORUM
 from stratalog.config.replication_settings import REPLICATION
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.config.transaction_settings import TRANSACTIONS
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -414,6 +415,7 @@ BROKER_SETTINGS = _table(
     LOG_SETTINGS,
     REPLICATION,
     GROUPS,
+    TRANSACTIONS,
     SESSIONS,
     CONSOLE,
     METADATA,

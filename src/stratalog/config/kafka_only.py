@@ -21,20 +21,13 @@ _TABLES: Final = {
     "the cleaner reads and writes a mebibyte at a time": """
         log.cleaner.io.buffer.size int 524288 every
     """,
-    "transactions are not served yet": """
+    "transactions are those of Kafka's first protocol, without verification": """
         add.partitions.to.txn.retry.backoff.max.ms int 100
         add.partitions.to.txn.retry.backoff.ms int 20
-        transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000
-        transaction.max.timeout.ms int 900000
         transaction.partition.verification.enable boolean true every
         transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
         transaction.state.log.load.buffer.size int 5242880
-        transaction.state.log.min.isr int 2
-        transaction.state.log.num.partitions int 50
-        transaction.state.log.replication.factor short 3
-        transaction.state.log.segment.bytes int 104857600
         transaction.two.phase.commit.enable boolean false
-        transactional.id.expiration.ms int 604800000
     """,
     "listeners are plain text: there is no authentication and no authorization yet": """
         authorizer.class.name string ''

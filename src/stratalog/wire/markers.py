@@ -10,9 +10,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt
-from stratalog.wire.records import read_records
+from stratalog.wire.records import Record, build_batch, read_records
 
-__all__ = ["Marker", "read_marker"]
+__all__ = ["Marker", "marker_batch", "read_marker"]
 
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
@@ -43,3 +43,16 @@ def read_marker(view: memoryview) -> Marker | None:
     if record.value is None or len(record.value) < _VALUE.size:
         raise Corrupt(f"a transaction's marker without an epoch at offset {record.offset}")
     return Marker(kind == _COMMIT, _VALUE.unpack_from(record.value)[1])
+
+
+def marker_batch(marker: Marker, producer_id: int, producer_epoch: int, wall_ms: int) -> bytearray:
+    """Return the control batch that ends a producer's transaction."""
+    key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
+    value = _VALUE.pack(0, marker.coordinator_epoch)
+    return build_batch(
+        [Record(0, wall_ms, key, value, ())],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )

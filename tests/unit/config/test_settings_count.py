@@ -15,7 +15,12 @@ def product(repository: Path, *without: str) -> str:
 
 def test_every_broker_setting_is_read(repository: Path) -> None:
     text = product(
-        repository, "broker_settings.py", "log_settings.py", "tier_settings.py", "topic_settings.py"
+        repository,
+        "broker_settings.py",
+        "log_settings.py",
+        "tier_settings.py",
+        "topic_settings.py",
+        "transaction_settings.py",
     )
     synonyms = {synonym.name for topic in TOPIC_SETTINGS.values() for synonym in topic.synonyms}
     honoured = [name for name, setting in BROKER_SETTINGS.items() if not setting.inert]

@@ -97,6 +97,16 @@ _TABLE = (
         "WRITE TOPIC",
     ),
     _api(
+        "AddPartitionsToTxn",
+        24,
+        (0, 5),
+        "WRITE TRANSACTIONAL_ID",
+        "WRITE TOPIC",
+        "CLUSTER_ACTION CLUSTER",
+    ),
+    _api("EndTxn", 26, (0, 4), "WRITE TRANSACTIONAL_ID"),
+    _api("WriteTxnMarkers", 27, (1, 2), "CLUSTER_ACTION CLUSTER"),
+    _api(
         "DescribeConfigs",
         32,
         (1, 4),

@@ -1,13 +1,14 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 change nothing for groups. Transaction (1) and
-share (2) coordinators do not exist yet: their keys get COORDINATOR_NOT_AVAILABLE.
+v1 key type. v3 flexible. v4 several keys at once (KIP-699). v5 and v6 change nothing for groups. Share coordinators
+(2) do not exist yet: their keys get COORDINATOR_NOT_AVAILABLE.
 """
 
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
 from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.placement import partition_for
@@ -40,10 +41,11 @@ class Needs(NamedTuple):
 
     cluster: ClusterView
     groups: Groups
+    transactions: Transactions
 
 
 async def handle(call: Call[FindCoordinatorRequest, Needs]) -> FindCoordinatorResponse:
-    """Return the broker that coordinates each key; create the offsets topic on first use."""
+    """Return the broker that coordinates each key; create the coordinators' topic on first use."""
     body = call.body
     if call.version < 4:
         return FindCoordinatorResponse(**(await _found(call, body.key))._asdict())
@@ -80,17 +82,23 @@ def _authorize(call: Call[FindCoordinatorRequest, Needs], key: str, key_type: in
 async def _coordinator(
     call: Call[FindCoordinatorRequest, Needs], key: str, key_type: int
 ) -> _Found:
-    """Return the leader of the partition that keeps the group. Raises Rejected if it has no active leader."""
-    if key_type != _GROUP:
-        raise Rejected(ErrorCode.coordinator_not_available, "only groups have a coordinator here")
-    await call.needs.groups.ensure_topic()
-    offsets = call.needs.cluster.topic(OFFSETS_TOPIC)
-    if offsets is None:  # a client deleted the topic right after its creation
-        raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} was deleted")
-    index = partition_for(key, len(offsets.partitions))
-    leader = call.needs.cluster.standing(offsets.id, index, offsets.partitions[index]).leader
+    """Return the leader of the partition that keeps the key's state. Raises Rejected if it has no active leader."""
+    needs = call.needs
+    if key_type == _GROUP:
+        name = OFFSETS_TOPIC
+        await needs.groups.ensure_topic()
+    elif key_type == _TRANSACTION:
+        name = TRANSACTIONS_TOPIC
+        await needs.transactions.ensure_topic()
+    else:
+        raise Rejected(ErrorCode.coordinator_not_available, "no coordinator here keeps such a key")
+    topic = needs.cluster.topic(name)
+    if topic is None:  # a client deleted the topic right after its creation
+        raise Rejected(ErrorCode.coordinator_not_available, f"{name} was deleted")
+    index = partition_for(key, len(topic.partitions))
+    leader = needs.cluster.standing(topic.id, index, topic.partitions[index]).leader
     for node, host, port, _rack in call.needs.cluster.live_brokers(call.session.listener.name):
         if node == leader:
             return _Found(node, host, port)
-    message = f"{OFFSETS_TOPIC}-{index} has no leader that is active"
+    message = f"{name}-{index} has no leader that is active"
     raise Rejected(ErrorCode.coordinator_not_available, message)

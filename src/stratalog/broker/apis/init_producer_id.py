@@ -1,47 +1,59 @@
 """InitProducerId (key 22), versions 0-5.
 
-v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 producer fenced. v5 the same fields (KIP-890). The
-broker refuses transactional ids until it has a transaction coordinator.
+v2 flexible. v3 producer id and epoch in the request (KIP-360). v4 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH. v5
+the same fields (KIP-890).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.producer_ids import ProducerIds
+from stratalog.broker.coordination.transactions import Transactions
 from stratalog.broker.network.authorizer import DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.coordinators.transactions import Initialised
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+_FENCED_FROM: Final = 4
 
 
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
     producer_ids: ProducerIds
+    transactions: Transactions
 
 
 async def handle(call: Call[InitProducerIdRequest, Needs]) -> InitProducerIdResponse:
-    """Return a new producer id for each request: without a transactional id the owner of an old id is unknown."""
+    """Return a producer id and its epoch: always new ones without a transactional id."""
     try:
-        _check(call)
-        producer_id = await call.needs.producer_ids.next()
+        found = await _initialise(call)
     except Rejected as error:
-        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+        found = Initialised(error=error.code)
+    code = found.error
+    if code is ErrorCode.producer_fenced and call.version < _FENCED_FROM:
+        code = ErrorCode.invalid_producer_epoch
     return InitProducerIdResponse(
-        error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
+        error_code=code, producer_id=found.producer_id, producer_epoch=found.producer_epoch
     )
 
 
-def _check(call: Call[InitProducerIdRequest, Needs]) -> None:
-    """Raise Rejected for a transactional id, and for a client that may not produce."""
-    transactional_id = call.body.transactional_id
+async def _initialise(call: Call[InitProducerIdRequest, Needs]) -> Initialised:
+    body = call.body
+    transactional_id = body.transactional_id
     if transactional_id is None:
         # WRITE to any topic is enough (KIP-679).
         if not call.allows_cluster(Operation.IDEMPOTENT_WRITE) and not call.allows_any(
             Operation.WRITE, Resource.TOPIC
         ):
             raise Rejected(DENIED[Resource.CLUSTER], "IDEMPOTENT_WRITE CLUSTER is not allowed")
-        return
+        return Initialised(await call.needs.producer_ids.next(), 0)
     call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
     if transactional_id == "":
         raise Rejected(ErrorCode.invalid_request, "the transactional id is empty")
-    raise Rejected(ErrorCode.coordinator_not_available, "there are no transactions here yet")
+    expected = (body.producer_id, body.producer_epoch)
+    if (body.producer_id < 0) != (body.producer_epoch < 0):
+        raise Rejected(ErrorCode.invalid_request, f"producer id and epoch are {expected}")
+    return await call.needs.transactions.initialise(
+        transactional_id, body.transaction_timeout_ms, expected if body.producer_id >= 0 else None
+    )

@@ -48,6 +48,8 @@ _ZSTD_FROM: Final = 7
 _LEADERS_FROM: Final = 10
 """The first version whose response names the current leader (KIP-951)."""
 _TOPIC_IDS_FROM: Final = 13
+_IMPLICIT_FROM: Final = 12
+"""From here on a transactional batch adds its partition by itself (KIP-890), where `transaction.version` is 2."""
 _AT_ONCE: Final = 200
 """Partitions per slice."""
 _NOT_LEADER: Final = ErrorCode.not_leader_or_follower
@@ -404,10 +406,16 @@ def _check_batch(call: Call[ProduceRequest, Needs], headers: list[BatchHeader]) 
         )
     if header.attributes & TRANSACTIONAL:
         transactional_id = call.body.transactional_id
-        if transactional_id is not None:
-            call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
-        # Nothing could end such a transaction, and records after an open one are never committed, tiered or read.
-        raise Rejected(ErrorCode.invalid_txn_state, "there are no transactions here yet")
+        if transactional_id is None:
+            raise Rejected(
+                ErrorCode.invalid_record, "a transactional batch without a transactional id"
+            )
+        call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
+        if version >= _IMPLICIT_FROM:
+            # Such a client never names its partitions: nothing would end the transaction here.
+            raise Rejected(
+                ErrorCode.invalid_txn_state, "transaction.version is below 2: use Produce 11"
+            )
     if version < _ZSTD_FROM and header.codec == ZSTD:
         raise Rejected(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD_FROM}"

@@ -1,0 +1,171 @@
+"""Write the markers that end transactions: into the partitions that this broker leads, or by their leaders.
+
+In: a decided end. Out: every partition of the transaction has its marker. It decides nothing about transactions.
+
+Kafka: `TransactionMarkerChannelManager`, `KafkaApis.handleWriteTxnMarkersRequest`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.client.peer import Peer
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.ports import Clock, Network
+from stratalog.wire.batch import parse_header
+from stratalog.wire.ids import TopicPartition
+from stratalog.wire.markers import Marker, marker_batch
+from stratalog.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+_RETRY_S: Final = 0.1
+_FENCED: Final = (ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced)
+"""A newer producer or coordinator has written to the partition: it needs this marker no more."""
+Errors = dict[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a producer's transaction, as its coordinator decided it."""
+
+    producer_id: int
+    producer_epoch: int
+    marker: Marker
+
+
+class Markers:
+    """The markers that one broker writes, and those that it has other brokers write."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        hosting: Hosting,
+        clock: Clock,
+        network: Network,
+        *,
+        listener: str,
+        timeout_s: float,
+    ) -> None:
+        """`listener` is the one between brokers; `timeout_s` bounds a request to another broker."""
+        self._cluster = cluster
+        self._hosting = hosting
+        self._clock = clock
+        self._network = network
+        self._listener = listener
+        self._timeout_s = timeout_s
+        self._peers: dict[int, Peer] = {}
+
+    async def write_everywhere(self, ended: Ended, partitions: Collection[TopicPartition]) -> None:
+        """Return once each partition that still exists has the marker. It tries again until then."""
+        left = set(partitions)
+        while left:
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for one in sorted(left):
+                leader = self._leader_of(one)
+                if leader is None:
+                    left.discard(one)  # its topic was deleted
+                else:
+                    by_leader.setdefault(leader, []).append(one)
+            async with asyncio.TaskGroup() as group:
+                answers = [
+                    group.create_task(self._write_at(leader, ended, named))
+                    for leader, named in by_leader.items()
+                ]
+            for answer in answers:
+                left -= {one for one, error in answer.result().items() if _is_done(error)}
+            if left:
+                await asyncio.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """Close the connections to other brokers."""
+        for peer in self._peers.values():
+            peer.close()
+
+    def _leader_of(self, one: TopicPartition) -> int | None:
+        current = self._cluster.current_leader(*one)
+        return None if current is None else current.node_id
+
+    async def _write_at(
+        self, leader: int, ended: Ended, partitions: Collection[TopicPartition]
+    ) -> Errors:
+        if leader == self._cluster.node_id:
+            return await self.write(ended, partitions)
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        request = WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=ended.producer_id,
+                    producer_epoch=ended.producer_epoch,
+                    transaction_result=ended.marker.is_commit,
+                    topics=[
+                        WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                        for topic, indexes in topics.items()
+                    ],
+                    coordinator_epoch=ended.marker.coordinator_epoch,
+                )
+            ]
+        )
+        try:
+            response = await self._peer(leader).request(request)
+        except (Unavailable, Rejected):
+            return {}
+        return {
+            TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code)
+            for marker in response.markers
+            for topic in marker.topics
+            for one in topic.partitions
+        }
+
+    def _peer(self, leader: int) -> Peer:
+        """Return the connection to a broker's present address. Raises Unavailable if that is unknown."""
+        broker = self._cluster.live_broker(leader, self._listener)
+        if broker is None:
+            raise Unavailable(f"broker {leader} is not active")
+        _node, host, port, _rack = broker
+        peer = self._peers.get(leader)
+        if peer is not None and (peer.host, peer.port) != (host, port):
+            peer.close()
+            peer = None
+        if peer is None:
+            client_id = f"broker-{self._cluster.node_id}-markers"
+            peer = self._peers[leader] = Peer(
+                self._network, host, port, client_id=client_id, timeout_s=self._timeout_s
+            )
+        return peer
+
+    async def write(self, ended: Ended, partitions: Collection[TopicPartition]) -> Errors:
+        """Append the marker to partitions that this broker leads; return each one's error once it is committed."""
+        async with asyncio.TaskGroup() as group:
+            pending = {one: group.create_task(self._append(ended, one)) for one in partitions}
+        return {one: task.result() for one, task in pending.items()}
+
+    async def _append(self, ended: Ended, one: TopicPartition) -> ErrorCode:
+        try:
+            await self._appended(ended, one)
+        except Rejected as error:
+            return error.code
+        except Unavailable as error:
+            structlog.get_logger().warning("no marker", partition=str(one), reason=str(error))
+            return ErrorCode.kafka_storage_error
+        return ErrorCode.none
+
+    def _appended(self, ended: Ended, one: TopicPartition) -> Awaitable[object]:
+        hosted = self._hosting.get(*one)
+        wall_ms = self._clock.now_ms()
+        batch = marker_batch(ended.marker, ended.producer_id, ended.producer_epoch, wall_ms)
+        view = memoryview(batch)
+        return hosted.commit(view, parse_header(view), wall_ms, flush=False)
+
+
+def _is_done(error: ErrorCode) -> bool:
+    return error is ErrorCode.none or error in _FENCED

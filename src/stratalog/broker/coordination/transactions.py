@@ -1,0 +1,266 @@
+"""The transaction coordinators of this broker: a state machine for each partition of `__transaction_state` it leads.
+
+In: requests of the transaction APIs. Out: answers, once the decided records are committed; then markers. It decides
+nothing about transactions: `coordinators/transactions.py` does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from stratalog.broker.coordination.markers import Ended, Markers
+from stratalog.broker.coordination.producer_ids import ProducerIds
+from stratalog.broker.coordination.runtime import Runtime, load
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.coordinators.placement import partition_for
+from stratalog.coordinators.transactions import (
+    Initialised,
+    State,
+    Transaction,
+    TransactionRecord,
+    TransactionSettings,
+    TransactionShard,
+)
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.ports import Clock
+from stratalog.statemachine import Decision, Now
+from stratalog.wire.batch import BatchHeader
+from stratalog.wire.ids import TopicPartition
+from stratalog.wire.markers import Marker
+from stratalog.wire.records import Record, build_batch
+
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+A = TypeVar("A")
+Prepared = list[tuple[str, Transaction]]
+_RECORD_BYTES: Final = 32
+
+
+class Transactions:
+    """The transaction coordinators of one broker: find the shard of a transactional id, and run requests on it."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        clock: Clock,
+        markers: Markers,
+        producer_ids: ProducerIds,
+        *,
+        partition_count: Callable[[], int],
+        create_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`partition_count` is 0 until the topic exists."""
+        self._settings = settings
+        self._clock = clock
+        self._markers = markers
+        self._producer_ids = producer_ids
+        self._partition_count = partition_count
+        self._create_topic = create_topic
+        self._creating = asyncio.Lock()
+        self._shards: dict[int, _Shard] = {}
+        self._loading: dict[HostedPartition, _Shard] = {}
+        self._closed = False
+
+    async def lead(self, partition: HostedPartition) -> None:
+        """Load a partition that this broker now leads, then coordinate its transactional ids."""
+        index = partition.name.partition
+        coordinated = self._shards.get(index)
+        if partition in self._loading or (
+            coordinated is not None and coordinated.partition is partition
+        ):
+            return
+        shard = _Shard(partition, self._settings, self._clock, self._markers)
+        self._loading[partition] = shard
+        try:
+            await shard.load()
+        except (Corrupt, Rejected) as error:
+            if isinstance(error, Corrupt):
+                structlog.get_logger().error(
+                    "transactions not loaded", partition=str(partition.name), reason=str(error)
+                )
+            if self._loading.get(partition) is shard:
+                del self._loading[partition]
+            return
+        if self._loading.get(partition) is not shard or self._closed:
+            return  # it was resigned meanwhile
+        del self._loading[partition]
+        self._shards[index] = shard
+        shard.start()
+
+    def resign(self, partition: HostedPartition) -> None:
+        """Coordinate no transactional ids of this partition any more."""
+        self._loading.pop(partition, None)
+        shard = self._shards.get(partition.name.partition)
+        if shard is not None and shard.partition is partition:
+            del self._shards[partition.name.partition]
+            shard.resign()
+
+    def close(self) -> None:
+        """Answer no more requests, and write no more markers."""
+        self._closed = True
+        for shard in self._shards.values():
+            shard.close()
+        self._markers.close()
+
+    async def ensure_topic(self) -> None:
+        """Create the topic of the transactions' states, once."""
+        async with self._creating:
+            if self._partition_count() == 0:
+                await self._create_topic()
+
+    async def initialise(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
+    ) -> Initialised:
+        """Give a producer its id and epoch, as `TransactionShard.initialise`."""
+        shard = self._shard(transactional_id)
+        fresh_id = None
+        if shard.machine.wants_producer_id(transactional_id):
+            fresh_id = await self._producer_ids.next()
+            shard = self._shard(transactional_id)  # leadership may have moved meanwhile
+        return await shard.ask(
+            lambda machine, now: machine.initialise(
+                transactional_id, timeout_ms, expected, fresh_id, now
+            )
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: frozenset[TopicPartition],
+    ) -> None:
+        """Add partitions to a transaction, as `TransactionShard.add_partitions`."""
+        await self._shard(transactional_id).ask(
+            lambda machine, now: machine.add_partitions(transactional_id, producer, partitions, now)
+        )
+
+    async def verify(
+        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
+    ) -> bool:
+        """Return whether an open transaction has a partition, as `TransactionShard.verify`."""
+        return await self._shard(transactional_id).ask(
+            lambda machine, _now: machine.verify(transactional_id, producer, partition)
+        )
+
+    async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> None:
+        """Decide the end of a transaction, as `TransactionShard.end`. Its markers follow."""
+        await self._shard(transactional_id).ask(
+            lambda machine, now: machine.end(transactional_id, producer, now, commit=commit)
+        )
+
+    def _shard(self, transactional_id: str) -> "_Shard":
+        count = self._partition_count()
+        if count == 0:
+            raise Rejected(ErrorCode.not_coordinator, f"{TRANSACTIONS_TOPIC} does not exist yet")
+        index = partition_for(transactional_id, count)
+        shard = self._shards.get(index)
+        if shard is not None and not self._closed:
+            return shard
+        if any(one.name.partition == index for one in self._loading):
+            code = ErrorCode.coordinator_load_in_progress
+            raise Rejected(code, f"transactional id {transactional_id}")
+        raise Rejected(
+            ErrorCode.not_coordinator,
+            f"{TRANSACTIONS_TOPIC}-{index} of {transactional_id} is not led here",
+        )
+
+
+class _Shard:
+    """One partition's transactional ids: state machine, log and markers. It is the runtime's `Machine`."""
+
+    lost = ErrorCode.not_coordinator
+    flush = False
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        settings: TransactionSettings,
+        clock: Clock,
+        markers: Markers,
+    ) -> None:
+        self.partition = partition
+        self.machine = TransactionShard(settings)
+        self._runtime: Runtime[TransactionRecord] = Runtime(partition, clock, self)
+        self._markers = markers
+        self._tick_s = settings.cleanup_interval_ms / 1000
+        self._writing: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._log = structlog.get_logger()
+
+    async def load(self) -> None:
+        def replay(header: BatchHeader, record: Record) -> None:
+            if not header.is_control:
+                if record.key is None:
+                    raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
+                self.machine.replay(record.key, record.value)
+
+        await load(self.partition, replay)
+
+    def start(self) -> None:
+        """Write the markers that an earlier leader may not have written, and watch the time limits."""
+        self.publish(list(self.machine.prepared()))
+        self._on_timer()
+
+    def resign(self) -> None:
+        """Stop coordinating: decisions that are not committed fail."""
+        self._runtime.resign()
+        self.close()
+
+    def close(self) -> None:
+        self._runtime.append_open()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._writing:
+            task.cancel()
+
+    def ask(
+        self, decide: Callable[[TransactionShard, Now], Decision[TransactionRecord, A]]
+    ) -> "asyncio.Future[A]":
+        """Decide on a request; the future gets its answer once it is committed."""
+        return self._runtime.submit(partial(decide, self.machine))
+
+    def _on_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._on_timer)
+        self._runtime.run(self.machine.tick, self._note_failure)
+
+    def _note_failure(self, _answer: None, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Rejected):
+            name = str(self.partition.name)
+            self._log.error("transactions failed", partition=name, exc_info=error)
+
+    async def _finish(self, transactional_id: str, ended: Transaction) -> None:
+        """Write the markers of a decided end, and note that they are written."""
+        epoch = self.partition.replica.leader_epoch
+        marker = Marker(ended.state is State.PREPARE_COMMIT, epoch)
+        await self._markers.write_everywhere(
+            Ended(ended.producer_id, ended.producer_epoch, marker), ended.partitions
+        )
+        self._runtime.run(
+            lambda now: self.machine.complete(transactional_id, ended, now), self._note_failure
+        )
+
+    # The runtime's machine
+
+    def apply(self, base_offset: int, records: Sequence[TransactionRecord]) -> Prepared:  # noqa: ARG002
+        found = [self.machine.replay(key, value) for key, value in records]
+        return [one for one in found if one is not None]
+
+    def publish(self, change: Prepared) -> None:
+        """Write the markers of each end that is decided and committed."""
+        for transactional_id, ended in change:
+            task = asyncio.create_task(self._finish(transactional_id, ended))
+            self._writing.add(task)
+            task.add_done_callback(self._written)
+
+    def _written(self, task: "asyncio.Task[None]") -> None:
+        self._writing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._note_failure(None, error)
+
+    def encode(self, records: Sequence[TransactionRecord], wall_ms: int) -> bytearray:
+        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+
+    def bytes_of(self, records: Sequence[Any]) -> int:
+        return sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in records)

@@ -1,0 +1,352 @@
+"""The coordinator of all transactional ids of one `__transaction_state` partition (KIP-98, KIP-360).
+
+In: requests, the time, and the partition's records. Out: decisions: records to append, and answers. It never writes a
+marker: the shell does once a prepared end is committed, and then calls `complete`.
+
+The caller's duties are those of `statemachine`. A refusal is raised as Rejected, with Kafka's code. Time-outs and
+expiry use wall time, since the records carry it.
+
+The protocol is Kafka's first one (`transaction.version` 0): a producer names its partitions before it writes to them,
+and its epoch stays from one transaction to the next. Kafka: `TransactionCoordinator`, `TransactionMetadata`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import islice
+from typing import Final
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.statemachine import Decision, Now
+from stratalog.wire.ids import TopicPartition
+from stratalog.wire.internal.transactions import (
+    PartitionsSchema,
+    TransactionLogValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+__all__ = [
+    "Initialised",
+    "State",
+    "Transaction",
+    "TransactionRecord",
+    "TransactionSettings",
+    "TransactionShard",
+]
+
+TransactionRecord = tuple[bytes, bytes | None]
+"""Key and value; a None value is a tombstone."""
+_EPOCH_LAST: Final = 2**15 - 2
+"""At this epoch a producer gets another producer id: one more is left to fence it."""
+_CHANGES_PER_TICK: Final = 100
+
+
+class State(IntEnum):
+    """States by their numbers in the records (Kafka: `TransactionState`)."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+
+_PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+_COMPLETE: Final = {
+    State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
+    State.PREPARE_ABORT: State.COMPLETE_ABORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """Kafka's `transaction.*` and `transactional.id.*` settings, in milliseconds."""
+
+    timeout_ms_max: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    cleanup_interval_ms: int = 10_000
+    """How often to call `TransactionShard.tick`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The last transaction of one transactional id. Times are wall time in epoch ms; `started_ms` is -1 before one."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State
+    partitions: frozenset[TopicPartition]
+    updated_ms: int
+    started_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Initialised:
+    """The answer to InitProducerId; an `error` other than none asks the client to repeat the request."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    error: ErrorCode = ErrorCode.none
+
+
+class TransactionShard:
+    """A new shard is loading: call `replay` for the whole log before any other method."""
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self._settings = settings
+        self._by_id: dict[str, Transaction] = {}
+        self._before: dict[str, tuple[int, int]] = {}
+        """Producer id and epoch that a repeated InitProducerId may still name. As in Kafka, a new leader has none."""
+
+    # Requests
+
+    def wants_producer_id(self, transactional_id: str) -> bool:
+        """Return whether the next InitProducerId of this id needs a new producer id."""
+        found = self._by_id.get(transactional_id)
+        return found is None or found.producer_epoch >= _EPOCH_LAST
+
+    def initialise(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: tuple[int, int] | None,
+        fresh_id: int | None,
+        now: Now,
+    ) -> Decision[TransactionRecord, Initialised]:
+        """Give a producer its id and epoch, and fence every earlier one; abort the transaction that is open.
+
+        `expected`: the producer id and epoch that the client has (KIP-360). `fresh_id`: a new producer id, needed where
+        `wants_producer_id` says so. Raises Rejected: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
+        CONCURRENT_TRANSACTIONS.
+        """
+        if not 0 < timeout_ms <= self._settings.timeout_ms_max:
+            raise Rejected(
+                ErrorCode.invalid_transaction_timeout,
+                f"{timeout_ms} ms; transaction.max.timeout.ms is {self._settings.timeout_ms_max}",
+            )
+        found = self._by_id.get(transactional_id)
+        if found is None:
+            if fresh_id is None:
+                raise _again(transactional_id)
+            return self._begin(transactional_id, fresh_id, 0, timeout_ms, now)
+        self._check_expected(transactional_id, found, expected)
+        if found.state in _PREPARED:
+            raise _again(transactional_id)
+        if found.state is State.ONGOING:
+            records = self._fence(transactional_id, found, now)
+            return Decision(records, Initialised(error=ErrorCode.concurrent_transactions))
+        if expected is not None and expected == self._before.get(transactional_id):
+            # The answer to the request before was lost.
+            return Decision((), Initialised(found.producer_id, found.producer_epoch))
+        before = (found.producer_id, found.producer_epoch)
+        if found.producer_epoch >= _EPOCH_LAST:
+            if fresh_id is None:
+                raise _again(transactional_id)
+            decision = self._begin(transactional_id, fresh_id, 0, timeout_ms, now)
+        else:
+            epoch = found.producer_epoch + 1
+            decision = self._begin(transactional_id, found.producer_id, epoch, timeout_ms, now)
+        if expected is None:
+            self._before.pop(transactional_id, None)
+        else:
+            self._before[transactional_id] = before
+        return decision
+
+    def _check_expected(
+        self, transactional_id: str, found: Transaction, expected: tuple[int, int] | None
+    ) -> None:
+        """Raise Rejected(PRODUCER_FENCED) where the client has neither the present id and epoch nor those before."""
+        if expected is None or expected == (found.producer_id, found.producer_epoch):
+            return
+        if expected != self._before.get(transactional_id):
+            raise _fenced(transactional_id, *expected)
+
+    def _begin(
+        self, transactional_id: str, producer_id: int, epoch: int, timeout_ms: int, now: Now
+    ) -> Decision[TransactionRecord, Initialised]:
+        empty = Transaction(producer_id, epoch, timeout_ms, State.EMPTY, frozenset(), now.wall_ms)
+        return Decision((_record(transactional_id, empty),), Initialised(producer_id, epoch))
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: frozenset[TopicPartition],
+        now: Now,
+    ) -> Decision[TransactionRecord, None]:
+        """Add partitions to the producer's transaction, which begins with the first ones.
+
+        Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        found = self._of(transactional_id, producer)
+        if found.state in _PREPARED:
+            raise _again(transactional_id)
+        is_open = found.state is State.ONGOING
+        if is_open and partitions <= found.partitions:
+            return Decision((), None)
+        grown = replace(
+            found,
+            state=State.ONGOING,
+            partitions=found.partitions | partitions,
+            updated_ms=now.wall_ms,
+            started_ms=found.started_ms if is_open else now.wall_ms,
+        )
+        return Decision((_record(transactional_id, grown),), None)
+
+    def verify(
+        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
+    ) -> Decision[TransactionRecord, bool]:
+        """Return whether the producer's open transaction has a partition. Raises Rejected as `add_partitions`."""
+        found = self._of(transactional_id, producer)
+        if found.state in _PREPARED:
+            raise _again(transactional_id)
+        return Decision((), found.state is State.ONGOING and partition in found.partitions)
+
+    def end(
+        self, transactional_id: str, producer: tuple[int, int], now: Now, *, commit: bool
+    ) -> Decision[TransactionRecord, None]:
+        """Decide the end of the producer's transaction; a repeated request gets the answer of the first one.
+
+        Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+        """
+        found = self._of(transactional_id, producer)
+        prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        if found.state is State.ONGOING:
+            ended = replace(found, state=prepared, updated_ms=now.wall_ms)
+            return Decision((_record(transactional_id, ended),), None)
+        if found.state is _COMPLETE[prepared]:
+            return Decision((), None)
+        if found.state is prepared:
+            raise _again(transactional_id)
+        raise Rejected(
+            ErrorCode.invalid_txn_state,
+            f"{transactional_id} has no open transaction: its state is {found.state.name}",
+        )
+
+    # Markers
+
+    def complete(
+        self, transactional_id: str, ended: Transaction, now: Now
+    ) -> Decision[TransactionRecord, None]:
+        """Note that every partition of a prepared end has its marker."""
+        assert self._by_id.get(transactional_id) == ended, "nothing but its markers changes it"
+        done = replace(
+            ended, state=_COMPLETE[ended.state], partitions=frozenset(), updated_ms=now.wall_ms
+        )
+        return Decision((_record(transactional_id, done),), None)
+
+    def prepared(self) -> Iterator[tuple[str, Transaction]]:
+        """Yield each transaction whose end is decided, and whose markers may be missing."""
+        return ((key, one) for key, one in self._by_id.items() if one.state in _PREPARED)
+
+    # Time
+
+    def tick(self, now: Now) -> Decision[TransactionRecord, None]:
+        """Abort transactions that are open for too long, and forget ids that are unused for too long.
+
+        It changes a limited number of ids; call it regularly.
+        """
+        records: list[TransactionRecord] = []
+        for key, one in islice(self._overdue(now.wall_ms), _CHANGES_PER_TICK):
+            if one.state is State.ONGOING:
+                records += self._fence(key, one, now)
+            else:
+                records.append((encode_key(key), None))
+        return Decision(records, None)
+
+    def _overdue(self, wall_ms: int) -> Iterator[tuple[str, Transaction]]:
+        expired_ms = wall_ms - self._settings.id_expiration_ms
+        for key, one in self._by_id.items():
+            if one.state is State.ONGOING:
+                if one.started_ms + one.timeout_ms < wall_ms:
+                    yield key, one
+            elif one.state not in _PREPARED and one.updated_ms <= expired_ms:
+                yield key, one
+
+    def _fence(self, key: str, one: Transaction, now: Now) -> tuple[TransactionRecord, ...]:
+        """Return the record that aborts an open transaction with a higher epoch: its producer is fenced."""
+        self._before.pop(key, None)
+        epoch = one.producer_epoch + 1
+        fenced = replace(
+            one, producer_epoch=epoch, state=State.PREPARE_ABORT, updated_ms=now.wall_ms
+        )
+        return (_record(key, fenced),)
+
+    # State
+
+    def replay(self, key: bytes, value: bytes | None) -> tuple[str, Transaction] | None:
+        """Apply one record; return the transaction whose end it decides, if it does. Raises Corrupt."""
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            return None
+        if value is None:
+            self._by_id.pop(transactional_id, None)
+            self._before.pop(transactional_id, None)
+            return None
+        found = _transaction(decode_value(value))
+        self._by_id[transactional_id] = found
+        return (transactional_id, found) if found.state in _PREPARED else None
+
+    def _of(self, transactional_id: str, producer: tuple[int, int]) -> Transaction:
+        found = self._by_id.get(transactional_id)
+        producer_id, epoch = producer
+        if found is None or found.producer_id != producer_id:
+            raise Rejected(
+                ErrorCode.invalid_producer_id_mapping,
+                f"{transactional_id} does not belong to producer {producer_id}",
+            )
+        if found.producer_epoch != epoch:
+            raise _fenced(transactional_id, producer_id, epoch)
+        return found
+
+
+def _fenced(transactional_id: str, producer_id: int, epoch: int) -> Rejected:
+    return Rejected(
+        ErrorCode.producer_fenced,
+        f"{transactional_id}: producer {producer_id} of epoch {epoch} is not the newest one",
+    )
+
+
+def _again(transactional_id: str) -> Rejected:
+    return Rejected(ErrorCode.concurrent_transactions, f"{transactional_id} ends its transaction")
+
+
+def _record(transactional_id: str, one: Transaction) -> TransactionRecord:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(one.partitions):
+        topics.setdefault(topic, []).append(partition)
+    value = TransactionLogValue(
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        transaction_timeout_ms=one.timeout_ms,
+        transaction_status=one.state,
+        transaction_partitions=None
+        if one.state is State.EMPTY
+        else tuple(
+            PartitionsSchema(topic=topic, partition_ids=tuple(ids)) for topic, ids in topics.items()
+        ),
+        transaction_last_update_timestamp_ms=one.updated_ms,
+        transaction_start_timestamp_ms=one.started_ms,
+    )
+    return encode_key(transactional_id), encode_value(value)
+
+
+def _transaction(value: TransactionLogValue) -> Transaction:
+    return Transaction(
+        value.producer_id,
+        value.producer_epoch,
+        value.transaction_timeout_ms,
+        State(value.transaction_status),
+        frozenset(
+            TopicPartition(topic.topic, index)
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        ),
+        value.transaction_last_update_timestamp_ms,
+        value.transaction_start_timestamp_ms,
+    )

@@ -1,0 +1,194 @@
+"""The state machine of transactional ids: each request in each state, time, and a new leader."""
+
+import pytest
+
+from stratalog.coordinators.transactions import State, TransactionSettings, TransactionShard
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.statemachine import Now
+from stratalog.wire.ids import TopicPartition
+
+FRESH = 900
+LAST = 2**15 - 2
+PARTS = frozenset({TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("u", 1)})
+
+
+class Coordinator:
+    """A shard with its log; each decision is applied at once, as the runtime does."""
+
+    def __init__(self, **settings):
+        self.settings = TransactionSettings(**settings)
+        self.shard = TransactionShard(self.settings)
+        self.log = []
+        self.prepared = []
+        self.now_ms = 1_000
+
+    def decide(self, name, *arguments, **options):
+        decision = getattr(self.shard, name)(*arguments, Now(0, self.now_ms), **options)
+        for key, value in decision.records:
+            self.log.append((key, value))
+            ended = self.shard.replay(key, value)
+            self.prepared += [] if ended is None else [ended]
+        return decision.answer
+
+    def refusal(self, name, *arguments, **options):
+        with pytest.raises(Rejected) as caught:
+            self.decide(name, *arguments, **options)
+        return caught.value.code
+
+    def init(self, expected=None, *, timeout_ms=60_000, fresh=FRESH):
+        found = self.decide("initialise", "x", timeout_ms, expected, fresh)
+        return found.error or (found.producer_id, found.producer_epoch)
+
+    def begin(self, producer=(FRESH, 0)):
+        return self.decide("add_partitions", "x", producer, PARTS)
+
+    def complete(self):
+        (ended,) = self.prepared
+        self.prepared.clear()
+        self.decide("complete", *ended)
+        return ended[1]
+
+    def end(self, producer=(FRESH, 0), *, commit=True):
+        self.decide("end", "x", producer, commit=commit)
+        return self.complete()
+
+    def restart(self):
+        """A new leader replays the log."""
+        self.shard = TransactionShard(self.settings)
+        for key, value in self.log:
+            self.shard.replay(key, value)
+
+
+def started():
+    one = Coordinator()
+    assert one.init() == (FRESH, 0)
+    one.begin()
+    return one
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_is_prepared_with_its_partitions_and_then_complete(commit):
+    one = started()
+    done = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    one.decide("end", "x", (FRESH, 0), commit=commit)
+    assert one.refusal("end", "x", (FRESH, 0), commit=commit) is ErrorCode.concurrent_transactions
+    assert one.refusal("end", "x", (FRESH, 0), commit=not commit) is ErrorCode.invalid_txn_state
+    assert one.refusal("add_partitions", "x", (FRESH, 0), PARTS) is (
+        ErrorCode.concurrent_transactions
+    )
+    assert one.refusal("initialise", "x", 1, None, None) is ErrorCode.concurrent_transactions
+    one.restart()
+    assert list(one.shard.prepared()) == one.prepared, "a new leader writes the markers"
+    ended = one.complete()
+    assert (ended.state, ended.partitions) == (done, PARTS)
+    assert not list(one.shard.prepared())
+    one.decide("end", "x", (FRESH, 0), commit=commit)
+    assert not one.prepared, "a repeated request has the first one's answer"
+    assert one.refusal("end", "x", (FRESH, 0), commit=not commit) is ErrorCode.invalid_txn_state
+    one.begin()
+    assert one.end().partitions == PARTS, "the next one begins anew"
+
+
+def test_a_producer_that_begins_again_fences_the_one_before():
+    one = Coordinator()
+    one.init()
+    assert one.init(fresh=None) == (FRESH, 1)
+    assert one.refusal("add_partitions", "x", (FRESH, 0), PARTS) is ErrorCode.producer_fenced
+    assert one.refusal("end", "x", (FRESH, 0), commit=True) is ErrorCode.producer_fenced
+    other = ErrorCode.invalid_producer_id_mapping
+    assert one.refusal("add_partitions", "x", (FRESH + 1, 1), PARTS) is other
+    assert one.refusal("end", "y", (FRESH, 0), commit=True) is other
+    assert one.refusal("end", "x", (FRESH, 1), commit=True) is ErrorCode.invalid_txn_state
+
+
+def test_an_open_transaction_is_aborted_with_a_higher_epoch_before_a_producer_begins():
+    one = started()
+    assert one.init() is ErrorCode.concurrent_transactions
+    ended = one.complete()
+    assert (ended.state, ended.producer_epoch) == (State.PREPARE_ABORT, 1)
+    assert one.init() == (FRESH, 2)
+
+
+def test_a_producer_that_says_its_epoch_gets_the_next_one_and_may_repeat_that():
+    one = Coordinator()
+    one.init()
+    assert one.init((FRESH, 0)) == (FRESH, 1)
+    assert one.init((FRESH, 0)) == (FRESH, 1), "the answer was lost"
+    assert one.init((FRESH, 1)) == (FRESH, 2)
+    assert one.refusal("initialise", "x", 1, (FRESH, 0), None) is ErrorCode.producer_fenced
+    assert one.refusal("initialise", "x", 1, (7, 2), None) is ErrorCode.producer_fenced
+
+
+def test_a_used_up_epoch_brings_another_producer_id():
+    one = Coordinator()
+    one.init()
+    for epoch in range(1, LAST + 1):
+        assert not one.shard.wants_producer_id("x")
+        one.init((FRESH, epoch - 1), fresh=None)
+    assert one.shard.wants_producer_id("x")
+    assert one.refusal("initialise", "x", 1, None, None) is ErrorCode.concurrent_transactions
+    assert one.init((FRESH, LAST), fresh=901) == (901, 0)
+    assert one.init((FRESH, LAST)) == (901, 0), "the answer was lost"
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced():
+    one = started()
+    one.now_ms += 60_000
+    one.decide("tick")
+    assert not one.prepared
+    one.now_ms += 1
+    one.decide("tick")
+    assert one.complete().state is State.PREPARE_ABORT
+    assert one.refusal("end", "x", (FRESH, 0), commit=True) is ErrorCode.producer_fenced
+    one.decide("tick")
+    assert not one.prepared
+
+
+def test_an_unused_id_expires_and_an_open_transaction_does_not():
+    one = Coordinator(id_expiration_ms=100, timeout_ms_max=1_000_000)
+    one.init(timeout_ms=1_000_000)
+    one.begin()
+    one.now_ms += 500
+    one.decide("tick")
+    assert not one.shard.wants_producer_id("x")
+    one.end()
+    one.now_ms += 99
+    one.decide("tick")
+    assert not one.shard.wants_producer_id("x")
+    one.now_ms += 1
+    one.decide("tick")
+    assert one.shard.wants_producer_id("x")
+    one.restart()
+    assert one.shard.wants_producer_id("x"), "a tombstone says so"
+
+
+def test_only_a_partition_of_an_open_transaction_is_verified():
+    one = started()
+    has, other = TopicPartition("t", 2), TopicPartition("t", 1)
+
+    def verify(partition):
+        return one.shard.verify("x", (FRESH, 0), partition).answer
+
+    assert verify(has)
+    assert not verify(other)
+    one.end()
+    assert not verify(has)
+
+
+def test_a_time_out_must_be_within_the_limit():
+    one = Coordinator(timeout_ms_max=900)
+    for timeout_ms in (0, -1, 901):
+        code = one.refusal("initialise", "x", timeout_ms, None, FRESH)
+        assert code is ErrorCode.invalid_transaction_timeout
+    assert one.init(timeout_ms=900) == (FRESH, 0)
+
+
+def test_records_have_kafkas_bytes():
+    one = started()
+    (key, empty), (_, ongoing) = one.log
+    assert key.hex() == "0000" + "0001" + b"x".hex()
+    head = "0000" + f"{FRESH:016x}" + "0000" + f"{60_000:08x}"
+    assert empty.hex() == head + "00" + "ffffffff" + f"{1000:016x}" + "ff" * 8
+    parts = "00000002" + "0001" + b"t".hex() + "00000002" + "0000000000000002"
+    parts += "0001" + b"u".hex() + "00000001" + "00000001"
+    assert ongoing.hex() == head + "01" + parts + f"{1000:016x}" * 2
