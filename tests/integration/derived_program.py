@@ -19,8 +19,8 @@ from stream import CONF, follow, history
 DELAY = "1 hour"
 MORE = {
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it lives for seconds
-    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine is no failure
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # the program runs for seconds
+    "spark.python.authenticate.socketTimeout": "120s",  # a loaded machine must not fail the test
 }
 
 

@@ -1,6 +1,6 @@
 """`./run`'s job as a process, for tests.
 
-In: its arguments, what its environment has besides the test's. Out: how it ended and what it said; what --json printed.
+In: its arguments, and variables beside the test's environment. Out: its exit code and output; the result of --json.
 Never here: set-up; the test's own environment has everything.
 """
 
@@ -31,14 +31,14 @@ def job(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[
 
 
 def answer(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    """What a job that was asked for --json says."""
+    """Return the result of a job with --json."""
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
 
 
 def processes_that_name(place: Path) -> list[str]:
-    """Command lines of all processes, the job's or not, that have `place` in them."""
+    """Return the command lines of all processes that contain `place`."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         command = " ".join(process.info["cmdline"] or [])

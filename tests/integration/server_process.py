@@ -1,7 +1,7 @@
 """A real `strata server` in a process of its own, for tests.
 
-In: a place and settings. Out: its address, and ways to end it. Nothing is left behind: the process is killed at the
-end, whatever happened.
+In: a place and settings. Out: its address, and ways to end it. The process is killed at the end in any case, so nothing
+is left behind.
 """
 
 import json
@@ -58,7 +58,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start it and wait until it serves. Raises AssertionError with what it said where it does not."""
+        """Start the server and wait until it serves. Raise AssertionError with its output if it does not."""
         self._ready.unlink(missing_ok=True)
         settings = [*self.overrides, f"listeners=PLAINTEXT://127.0.0.1:{self.port}"]
         words = [word for setting in settings for word in ("--override", setting)]
@@ -80,7 +80,7 @@ class Server:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code, or None while the server runs."""
         assert self._process is not None
         return self._process.poll()
 
@@ -88,18 +88,18 @@ class Server:
         return self.output.read_text(errors="replace")[-2000:]
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the server's end; return the exit code."""
         assert self._process is not None
         return self._process.wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(STOP_TIMEOUT_S)
@@ -136,7 +136,7 @@ def strata(
     environ: dict[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end inside this process, as its entry point does: much quicker than a process each."""
+    """Run the command to its end inside this process, as its entry point does: much quicker than a new process."""
     given = TextIOWrapper(BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
     out, err = (
         TextIOWrapper(BytesIO(), encoding="utf-8"),

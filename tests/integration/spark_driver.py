@@ -153,7 +153,7 @@ def copy(
 
 
 def index(spark: SparkSession, sink: dict[str, str], rows: int, mode: str = "append") -> None:
-    """Write rows that name themselves to OpenSearch, in a job of two tasks."""
+    """Write rows that contain their own id to OpenSearch, in a job of two tasks."""
     frame = spark.range(rows).selectExpr(
         "'t' AS topic",
         "int(id % 3) AS partition",

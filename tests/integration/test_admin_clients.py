@@ -144,7 +144,7 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         assert watermarks(broker, "cut") == (40, 41)
 
 
-def test_records_deleted_from_the_bucket(tmp_path: Path) -> None:
+def test_deleted_records_are_removed_from_the_bucket(tmp_path: Path) -> None:
     with broker_process(tmp_path, remote__delete__grace__ms="0") as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         create(
@@ -205,7 +205,7 @@ def test_retention_is_shortened_on_a_running_topic(
     eventually(lambda: watermarks(broker, "shortened")[0] > 0)
 
 
-def test_a_topic_is_tiered_from_when_its_setting_says_so(
+def test_a_topic_is_tiered_once_its_setting_is_changed(
     broker: BrokerProcess, admin: AdminClient
 ) -> None:
     create(admin, "later", segment__bytes="1048576")
@@ -218,7 +218,7 @@ def test_a_topic_is_tiered_from_when_its_setting_says_so(
     assert refused(off) == "INVALID_CONFIG"
 
 
-def test_lists_and_refusals(admin: AdminClient) -> None:
+def test_lists_are_changed_and_wrong_values_refused(admin: AdminClient) -> None:
     create(admin, "listed")
     alter(admin, "listed", AlterConfigOpType.APPEND, "cleanup.policy", "compact")
     assert setting(admin, "listed", "cleanup.policy") == ("delete,compact", 1)

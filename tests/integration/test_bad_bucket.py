@@ -142,7 +142,7 @@ def test_a_command_with_a_bad_url_ends_in_one_line(
     assert metadata.requests == 0
 
 
-def test_the_machines_role_is_asked_for_only_where_the_url_says_so(metadata: Answering) -> None:
+def test_the_machines_role_is_requested_only_if_the_url_asks_for_that(metadata: Answering) -> None:
     done = strata("tier", "list", "s3://b/p")
     assert (done.returncode, metadata.requests) == (2, 0)
     done = strata("tier", "list", "s3://b/p?credentials=instance")
@@ -151,7 +151,7 @@ def test_the_machines_role_is_asked_for_only_where_the_url_says_so(metadata: Ans
     assert "the keys are from the machine's role (credentials=instance)" in line or "404" in line
 
 
-def test_calls_through_boto3_do_not_ask_for_the_machines_role_either(
+def test_calls_through_boto3_never_request_the_machines_role(
     metadata: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")  # obstore's: boto3 looks for keys nevertheless

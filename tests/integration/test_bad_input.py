@@ -160,7 +160,7 @@ def test_an_unparsable_request_closes_its_connection_and_logs_one_line(
         connection.sendall(sent)
         assert is_closed(connection)
         bystander.sendall(request(18, 0))
-        assert answer(bystander), "other clients are served as before"
+        assert answer(bystander), "another client is no longer served"
     assert broker.log_text.count("connection closed") == before + 1
     assert "Traceback" not in broker.log_text
 

@@ -15,7 +15,7 @@ from stratalog.wire.batch import scan
 
 COMMITS = 400
 NOTE = "x" * 4000
-"""What a member says with a commit: it fills segments soon."""
+"""The metadata of each commit, which soon fills segments."""
 GROUPS = ("first", "second")
 TIMEOUT_S = 30
 TOPIC = "read"
@@ -26,7 +26,7 @@ def group_of(broker: BrokerProcess, name: str) -> Consumer:
 
 
 def commits_in(broker: BrokerProcess) -> int:
-    """Batches that the log of commits holds."""
+    """Return the number of batches in the log of commits."""
     logs = (broker.data / "__consumer_offsets-0").glob("*.log")
     return sum(len(list(scan(memoryview(one.read_bytes())))) for one in logs)
 
@@ -55,7 +55,8 @@ def test_offsets_outlive_the_cleaning_of_their_log_and_a_restart(
         assert producer.flush(TIMEOUT_S) == 0
         for number, name in enumerate(GROUPS):
             consumer = group_of(broker, name)
-            consumer.committed([TopicPartition(TOPIC, 0)], TIMEOUT_S)  # the coordinator is found
+            # The client finds the coordinator.
+            consumer.committed([TopicPartition(TOPIC, 0)], TIMEOUT_S)
             for offset in range(1, COMMITS - number):
                 at = TopicPartition(TOPIC, 0, offset, NOTE)
                 consumer.commit(offsets=[at], asynchronous=False)

@@ -34,7 +34,7 @@ def topic(server: Server, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_topics_are_made_listed_described_and_deleted(server: Server) -> None:
+def test_topics_are_created_listed_described_and_deleted(server: Server) -> None:
     at = ("-b", server.address)
     made = strata(
         "topic", "create", "life", "--partitions", "3", "-c", "retention.ms=-1", "--json", *at
@@ -59,7 +59,9 @@ def test_topics_are_made_listed_described_and_deleted(server: Server) -> None:
     ]
 
 
-def test_lines_become_records_and_come_back(server: Server, topic: str, tmp_path: Path) -> None:
+def test_lines_are_produced_and_consumed_unchanged(
+    server: Server, topic: str, tmp_path: Path
+) -> None:
     lines = [f"k{i % 7}\tvalue {i} é" for i in range(2000)]
     (tmp_path / "lines").write_text("\n".join(lines))
     at = ("-b", server.address)
@@ -113,7 +115,7 @@ def test_keys_go_to_the_partition_kafka_chooses(server: Server) -> None:
     assert {json.loads(line)["partition"] for line in only.stdout.splitlines()} == {2}
 
 
-def test_bytes_that_are_no_text_come_back_as_they_are(server: Server, topic: str) -> None:
+def test_bytes_that_are_not_text_are_consumed_unchanged(server: Server, topic: str) -> None:
     at = ("-b", server.address)
     strata("produce", topic, *at, stdin=b"\xff\x00\xfe\n")
     (line,) = strata(
@@ -137,12 +139,12 @@ def test_timestamps_outside_retention_warn(server: Server, topic: str) -> None:
     assert "message.timestamp.after.max.ms" in far.stderr
 
 
-def test_from_a_time(server: Server, topic: str) -> None:
+def test_consume_starts_at_a_time(server: Server, topic: str) -> None:
     at = ("-b", server.address)
     now_ms = time.time_ns() // 1_000_000
     lines = "".join(f"{now_ms - 10_000 + i * 1000} line {i}\n" for i in range(5))
     strata("produce", topic, "--timestamp-separator", " ", *at, stdin=lines)
-    # One batch each would be needed to begin in its middle; a search ends at the record, not at its batch.
+    # All lines may be in one batch: the search must end at the record, not at its batch.
     read = strata("consume", topic, "--from", f"@{now_ms - 8000}", "--until-end", *at)
     assert read.stdout.splitlines() == ["line 2", "line 3", "line 4"]
 
@@ -162,7 +164,7 @@ def test_consume_until_interrupted(server: Server, topic: str) -> None:
     assert "Traceback" not in said
 
 
-def test_a_reader_that_has_enough_is_no_error(server: Server, topic: str) -> None:
+def test_a_reader_that_closes_the_output_is_not_an_error(server: Server, topic: str) -> None:
     strata("produce", topic, "-b", server.address, stdin="x" * 100 + "\n" + "y\n" * 200_000)
     command = [*STRATA, "consume", topic, "--from", "beginning", "-b", server.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
@@ -195,7 +197,7 @@ def tiered(server: Server, name: str) -> Path:
 
 
 def objects_of(bucket: Path, name: str) -> list[str]:
-    """What the newest manifests name."""
+    """Return the entries of the newest manifests."""
     done = strata("tier", "describe", bucket.as_uri(), name, "--json")
     if done.returncode != 0:
         return []
@@ -217,7 +219,7 @@ def test_the_bucket_is_listed_and_described(server: Server) -> None:
     assert strata("tier", "verify", bucket.as_uri()).returncode == 0
 
 
-def test_verify_names_what_is_altered_or_missing(tmp_path: Path) -> None:
+def test_verify_names_altered_and_missing_objects(tmp_path: Path) -> None:
     with Server(tmp_path, [*TIER, f"tier.url={(tmp_path / 'bucket').as_uri()}"]) as server:
         bucket = tiered(server, "damaged")
         assert server.stop() == 0
@@ -248,7 +250,7 @@ def test_verify_names_what_is_altered_or_missing(tmp_path: Path) -> None:
     assert stray.stem in orphan.stdout
 
 
-def test_a_log_file_is_dumped(server: Server, topic: str, tmp_path: Path) -> None:
+def test_log_dump_prints_the_batches_of_a_file(server: Server, topic: str, tmp_path: Path) -> None:
     strata("produce", topic, "--key-separator", "=", "-b", server.address, stdin="a=1\nb=2\n")
     file = server.data / f"{topic}-0" / f"{0:020}.log"
     (batch,) = json.loads(strata("log", "dump", str(file), "--json").stdout)
@@ -269,7 +271,7 @@ def test_a_log_file_is_dumped(server: Server, topic: str, tmp_path: Path) -> Non
     assert "no whole batch" in torn.stderr
 
 
-def test_sigterm_is_a_clean_end_and_a_restart_has_everything(tmp_path: Path) -> None:
+def test_sigterm_ends_cleanly_and_a_restart_has_all_records(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         strata("topic", "create", "kept", "-b", server.address)
         strata("produce", "kept", "-b", server.address, stdin="1\n2\n3\n")
@@ -286,7 +288,7 @@ def test_sigterm_is_a_clean_end_and_a_restart_has_everything(tmp_path: Path) -> 
 
 
 def line_of(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a person gets."""
+    """Return the single line of an error."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("strata: ")]
@@ -294,7 +296,7 @@ def line_of(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_port_taken(server: Server, tmp_path: Path) -> None:
+def test_a_taken_port_is_one_line(server: Server, tmp_path: Path) -> None:
     taken = strata_process(
         "server",
         "--override",
@@ -305,7 +307,7 @@ def test_port_taken(server: Server, tmp_path: Path) -> None:
     assert f"127.0.0.1:{server.port}" in line_of(taken)
 
 
-def test_directory_locked(server: Server) -> None:
+def test_a_locked_directory_is_one_line(server: Server) -> None:
     words = (
         "--override",
         "listeners=PLAINTEXT://127.0.0.1:0",
@@ -339,7 +341,7 @@ def test_storage_is_formatted_once(tmp_path: Path) -> None:
     assert "--cluster-id" in line_of(strata("storage", "format", "--cluster-id", "short", *where))
 
 
-def test_broker_unreachable() -> None:
+def test_an_unreachable_broker_is_one_line() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -376,7 +378,7 @@ def test_a_command_waits_for_a_server_that_is_starting(tmp_path: Path) -> None:
     assert (early.returncode, said) == (0, "created topic t with 1 partition(s)\n")
 
 
-def test_topic_missing_or_refused(server: Server) -> None:
+def test_a_missing_or_refused_topic_is_one_line(server: Server) -> None:
     at = ("-b", server.address)
     for words in (
         ["topic", "describe", "no"],
@@ -443,7 +445,7 @@ def test_environment_file_and_override_reach_the_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.serial
-def test_demo_tells_the_whole_story() -> None:
+def test_demo_prints_each_of_its_steps() -> None:
     done = strata_process("demo")
     assert done.returncode == 0, done.stderr
     for step in (

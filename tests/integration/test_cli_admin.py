@@ -76,7 +76,7 @@ def test_topic_describe_shows_the_sizes_and_skew_of_the_records(one: Server) -> 
     assert "80 records, skew 3.00" in ok(one, "topic", "describe", "skewed")
 
 
-def test_skew_of_even_and_empty() -> None:
+def test_skew_of_even_and_of_empty_partitions() -> None:
     assert skew_of([5, 5, 5]) == skew_of([0, 0]) == skew_of([]) == 1.0
     assert skew_of([9, 0, 0]) == 3.0
 
@@ -177,7 +177,7 @@ def test_log_verify_checks_a_whole_log(one: Server, tmp_path: Path) -> None:
     assert strata("log", "verify", str(tmp_path / "nothing")).returncode == 2
 
 
-def test_headers_and_json_make_the_round_trip(one: Server) -> None:
+def test_headers_and_json_are_consumed_as_they_were_produced(one: Server) -> None:
     for name in ("first", "copied"):
         ok(one, "topic", "create", name, "--partitions", "3")
     ok(one, "produce", "first", "-H", "a=1", "-H", "b=", "--key-separator", ":", stdin="k:v\nw\n")

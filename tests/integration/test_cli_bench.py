@@ -1,4 +1,4 @@
-"""`strata bench machine`: every limit is measured, shares are what they say, nothing is left behind."""
+"""`strata bench machine` measures every limit, computes the shares correctly, and leaves no file behind."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("little")
-def test_a_box_and_a_broker_are_measured(tmp_path: Path) -> None:
+def test_a_machine_and_a_broker_are_measured(tmp_path: Path) -> None:
     done = strata("bench", "machine", "--json", "--directory", str(tmp_path))
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
@@ -57,7 +57,7 @@ def test_shares_are_rates_over_limits_and_times_in_multiples() -> None:
     ] == "4,000 MB/s"
 
 
-def test_cpu_time_that_cannot_be_had_is_a_dash() -> None:
+def test_unknown_cpu_time_is_printed_as_a_dash() -> None:
     broker = Broker(5e8, None, 1e9, None, 1000.0, 200e-6, None)
     shares = shares_of(LIMITS, broker)
     assert "request_cpu_s" not in shares
@@ -68,13 +68,13 @@ def test_cpu_time_that_cannot_be_had_is_a_dash() -> None:
 
 def test_a_process_has_used_cpu() -> None:
     before = process_cpu_s(os.getpid())
-    while process_cpu_s(os.getpid()) <= before:  # a hundredth of a second is what is printed
+    while process_cpu_s(os.getpid()) <= before:  # the command prints hundredths of a second
         sum(range(10_000))
     with pytest.raises(OSError, match="No such file"):
         process_cpu_s(2**22 + 1)
 
 
-def test_a_place_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_place_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = strata("bench", "machine", "--directory", str(tmp_path / "missing"))
     assert done.returncode == 2
     assert done.stderr.startswith(f"strata: --directory {tmp_path / 'missing'}: No such file")

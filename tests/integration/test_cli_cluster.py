@@ -1,4 +1,4 @@
-"""`strata cluster`: real nodes in the background, found again by each command; and what a person gets wrong."""
+"""`strata cluster`: each command finds the real nodes in the background; a user's mistake is one line."""
 
 import json
 import signal
@@ -182,7 +182,7 @@ def test_a_directory_with_other_things_is_refused(cluster: Cluster) -> None:
     assert sorted(one.name for one in cluster.directory.iterdir()) == [".lock", "letters"]
 
 
-def test_an_unknown_node_is_named_with_those_that_are_there(cluster: Cluster) -> None:
+def test_an_unknown_node_is_named_with_the_existing_ones(cluster: Cluster) -> None:
     cluster.directory.mkdir()
     nodes = [{"id": node, "process": None} for node in (1, 2)]
     state = {"cluster_id": "x", "profile": "", "nodes": nodes}

@@ -131,7 +131,7 @@ def test_two_members_share_the_partitions_and_one_takes_over_both_shares(
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_it_shares_a_group_with_a_third_party_client(
+def test_consume_shares_a_group_with_a_third_party_client(
     server: Server, tmp_path: Path, ours_first: bool
 ) -> None:
     topic = f"mixed-{ours_first}".lower()
@@ -213,7 +213,7 @@ def remove(server: Server, group: str, member: str) -> None:
     asyncio.run(leave())
 
 
-def test_forms(server: Server) -> None:
+def test_each_output_format_prints_the_records(server: Server) -> None:
     ok(server, "topic", "create", "forms")
     ok(
         server,
@@ -236,7 +236,7 @@ def test_forms(server: Server) -> None:
     assert "leave --json" in both.stderr
 
 
-def test_it_ends_when_no_record_comes(server: Server) -> None:
+def test_consume_ends_after_its_timeout_without_records(server: Server) -> None:
     ok(server, "topic", "create", "quiet", "--partitions", "2")
     ok(server, "produce", "quiet", "--partition", "1", stdin="x\n")
     read = ("consume", "quiet", "--from", "beginning", "--timeout", "0.2")

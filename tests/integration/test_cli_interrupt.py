@@ -1,4 +1,4 @@
-"""Ctrl-C while `strata produce` reads a terminal, a pipe or its own generator: what was sent is what is counted."""
+"""Ctrl-C while `strata produce` reads a terminal, a pipe or its generator: the count equals the sent records."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.integration.server_process import STRATA, Server, strata
 
 LIMIT_S = 60
-# A process of its own session, whose terminal is its standard input, output and error.
+# A process in its own session; a terminal is its standard input, output and error.
 ON_TERMINAL = "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def read_until_closed(terminal: int) -> str:
-    """What a terminal shows until the last process that has it open ends."""
+    """Return the terminal's output until the last process that has it open ends."""
     shown = b""
     while True:
         try:
@@ -89,7 +89,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_broker(server: Server, topic: str
         return int(size)
 
     def interrupt(process: subprocess.Popen[str]) -> None:
-        """SIGINT, and wait until the process has received it: two pending ones would be one."""
+        """Send SIGINT and wait until the process has received it: the system merges two pending signals."""
         process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{process.pid}/status")
         wait_until(lambda: re.search(r"SigPnd:\t0+\nShdPnd:\t0+\n", status.read_text()) is not None)
@@ -115,7 +115,9 @@ def test_a_second_ctrl_c_does_not_wait_for_the_broker(server: Server, topic: str
     assert "Traceback" not in said
 
 
-def test_an_interrupted_generator_has_sent_what_it_counts(server: Server, topic: str) -> None:
+def test_an_interrupted_generator_counts_the_records_that_it_sent(
+    server: Server, topic: str
+) -> None:
     words = ("--generate", "access-log", "--count", "100000000", "-b", server.address)
     with subprocess.Popen(
         [*STRATA, "produce", topic, *words], stderr=subprocess.PIPE, text=True

@@ -30,7 +30,7 @@ def topic(broker: TemporaryBroker, request: pytest.FixtureRequest) -> str:
 
 
 def refused(broker: TemporaryBroker, *words: str) -> str:
-    """The one line on standard error."""
+    """Return the single line on standard error."""
     done = strata(*words, "-b", broker.address)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -59,7 +59,9 @@ def test_an_offset_beyond_the_end_is_moved_with_a_warning(
     assert strata(*words, "--to", "2", "--partition", "0").stderr == ""
 
 
-def test_a_range_is_named_with_what_to_do(broker: TemporaryBroker, topic: str) -> None:
+def test_an_offset_out_of_range_is_named_with_the_range_and_the_remedy(
+    broker: TemporaryBroker, topic: str
+) -> None:
     assert refused(broker, "consume", topic, "--from", "2") == (
         f"{topic}-1 has offsets 0 to 0, not 2; give another --from, such as beginning "
         "(OFFSET_OUT_OF_RANGE)"
@@ -77,7 +79,7 @@ def test_a_range_is_named_with_what_to_do(broker: TemporaryBroker, topic: str) -
     )
 
 
-def test_a_group_with_members_says_what_to_do(broker: TemporaryBroker, topic: str) -> None:
+def test_a_group_with_members_is_named_with_the_remedy(broker: TemporaryBroker, topic: str) -> None:
     consumer = Consumer(
         {"bootstrap.servers": broker.address, "group.id": "busy", "auto.offset.reset": "earliest"}
     )

@@ -1,4 +1,4 @@
-"""`strata broker`, `strata partition` and `strata quorum` on one broker, and what a person gets wrong."""
+"""`strata broker`, `strata partition` and `strata quorum` on one broker; a user's mistake is one line."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def json_of(server: Server, *words: str) -> Any:
     return json.loads(ok(server, *words, "--json"))
 
 
-def test_a_broker_is_listed_with_what_it_holds(one: Server) -> None:
+def test_a_broker_is_listed_with_its_partitions(one: Server) -> None:
     (row,) = json_of(one, "broker", "list")
     assert (row["id"], row["port"], row["rack"], row["state"]) == (1, one.port, "a", "serving")
     assert (row["leaders"], row["replicas"]) == (2, 2)

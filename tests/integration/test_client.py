@@ -1,4 +1,4 @@
-"""Our own client against a real broker: what it asks for by name stays what the name means, whatever happens."""
+"""Our own client against a real broker: it follows names of topics, restarts, and changes of assignment."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -48,7 +48,7 @@ async def made(client: Client, topic: str, partitions: int = 1) -> None:
     assert result.error == ErrorCode.none
 
 
-def test_a_name_is_the_topic_that_has_it_now(broker: TemporaryBroker) -> None:
+def test_a_name_means_the_topic_that_has_the_name_now(broker: TemporaryBroker) -> None:
     async def story(client: Client) -> None:
         await made(client, "again")
         await client.produce("again", 0, batch(b"old"))
@@ -66,7 +66,7 @@ def test_a_name_is_the_topic_that_has_it_now(broker: TemporaryBroker) -> None:
 
 
 async def read(reader: Reader, count: int) -> dict[int, list[bytes | None]]:
-    """So many records, by partition; ends with an error where they do not come."""
+    """Read `count` records by partition; fail if they do not arrive."""
     found: dict[int, list[bytes | None]] = {}
     async with asyncio.timeout(30):
         while sum(map(len, found.values())) < count:
@@ -84,7 +84,7 @@ def test_partitions_are_read_side_by_side_each_in_its_order(broker: TemporaryBro
         for index, values in wanted.items():
             for value in values:
                 await client.produce("many", index, batch(value))
-        # So little at a time that every partition must wait for the others, and none for ever.
+        # A limit so small that partitions wait for one another, and none waits for ever.
         settings = FetchSettings(max_bytes=200, partition_max_bytes=150)
         with Reader(
             client, {TopicPartition("many", index): index for index in range(3)}, settings
@@ -92,14 +92,16 @@ def test_partitions_are_read_side_by_side_each_in_its_order(broker: TemporaryBro
             found = await read(reader, 57)
             assert found == {index: values[index:] for index, values in wanted.items()}
             assert await reader.poll(0.01) == []
-            # Its Fetch is under way; what is assigned meanwhile is what counts.
+            # Its Fetch is in flight; only the new assignment counts.
             reader.assign({TopicPartition("many", 1): 18})
             assert await read(reader, 2) == {1: [b"1-18", b"1-19"]}
 
     play(broker, story)
 
 
-def test_reading_goes_on_behind_a_restart_and_ends_with_the_topic(broker: TemporaryBroker) -> None:
+def test_a_reader_continues_after_a_restart_and_ends_with_the_topic(
+    broker: TemporaryBroker,
+) -> None:
     async def story(client: Client) -> None:
         await made(client, "kept")
         await client.produce("kept", 0, batch(b"before"))
@@ -115,7 +117,7 @@ def test_reading_goes_on_behind_a_restart_and_ends_with_the_topic(broker: Tempor
     play(broker, story)
 
 
-def test_an_offset_that_is_not_there_is_an_error(broker: TemporaryBroker) -> None:
+def test_an_offset_outside_the_log_is_an_error(broker: TemporaryBroker) -> None:
     async def story(client: Client) -> None:
         await made(client, "short")
         with Reader(client, {TopicPartition("short", 0): 5}) as reader:

@@ -1,4 +1,4 @@
-"""How a failure of a client's commands reaches a person: one line with the reason, and no noise."""
+"""A failure of a client's command prints one line with the reason, and nothing else."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ def one_batch() -> bytearray:
 
 
 async def abandoned(address: str, reports: list[dict[str, Any]]) -> None:
-    """Leave a pipeline with an error while all its batches are under way."""
+    """Leave a pipeline with an error while all its batches are in flight."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: reports.append(context))
     client = await Client.connect(TcpNetwork(), address)
@@ -52,7 +52,7 @@ async def abandoned(address: str, reports: list[dict[str, Any]]) -> None:
     await asyncio.sleep(0)
 
 
-def test_a_pipeline_that_is_left_reports_nothing() -> None:
+def test_a_pipeline_that_is_left_prints_no_further_error() -> None:
     reports: list[dict[str, Any]] = []
     with TemporaryBroker() as broker:
         asyncio.run(abandoned(broker.address, reports))
@@ -60,8 +60,8 @@ def test_a_pipeline_that_is_left_reports_nothing() -> None:
     assert reports == []
 
 
-def test_a_full_disk_is_the_reason_that_produce_prints(tmp_path: Path) -> None:
-    """As with `test_faults.py`, files have a limit here: filling a disk needs rights."""
+def test_produce_prints_a_full_disk_as_the_reason(tmp_path: Path) -> None:
+    """The test limits the size of files, as `test_faults.py` does: a full disk needs privileges."""
     with broker_process(tmp_path) as broker:
         assert strata("topic", "create", "t", "-b", broker.address).returncode == 0
         assert broker.process is not None

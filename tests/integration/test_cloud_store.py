@@ -52,13 +52,13 @@ def test_objects_come_back_whole_and_in_ranges(store):
     assert store.size("empty") == 0
 
 
-def test_a_large_object_goes_up_in_parts(store):
+def test_a_large_object_is_uploaded_in_parts(store):
     pieces = [bytes([n]) * (1 << 20) for n in range(20)]
     store.put("big", iter(pieces))
     assert store.get("big") == b"".join(pieces)
 
 
-def test_missing_objects_and_absent_ones(store):
+def test_missing_objects_are_named_and_absent_ones_put_once(store):
     for ask in (store.get, store.size, lambda path: store.get_range(path, 0, 1)):
         with pytest.raises(FileNotFoundError, match="no/such"):
             ask("no/such")
@@ -78,7 +78,7 @@ def test_list_returns_the_objects_below_a_prefix(store):
     assert paths(store, "a/b/") == ["a/b/1", "a/b/2"]
 
 
-def test_a_put_whose_source_fails_leaves_nothing_and_tells_the_source_s_own_reason(store):
+def test_a_put_whose_source_fails_leaves_nothing_and_raises_the_sources_error(store):
     def source():
         yield b"x" * (9 << 20)
         raise Corrupt("a bad batch")
@@ -100,7 +100,7 @@ def test_a_missing_bucket_differs_from_a_missing_object(endpoint):
             ask()
 
 
-def test_a_setting_that_is_none_is_one_line():
+def test_an_unknown_setting_of_a_url_is_one_line():
     with pytest.raises(UserError, match="'secret_access_key' is none of"):
         open_store("s3://bucket?secret_access_key=oops")
 
@@ -113,7 +113,7 @@ def test_the_endpoint_in_the_url_beats_the_environment(endpoint, monkeypatch):
     assert store.get("x") == b"1"
 
 
-def test_the_tier_over_s3(store):
+def test_a_tier_over_s3_archives_reads_and_expires(store):
     topic_id = CountingEntropy().uuid()
     claim_bucket(store, "cluster", 1)
     register_topic(store, "cluster", topic_id, "t", 1, {}, 1)

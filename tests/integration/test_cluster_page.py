@@ -1,4 +1,4 @@
-"""docs/cluster.md as it is written: its shell blocks pasted into one shell, on three real nodes."""
+"""The shell blocks of docs/cluster.md work when they are pasted into one shell, on three real nodes."""
 
 import os
 import subprocess

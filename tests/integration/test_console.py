@@ -160,7 +160,7 @@ def test_headroom_is_the_time_and_bytes_until_retention(broker: BrokerProcess) -
     assert scrape(broker)("group_retention_headroom_seconds", group="h", topic="kept") == math.inf
 
 
-def test_the_bucket_has_metrics(broker: BrokerProcess) -> None:
+def test_uploads_and_reads_of_the_bucket_have_metrics(broker: BrokerProcess) -> None:
     create(
         broker,
         "tiered",
@@ -175,7 +175,7 @@ def test_the_bucket_has_metrics(broker: BrokerProcess) -> None:
     scraped: list[Scrape] = []
 
     def at_rest() -> bool:
-        """Whether every closed segment is in the bucket only. The client's batches decide how many there are."""
+        """Return whether every closed segment is in the bucket only. The client's batches decide their number."""
         scraped.append(scrape(broker))
         found = scraped[-1]
         return (
@@ -221,7 +221,7 @@ def test_requests_and_errors_by_api(broker: BrokerProcess) -> None:
     assert found("request_duration_seconds_bucket", api="CreateTopics", le="+Inf") == asked + 1
 
 
-def test_bytes_that_are_no_request_are_counted(broker: BrokerProcess) -> None:
+def test_malformed_requests_are_counted(broker: BrokerProcess) -> None:
     with socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S) as client:
         client.sendall(bytes.fromhex("0000000a 7fff 0000 00000001 ffff"))
         assert client.recv(100) == b""
@@ -251,14 +251,16 @@ def test_the_console_serves_exactly_the_metrics_of_the_table(broker: BrokerProce
     heads = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
     described = {name: kind for name, kind in heads if name.startswith("stratalog_")}
     assert described == {metric.name: metric.kind.value for metric in METRICS}
-    assert len(heads) == len({name for name, _kind in heads}), "a metric comes in one piece"
+    assert len(heads) == len({name for name, _kind in heads}), (
+        "the samples of a metric must follow each other"
+    )
     assert all(
         metric.name.endswith("_total") == (metric.kind is Kind.COUNTER) for metric in METRICS
     )
 
 
 def test_every_latency_is_a_histogram_with_percentiles(broker: BrokerProcess) -> None:
-    """As Prometheus' histogram_quantile needs: buckets by bound that only grow, the last of which has all."""
+    """Check the needs of Prometheus' histogram_quantile: buckets grow with their bound, and the last one counts all."""
     create(broker, "timed")
     produce(broker, "timed", 10)
     read(broker, "timed", 10)
@@ -308,7 +310,7 @@ def test_producers_and_fetch_sessions_are_counted(broker: BrokerProcess) -> None
     assert found("group_lookups_left") == 0
 
 
-def test_one_broker_leads_all_and_is_the_controller(broker: BrokerProcess) -> None:
+def test_a_sole_broker_leads_all_partitions_and_is_the_controller(broker: BrokerProcess) -> None:
     create(broker, "led")
     found = scrape(broker)
     assert found("partitions_led") == found("partitions") > 0
@@ -343,7 +345,7 @@ def test_the_log_says_where_the_console_is(broker: BrokerProcess) -> None:
     assert f"port={console_port(broker)}" in line
 
 
-def test_healthy_and_ready(broker: BrokerProcess) -> None:
+def test_a_running_broker_is_healthy_and_ready(broker: BrokerProcess) -> None:
     port = console_port(broker)
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (200, "ready\n")
@@ -391,7 +393,7 @@ def test_a_taken_port_and_a_wrong_address_are_one_line(tmp_path: Path) -> None:
             assert len(done.stderr.splitlines()) == 1
 
 
-def test_it_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
+def test_a_broker_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
     with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
         port = console_port(broker)
         asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -1,7 +1,7 @@
 """Real nodes on damaged disks: the node names the damage, and keeps everything intact.
 
 Method: a node is stopped (or killed), a file of its log directory is damaged as a drive or a person may damage it, and
-the node is started again. `tests/sim/test_flipped_bytes.py` flips every byte; here are the ways that people see.
+the node is started again. `tests/sim/test_flipped_bytes.py` flips every byte; this module has typical damage.
 """
 
 import json
@@ -39,7 +39,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(stopped: Path, tmp_path: Path) -> Server:
-    """A node that is to be started on a copy of it."""
+    """Return a node for a start on a copy of that directory."""
     server = Server(tmp_path, SETTINGS)
     shutil.copytree(stopped, server.data)
     return server
@@ -75,7 +75,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def refusal(server: Server) -> str:
-    """The one line with which a start ends."""
+    """Return the single line with which a start ends."""
     done = strata_process("server", *(f"--override={one}" for one in server.overrides))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -110,7 +110,7 @@ def test_a_damaged_metadata_log_is_refused_with_file_and_byte_and_nothing_is_tou
         assert [records(server, topic) for topic in TOPICS] == [f"of {topic}\n" for topic in TOPICS]
 
 
-def test_the_torn_tail_of_a_killed_metadata_log_is_cut_and_said(server: Server) -> None:
+def test_the_torn_tail_of_a_killed_metadata_log_is_cut_with_a_warning(server: Server) -> None:
     log = server.data / METADATA
     with server:
         server.kill()
@@ -138,7 +138,7 @@ def test_a_missing_metadata_log_is_not_created_again(server: Server) -> None:
         assert records(server, "a") == "of a\n"
 
 
-def test_repair_prints_what_goes_keeps_a_copy_and_leaves_partitions_where_they_are(
+def test_repair_prints_removed_records_keeps_a_copy_and_moves_no_partition(
     server: Server,
 ) -> None:
     log = server.data / METADATA
@@ -165,13 +165,13 @@ def test_repair_prints_what_goes_keeps_a_copy_and_leaves_partitions_where_they_a
             assert re.search(rf"warning .*stray partition.*partition={topic}-0", said)
     after = contents(server.data)
     assert {name: after.get(name) for name in partitions} == partitions
-    # The metadata log of before is what brings them back: nothing else was lost.
+    # The earlier metadata log brings the topics back: nothing else was lost.
     log.write_bytes(whole)
     with server:
         assert [records(server, topic) for topic in TOPICS] == [f"of {topic}\n" for topic in TOPICS]
 
 
-def test_a_new_topic_of_a_lost_one_s_name_keeps_what_was_there(server: Server) -> None:
+def test_a_new_topic_with_a_lost_topics_name_keeps_the_old_records(server: Server) -> None:
     log = server.data / METADATA
     flip(log, log.read_bytes().index(TOPIC_B) + len(TOPIC_B) - 1)
     assert repair(server, "--accept-loss")[0] == 0
@@ -185,7 +185,7 @@ def test_a_new_topic_of_a_lost_one_s_name_keeps_what_was_there(server: Server) -
     assert (aside / segment).read_bytes() == before
 
 
-def test_a_partition_with_a_damaged_identity_is_offline_until_it_is_mended(server: Server) -> None:
+def test_a_partition_with_a_damaged_identity_is_offline_until_its_repair(server: Server) -> None:
     file = server.data / "b-0/partition.metadata"
     sound = file.read_bytes()
     file.write_bytes(b"junk")
@@ -208,7 +208,9 @@ def console_port(server: Server) -> int:
     return int(json.loads((server.place / "ready.json").read_text())["console_port"])
 
 
-def test_damaged_offsets_are_said_once_and_their_groups_have_no_coordinator(server: Server) -> None:
+def test_damaged_offsets_are_logged_once_and_their_groups_have_no_coordinator(
+    server: Server,
+) -> None:
     log = server.data / OFFSETS
     data = log.read_bytes()
     place = data.rindex(b"\x01b")  # the topic in a committed offset's key

@@ -1,4 +1,4 @@
-"""Sessions and flags of the real log through Spark, compared with the same computed in plain Python here.
+"""Sessions and flags of the real log through Spark, compared with a computation in plain Python.
 
 Method: half of the log, then lines that come late (some within the delay, some past it), then the rest, with a new
 Spark process from the checkpoints in between. Python computes them from the lines alone, by other means:
@@ -104,7 +104,7 @@ def stamp(time: datetime) -> str:
 
 
 def flags(lines: Iterable[Line], until: datetime | None = None) -> list[dict[str, Any]]:
-    """Those of all hours that are over `until` then."""
+    """Return the flags of all hours that end before `until`."""
     counts: dict[tuple[str, str], dict[datetime, list[int]]] = defaultdict(dict)
     for line in lines:
         hour = line.time.replace(minute=0, second=0)
@@ -178,7 +178,7 @@ def derived(server: Server, place: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def closed(in_time: list[Line]) -> list[dict[str, Any]]:
-    """The sessions that a stream has ended, of lines that came in time."""
+    """Return the sessions that a stream has ended, of lines that arrived in time."""
     watermark = max(line.time for line in in_time) - DELAY
     return [
         one for one in sessions(in_time) if datetime.fromisoformat(one["end"]) + GAP <= watermark
@@ -204,7 +204,7 @@ class Story:
         self.first, rest = texts[:HALF], texts[HALF:]
         now = max(read(text, 0).time for text in self.first)
         late = [made_line("192.0.2.1", now - timedelta(minutes=20 + n)) for n in range(3)]
-        # Of a client known for a day, and all of them errors: flags in history alone.
+        # Only errors, of a client with a day of history: the batch alone flags them.
         too_late = [made_line(LATE, now - timedelta(hours=3, seconds=n), 404) for n in range(40)]
         self.then = [*late, *too_late, *rest]
         self.lines = [read(text, at) for at, text in enumerate([*self.first, *self.then])]

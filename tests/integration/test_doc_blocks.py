@@ -77,7 +77,7 @@ def script(place: Path) -> str:
 
 @pytest.fixture(scope="module")
 def printed(place: Path) -> tuple[str, str]:
-    """What the shell prints up to the tutorial, and during the tutorial."""
+    """Return the shell's output up to the tutorial, and during the tutorial."""
     process = subprocess.Popen(
         [*own_network(), "bash", "-c", script(place)],
         cwd=place,
@@ -127,7 +127,7 @@ def test_the_tutorial_works_when_pasted(printed: tuple[str, str]) -> None:
 
 
 def test_the_python_blocks_work_in_one_spark_session(printed: tuple[str, str], place: Path) -> None:
-    assert printed, "the shell blocks fill the buckets"
+    assert printed, "the shell blocks must fill the buckets first"
     java = spark_environment(place, master="local")["JAVA_HOME"]
     read = subprocess.run(
         [sys.executable, "-c", "".join(texts(place, "python", README, TUTORIAL))],

@@ -73,7 +73,7 @@ def test_a_signal_ends_a_start_that_waits_for_a_quorum(tmp_path: Path) -> None:
     assert not (tmp_path / "ready.json").exists()
 
 
-def test_a_server_that_was_started_to_ignore_sighup_goes_on(tmp_path: Path) -> None:
+def test_a_server_that_was_started_to_ignore_sighup_continues(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", IGNORING, *words_of(tmp_path)], stdout=subprocess.DEVNULL
     ) as process:
@@ -103,7 +103,7 @@ def test_a_terminal_that_closes_ends_a_server_cleanly(tmp_path: Path) -> None:
     assert (tmp_path / "data" / CLEAN).exists()
 
 
-def test_a_server_goes_on_where_its_log_cannot_be_written(tmp_path: Path) -> None:
+def test_a_server_continues_if_its_log_cannot_be_written(tmp_path: Path) -> None:
     with (
         Path("/dev/full").open("wb") as full,
         subprocess.Popen(words_of(tmp_path), stdout=full) as process,

@@ -17,7 +17,7 @@ INSTALLED = Path(pytest.__file__).parent.parent
 
 
 def installation(place: Path, *without: str) -> dict[str, str]:
-    """The environment of a Python whose packages are the test's but for `without`."""
+    """Return the environment of a Python with the test's packages except `without`."""
     for entry in INSTALLED.iterdir():
         if entry.name.partition(".")[0] not in without:
             (place / entry.name).symlink_to(entry)
@@ -25,7 +25,7 @@ def installation(place: Path, *without: str) -> dict[str, str]:
 
 
 def python(environment: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
-    """This Python, which sees nothing but what the environment names."""
+    """Run this Python with only the packages of the environment."""
     return subprocess.run(
         [sys.executable, "-S", *words],
         env=environment,
@@ -47,7 +47,7 @@ def test_a_pipeline_without_its_extra_is_one_line_that_names_it(tmp_path, module
 
 
 @pytest.mark.parametrize("module", ["pyarrow", "numba"])
-def test_reading_without_its_extra_says_which(tmp_path, module):
+def test_reading_without_its_extra_names_it(tmp_path, module):
     environment = installation(tmp_path, module)
     done = python(environment, "-c", "import stratalog; stratalog.read('t', tier_url='file:///b')")
     assert done.stderr.splitlines()[-1] == (
@@ -55,7 +55,7 @@ def test_reading_without_its_extra_says_which(tmp_path, module):
     )
 
 
-def test_an_installation_without_a_compiler_says_that_it_is_slow(tmp_path, monkeypatch):
+def test_an_installation_without_a_compiler_warns_that_it_is_slow(tmp_path, monkeypatch):
     without = shutil.ignore_patterns("walk.*.so", "walk.*.pyd", "__pycache__")
     shutil.copytree(SOURCE, tmp_path / "stratalog", ignore=without)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -70,7 +70,7 @@ def test_an_installation_without_a_compiler_says_that_it_is_slow(tmp_path, monke
     assert "install a C compiler" in line
 
 
-def test_a_compiled_installation_says_nothing_of_it():
+def test_a_compiled_installation_prints_no_warning():
     command = [sys.executable, "-m", "stratalog.cli.main", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ("compiler" in done.stderr) == bool(INTERPRETED)

@@ -49,7 +49,7 @@ QUICK_GROUPS = {"group__min__session__timeout__ms": "500"}
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for it, a bounded time."""
+    """Wait for `what` for a bounded time."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
@@ -120,7 +120,7 @@ class Load:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(WAIT_S)
-        assert self._producer.flush(WAIT_S) == 0, "not everything was answered"
+        assert self._producer.flush(WAIT_S) == 0, "a record has no delivery report"
 
     @property
     def count(self) -> int:
@@ -144,7 +144,7 @@ async def _read(address: str, topic: str, partition: int) -> list[str]:
                 assert len(found) == fetched.high_watermark
                 return found
             for record in new:
-                assert record.offset == len(found), "a gap"
+                assert record.offset == len(found), "the acknowledged offsets have a gap"
                 assert record.value is not None
                 found.append(record.value.decode().split(" ")[0])
     finally:
@@ -350,7 +350,7 @@ def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(
             never_back(before, committed(broker, topic))
             after = acknowledged_commits(members)
             until(lambda after=after: acknowledged_commits(members) != after, "they go on")  # type: ignore[misc]
-        assert [one.assignments() for one in members] == assignments, "no member lost its session"
+        assert [one.assignments() for one in members] == assignments, "a member lost its session"
         nothing_is_lost(broker, load, members)
     shared.set_clock(0)
     hours = {round((time_ms / 1000 - time.time()) / 3600) for time_ms in load.times}
@@ -416,7 +416,9 @@ def test_a_full_drive_is_reported_and_after_a_restart_with_room_it_serves_again(
         count, reason = produce_until_refused(broker, TOPIC, places["second"])
         assert "disk error" in reason.lower(), reason
         assert 3 < count < 10
-        assert high_watermark(broker, TOPIC, places["first"]) == 0, "the other drive serves on"
+        assert high_watermark(broker, TOPIC, places["first"]) == 0, (
+            "the other drive no longer serves"
+        )
         broker.kill()
         broker.start()
         kept = read_log(broker, places["second"])

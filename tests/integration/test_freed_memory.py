@@ -1,4 +1,4 @@
-"""What clients held in a broker's memory is the system's again once it is freed."""
+"""A broker returns memory to the system after its clients' data is freed."""
 
 import os
 import subprocess
@@ -40,12 +40,12 @@ print(before, kept, first, held, freed.give_back(), freed.give_back() >> 20, res
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
-def test_freed_memory_below_what_lives_on_is_given_back_at_the_second_look() -> None:
+def test_freed_memory_below_live_objects_is_returned_at_the_second_check() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60, check=True
     )
     before, kept, first, held, look, given, after, again = map(int, done.stdout.split())
-    assert kept > before + 250, "or there is nothing to give back"
+    assert kept > before + 250, "the process has no freed memory to return"
     assert (first, held, look) == (0, 0, 0)
     assert given > 200
     assert after < before + 50

@@ -1,4 +1,4 @@
-"""Goal: consumer groups of a real client live through what happens to groups.
+"""Goal: consumer groups of a real client survive rebalances, static members and a killed server.
 
 Method: librdkafka's consumers against a server process; one story after another on one topic, each in its own group.
 """
@@ -55,7 +55,7 @@ def consumer(server: Server, group: str, **options: object) -> Consumer:
 
 
 def poll_until(consumers: list[Consumer], done, values: list[bytes]) -> None:
-    """Poll all in turn until `done()`; what they read goes to `values`."""
+    """Poll all consumers in turn until `done()`; append their records to `values`."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while not done():
         assert time.monotonic() < deadline_s, f"stuck: {shares(consumers)}, {len(values)} records"
@@ -89,7 +89,7 @@ def test_a_group_grows_and_shrinks_and_reads_everything(server: Server, strategy
     close(members)
 
 
-def test_a_static_member_comes_back_to_its_partitions_and_fences_a_double(server: Server) -> None:
+def test_a_static_member_gets_its_partitions_back_and_fences_a_duplicate(server: Server) -> None:
     values: list[bytes] = []
     members = [consumer(server, "static", **{"group.instance.id": name}) for name in ("a", "b")]
     poll_until(members, lambda: shares(members) == [3, 3], values)
@@ -110,7 +110,7 @@ def test_a_static_member_comes_back_to_its_partitions_and_fences_a_double(server
     close([*members, double])
 
 
-def test_members_go_on_after_the_server_was_killed(server: Server) -> None:
+def test_members_continue_after_the_server_was_killed(server: Server) -> None:
     values: list[bytes] = []
     members = [consumer(server, "killed") for _ in range(2)]
     poll_until(members, lambda: len(values) >= RECORDS and shares(members) == [3, 3], values)

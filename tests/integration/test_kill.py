@@ -137,7 +137,7 @@ def read_by_spark(broker: BrokerProcess, place: Path) -> list[tuple[int, bytes]]
 
 
 def tear(broker: BrokerProcess, chance: random.Random) -> None:
-    """Half of a batch at the end of the log, as a write cut short leaves it."""
+    """Append half of a batch to the log, as an interrupted write leaves it."""
     active = max((broker.data / f"{TOPIC}-0").glob("*.log"))
     whole = batch(10**9)
     with active.open("ab") as log:
@@ -146,13 +146,13 @@ def tear(broker: BrokerProcess, chance: random.Random) -> None:
 
 def check(found: list[tuple[int, bytes]], sent: Sent) -> None:
     offsets = [offset for offset, _value in found]
-    assert offsets == list(range(len(found))), "offsets have no gap"
+    assert offsets == list(range(len(found))), "the offsets have a gap"
     by_offset = dict(found)
     for number, base in sent.acknowledged.items():
         for index in range(RECORDS_PER_BATCH):
             assert by_offset.get(base + index) == b"%d-%d" % (number, index)
     values = [value for _offset, value in found]
-    assert len(values) == len(set(values)), "nothing is there twice"
+    assert len(values) == len(set(values)), "a record is in the log twice"
 
 
 def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
         assert read_by_consumer(broker, len(found)) == found
         assert read_by_spark(broker, tmp_path) == found
     print(f"seed {seed}: {len(sent.acknowledged)} batches acknowledged, {tears} torn tails")
-    assert len(sent.acknowledged) > KILLS, f"seed {seed}: it hardly produced"
+    assert len(sent.acknowledged) > KILLS, f"seed {seed}: too few batches were produced"
     assert broker.log_text.count("torn tail cut") >= tears, f"seed {seed}"
 
 

@@ -59,13 +59,13 @@ def fill(server: Server, log: Path) -> None:
 
 
 def took(line: str) -> str:
-    """The line as a server writes it that says how long the request took."""
+    """Return the line with the request's duration, as some servers write it."""
     return line if line in BAD else f"{line} 0.250"
 
 
 @contextmanager
 def producing(server: Server):
-    """`strata produce`, fed without a pause; gives the lines so far. On leaving all are acknowledged."""
+    """Feed `strata produce` without a pause; yield the lines so far. At the exit all lines are acknowledged."""
     command = [*STRATA, "produce", "access_log", "-b", server.address]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     enough = threading.Event()
@@ -106,13 +106,13 @@ def lake(code: Path, table: Path, server: Server, tier_url: str, *options: str):
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):  # its JVM too, which would end by itself a little later
+        with suppress(ProcessLookupError):  # also its JVM, which would end a little later
             os.killpg(process.pid, signal.SIGTERM)
         process.wait(120)
 
 
 def numbers(table: Path, version: int | None = None) -> list[int]:
-    """The offsets of all that DIR/lines has, in order."""
+    """Return the offsets of all rows of DIR/lines, in order."""
     if not DeltaTable.is_deltatable(str(table)):
         return []
     found = DeltaTable(str(table), version=version).to_pyarrow_table(columns=["offset"])
@@ -132,7 +132,7 @@ def wait_for(what, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def older_code(place: Path) -> Path:
-    """The pipeline before lines said how long their request took."""
+    """The pipeline of before, without the duration of requests."""
     shutil.copytree(PIPELINE, place, ignore=shutil.ignore_patterns("__pycache__"))
     parse = place / "parse.py"
     text = parse.read_text()
@@ -162,7 +162,7 @@ def test_history_over_new_code_beside_a_stream_that_never_pauses(tmp_path):
             before = len(both(old))
             with lake(PIPELINE, new, server, bucket, "--backfill") as second:
                 wait_for(backfilled, second, tmp_path / "new.log")
-                assert len(both(old)) > before, "the old stream stood still during the backfill"
+                assert len(both(old)) > before, "the old stream must continue during the backfill"
                 begun = new / "_state" / "checkpoint" / "offsets" / "0"
                 wait_for(begun.exists, second, tmp_path / "new.log")
                 second.kill()
@@ -217,8 +217,8 @@ def hour_of(line: str) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, tzinfo=None)
 
 
-def test_lines_that_come_late_and_say_more_join_the_tables_that_are_there(tmp_path):
-    """Goal: new code on old tables: what was there stays, late lines count in their own hours, bad ones say why."""
+def test_late_lines_with_more_columns_are_added_to_the_existing_tables(tmp_path):
+    """Goal: new code on old tables keeps the rows, counts late lines in their own hours, and explains bad lines."""
     log, bucket, state = (
         tmp_path / "history.log",
         (tmp_path / "bucket").as_uri(),

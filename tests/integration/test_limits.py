@@ -1,4 +1,4 @@
-"""What clients can do to a broker's memory: nothing much, and the others are served meanwhile.
+"""Hostile clients cannot grow a broker's memory beyond a bound, and other clients are served meanwhile.
 
 A real process; its resident memory stays below a generous bound; the tests read no clock.
 """
@@ -25,7 +25,7 @@ from stratalog.wire.records import Record, build_batch
 MIB = 1 << 20
 TIMEOUT_S = 30
 ROOM = 150 * MIB
-"""How much a broker may grow by, whatever is done to it here."""
+"""The limit of a broker's growth in memory for each attack."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def resident(broker: BrokerProcess) -> int:
 
 
 async def serves(broker: BrokerProcess) -> None:
-    """Another client writes and reads."""
+    """Write and read as another client."""
     async with await Client.connect(TcpNetwork(), broker.address) as client:
         batch = build_batch([Record(0, 1_790_000_000_000, None, b"mine")])
         produced = await client.produce("events", 0, batch)
@@ -66,7 +66,7 @@ async def serves(broker: BrokerProcess) -> None:
 
 @contextmanager
 def under(broker: BrokerProcess) -> Iterator[None]:
-    """After what is done inside, others are served and memory has not grown beyond bounds."""
+    """Check after the block that other clients are served and that memory is within its bound."""
     before = resident(broker)
     yield
     asyncio.run(serves(broker))
@@ -79,7 +79,7 @@ def connect(broker: BrokerProcess) -> socket.socket:
 
 
 def push(connection: socket.socket, data: bytes) -> None:
-    """Send what the broker takes, until it takes no more for a while."""
+    """Send until the broker takes no more bytes for a while."""
     connection.settimeout(0.3)
     try:
         connection.sendall(data)
@@ -88,7 +88,7 @@ def push(connection: socket.socket, data: bytes) -> None:
 
 
 def fetch_all() -> bytes:
-    """A Fetch from the beginning that allows as much as it can say."""
+    """Return a Fetch from the beginning with the largest limits."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=0x7FFFFFFF)
     body = FetchRequest(
         replica_id=-1,
@@ -101,14 +101,14 @@ def fetch_all() -> bytes:
     return b"".join(bytes(piece) for piece in encode_request(4, 1, "slow", body))
 
 
-def test_slow_readers_that_ask_for_much_and_read_nothing(broker: BrokerProcess) -> None:
+def test_clients_that_fetch_much_and_read_nothing_are_bounded(broker: BrokerProcess) -> None:
     with ExitStack() as stack, under(broker):
         for _ in range(40):
             connection = stack.enter_context(connect(broker))
             push(connection, fetch_all() * 20)
 
 
-def test_a_flood_of_pipelined_requests(broker: BrokerProcess) -> None:
+def test_a_flood_of_pipelined_requests_is_bounded(broker: BrokerProcess) -> None:
     api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
     with ExitStack() as stack, under(broker):
         for _ in range(4):
@@ -116,7 +116,9 @@ def test_a_flood_of_pipelined_requests(broker: BrokerProcess) -> None:
             push(connection, api_versions * 10_000)
 
 
-def test_many_that_announce_much_and_send_little(broker: BrokerProcess) -> None:
+def test_clients_that_announce_large_requests_and_send_little_are_bounded(
+    broker: BrokerProcess,
+) -> None:
     with ExitStack() as stack, under(broker):
         for turn in range(400):
             connection = stack.enter_context(connect(broker))
@@ -125,7 +127,7 @@ def test_many_that_announce_much_and_send_little(broker: BrokerProcess) -> None:
                 connection.sendall(b"\0")
 
 
-def test_five_thousand_idle_connections(broker: BrokerProcess) -> None:
+def test_five_thousand_idle_connections_are_bounded(broker: BrokerProcess) -> None:
     count = 5000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert broker.process is not None

@@ -1,4 +1,4 @@
-"""Log lines through a real broker: a line's time is the record's, however far it is."""
+"""Log lines through a real broker: each record has its line's time, also one far ahead or long ago."""
 
 import asyncio
 

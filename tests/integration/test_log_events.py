@@ -52,7 +52,7 @@ def admin(broker: TemporaryBroker) -> AdminClient:
 def create(broker: TemporaryBroker, name: str, partitions: int = 1, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     new = NewTopic(name, partitions, 1, config=settings)
-    client = admin(broker)  # kept in a variable: its requests end with it
+    client = admin(broker)  # a variable keeps the client, whose requests end with it
     client.create_topics([new])[name].result(TIMEOUT_S)
 
 
@@ -65,7 +65,7 @@ def produce(broker: TemporaryBroker, topic: str, count: int, size: int = 1000) -
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_from_start_to_stop(lines: Lines, tmp_path: Path) -> None:
+def test_start_and_stop_are_logged(lines: Lines, tmp_path: Path) -> None:
     with TemporaryBroker(directory=tmp_path) as broker:
         port = int(broker.address.rpartition(":")[2])
         assert named(lines, "starting", directories=[str(tmp_path)], log_level="info")
@@ -75,7 +75,7 @@ def test_from_start_to_stop(lines: Lines, tmp_path: Path) -> None:
         assert named(lines, "stopped", node=1)
 
 
-def test_a_topics_life(lines: Lines) -> None:
+def test_changes_of_a_topic_are_logged(lines: Lines) -> None:
     with TemporaryBroker() as broker:
         create(broker, "t", 2, retention_ms="1000")
         [made] = named(lines, "topic created", topic="t", partitions=2)
@@ -100,7 +100,7 @@ def test_a_topics_life(lines: Lines) -> None:
         assert named(lines, "topic deleted", topic="t", id=made["id"])
 
 
-def test_retention_and_the_bucket(lines: Lines, tmp_path: Path) -> None:
+def test_retention_and_uploads_are_logged(lines: Lines, tmp_path: Path) -> None:
     settings = {
         "tier.url": tmp_path.as_uri(),
         "remote.log.manager.task.interval.ms": "100",
@@ -127,7 +127,7 @@ def test_retention_and_the_bucket(lines: Lines, tmp_path: Path) -> None:
         )
 
 
-def test_a_groups_life(lines: Lines) -> None:
+def test_changes_of_a_group_are_logged(lines: Lines) -> None:
     with TemporaryBroker() as broker:
         create(broker, "t")
         produce(broker, "t", 1)
@@ -150,7 +150,7 @@ def test_a_groups_life(lines: Lines) -> None:
         assert not named(lines, "member expired")
 
 
-def test_a_torn_tail(lines: Lines, tmp_path: Path) -> None:
+def test_a_torn_tail_is_logged(lines: Lines, tmp_path: Path) -> None:
     with TemporaryBroker(directory=tmp_path) as broker:
         create(broker, "t")
         produce(broker, "t", 10)
@@ -161,7 +161,7 @@ def test_a_torn_tail(lines: Lines, tmp_path: Path) -> None:
         assert named(lines, "torn tail cut", partition="t-0", bytes=33, log_level="warning")
 
 
-def test_a_failed_directory(lines: Lines) -> None:
+def test_a_failed_directory_is_logged(lines: Lines) -> None:
     with TemporaryBroker() as broker:
         node = broker._node
 
@@ -173,7 +173,7 @@ def test_a_failed_directory(lines: Lines) -> None:
         assert named(lines, "log directory failed", path=path, reason="the drive is gone")
 
 
-def test_one_connection_too_many(lines: Lines) -> None:
+def test_a_refused_connection_is_logged(lines: Lines) -> None:
     with TemporaryBroker({"max.connections": "1"}) as broker:
         host, port = broker.address.split(":")
         with socket.create_connection((host, int(port)), TIMEOUT_S) as first:
@@ -182,10 +182,10 @@ def test_one_connection_too_many(lines: Lines) -> None:
             with socket.create_connection((host, int(port)), TIMEOUT_S) as second:
                 peer = "{}:{}".format(*second.getsockname())
                 assert second.recv(1) == b""
-        assert [line for line in lines if line.get("peer") == peer], "one line says so"
+        assert [line for line in lines if line.get("peer") == peer], "the refusal must be one line"
 
 
-def test_a_slow_disk(lines: Lines) -> None:
+def test_a_slow_disk_is_logged(lines: Lines) -> None:
     with TemporaryBroker() as broker:
         node = broker._node
         now_ns = 0
@@ -202,7 +202,7 @@ def test_a_slow_disk(lines: Lines) -> None:
         event = {"path": "/d", "operation": "write", "file": "some-file", "ms": 1500}
         assert len(named(lines, "slow disk", **event)) == 1
         broker._run(node._log_slow_disks())
-        assert len(named(lines, "slow disk")) == 1, "one line for one slow write"
+        assert len(named(lines, "slow disk")) == 1, "one slow write must be one line"
 
 
 def test_requests_leave_no_line(lines: Lines) -> None:

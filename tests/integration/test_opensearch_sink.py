@@ -1,6 +1,6 @@
 """The sink's side of bulk requests, over real connections to a server with injected failures.
 
-Method: the test writes rows that name themselves. Afterwards the server has each document once, or the write's error
+Method: the test writes rows with their own id. Afterwards the server has each document once, or the write's error
 names the record that failed. The real OpenSearch is in `tests/compat/test_opensearch.py`.
 """
 
@@ -150,7 +150,7 @@ def test_an_index_is_created_once_with_the_given_settings(server: BulkServer) ->
     assert server.shards == {INDEX: "3", LETTERS: "1"}
     server.seen.clear()
     prepare(given, rows(0).schema)
-    assert f"PUT /{INDEX}/_settings" in server.seen, "the sink updates dynamic settings"
+    assert f"PUT /{INDEX}/_settings" in server.seen, "the sink must update dynamic settings"
     assert f"PUT /{INDEX}" not in server.seen
     refresh(given)
     assert server.seen[-2:] == [f"POST /{INDEX}/_refresh", f"POST /{LETTERS}/_refresh"]

@@ -1,4 +1,4 @@
-"""Lines to columns inside Spark, against what a person reads in them, and against the loader's reading of time."""
+"""Spark parses lines into columns: compared with columns written by hand, and with the loader's times."""
 
 import random
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from stratalog.errors import UserError
 TIME = "17/May/2015:10:05:03 +0000"
 HEAD = f"1.2.3.4 - - [{TIME}]"
 
-# line -> the columns that matter there; a text: why the line is bad
+# line -> its important columns, or the reason why the line is bad
 LINES = {
     f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 0.250': {"agent": "a", "took_ms": 250.0},
     f'{HEAD} "GET / HTTP/1.1" 200 1 "-" "a" 1250': {"agent": "a", "took_ms": 1.25},
@@ -95,7 +95,7 @@ LINES = {
 
 
 def odd_times():
-    """Times near the edges of what a calendar has, from a fixed seed."""
+    """Times near the limits of a calendar, from a fixed seed."""
     chance = random.Random(3)
     for _ in range(3000):
         day, hour, minute, second = (chance.choice(at) for at in EDGES)
@@ -110,7 +110,7 @@ EDGES = ([0, 1, 28, 29, 30, 31, 32], [0, 12, 23, 24], [0, 59, 60], [0, 59, 60, 6
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """Lines to rows, in a Spark session of this process."""
+    """Parse lines into rows, in a Spark session of this process."""
     state = tmp_path_factory.mktemp("spark")
     try:
         environment = spark_environment(state, master="local[1]")
@@ -154,7 +154,7 @@ def read(tmp_path_factory):
         SparkContext._gateway = SparkContext._jvm = None
 
 
-def test_lines_are_read_as_a_person_would(read):
+def test_lines_have_the_columns_written_by_hand(read):
     lines = [line if isinstance(line, bytes) else line.encode() for line in LINES]
     rows = read(lines)
     for line, row, wanted in zip(lines, rows, LINES.values(), strict=True):

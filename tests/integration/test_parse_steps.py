@@ -1,4 +1,4 @@
-"""Java's matcher takes steps linear in a line, whatever the line: counted, not timed.
+"""The steps of Java's matcher are linear in the length of any line: the test counts steps, not time.
 
 Method: the lines are Java texts that count how often the matcher asks for a character.
 """
@@ -16,7 +16,7 @@ TIME = "[17/May/2015:10:05:03 +0000]"
 HEAD = f"h - - {TIME}"
 SMALL = 400
 STEPS_MAX = 20
-"""For each character, of the longest line."""
+"""Steps for each character of the longest line."""
 
 HOSTILE = {
     "times with quotes behind them": ("h - - ", f'{TIME} "'),
@@ -39,7 +39,7 @@ HOSTILE = {
 
 
 class CountedText:
-    """A Java text. Past `limit` characters asked for it ends the match with an error."""
+    """A Java text that counts accesses; after `limit` of them it ends the match with an error."""
 
     def __init__(self, text: str, limit: int) -> None:
         self._text = text
@@ -58,7 +58,7 @@ class CountedText:
         return self._text[start:end]
 
     class Java:
-        """What py4j looks for."""
+        """The Java interface, which py4j looks up."""
 
         implements = ("java.lang.CharSequence",)
 

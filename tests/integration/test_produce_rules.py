@@ -39,7 +39,7 @@ def test_every_version_appends(wire: Wire, version: int) -> None:
     assert second.base_offset == first.base_offset + 2
 
 
-def test_an_unknown_topic_id(wire: Wire) -> None:
+def test_an_unknown_topic_id_is_refused(wire: Wire) -> None:
     answer = wire.produce(UUID(int=77), batch(), version=13)
     assert answer.error_code == ErrorCode.unknown_topic_id
     there = wire.topic_id("t")
@@ -55,7 +55,7 @@ def test_invalid_acks_are_refused(wire: Wire, acks: int) -> None:
 @pytest.mark.parametrize(
     "records", [None, b"", batch() + batch()], ids=["null", "empty", "two batches"]
 )
-def test_exactly_one_batch(wire: Wire, records: bytes | None) -> None:
+def test_a_produce_must_have_exactly_one_batch(wire: Wire, records: bytes | None) -> None:
     answer = wire.produce("t", records)
     assert answer.error_code == ErrorCode.invalid_record
     assert answer.error_message

@@ -22,7 +22,7 @@ def written_with_dots(place: Path) -> str:
 
 
 @pytest.mark.parametrize("twice", [written_through_a_link, written_with_dots])
-def test_one_log_directory_by_two_names(twice, tmp_path: Path) -> None:
+def test_one_log_directory_by_two_names_is_refused(twice, tmp_path: Path) -> None:
     directories = twice(tmp_path)
     named = f"log.dirs: {' and '.join(directories.split(','))} are the same directory"
     with pytest.raises(UserError, match=named):
@@ -32,7 +32,7 @@ def test_one_log_directory_by_two_names(twice, tmp_path: Path) -> None:
     assert done.stderr == f"strata: {named}; name it once\n"
 
 
-def test_one_log_directory_twice(tmp_path: Path) -> None:
+def test_one_log_directory_twice_is_refused(tmp_path: Path) -> None:
     done = strata_process("server", "--override", f"log.dirs={tmp_path},{tmp_path}")
     assert done.returncode == 2
     (line,) = (done.stdout + done.stderr).splitlines()
@@ -42,7 +42,7 @@ def test_one_log_directory_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\xff\xfe junk", b"junk", b"[" * 100_000, b'{"data_version":1}'])
-def test_junk_in_the_state_of_the_quorum(junk: bytes, tmp_path: Path) -> None:
+def test_a_malformed_quorum_state_is_one_line_with_the_remedy(junk: bytes, tmp_path: Path) -> None:
     broker = TemporaryBroker(directory=tmp_path)
     with broker:
         broker.stop()
@@ -55,4 +55,4 @@ def test_junk_in_the_state_of_the_quorum(junk: bytes, tmp_path: Path) -> None:
         assert "Error" not in line
         assert "\n" not in line
         (tmp_path / STATE).unlink()
-        broker.start()  # the remedy is one
+        broker.start()  # the remedy of the message works

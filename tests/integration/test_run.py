@@ -1,4 +1,4 @@
-"""The job behind ./run on a log made up on the spot: what it answers, that it goes on, and what it leaves behind."""
+"""The job of ./run on a generated log: its results, its continuation, and that it leaves nothing behind."""
 
 import asyncio
 import gzip
@@ -68,8 +68,8 @@ def statuses(lines: list[str]) -> dict[str, int]:
     )
 
 
-def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tmp_path):
-    """Goal: all that ./run promises, on one log, and then that a second update reads only what is new."""
+def test_a_log_passes_broker_bucket_and_pipeline_and_a_second_update_continues(tmp_path):
+    """Goal: ./run keeps its promises on one log, and a second update reads only new records."""
     lines = made_up(0, LINES)
     bad = sum(line in BAD for line in lines)
     log = tmp_path / "made-up.log.gz"
@@ -107,7 +107,7 @@ def test_a_log_goes_through_broker_bucket_and_pipeline_and_goes_on_from_there(tm
 
 
 def go_on(kept: Path, more: list[str]) -> dict[str, int]:
-    """Start a broker where the job's ended, append, run the pipeline once more; rows by table."""
+    """Start a broker on the job's data, append, run the pipeline again; return the rows by table."""
     log = kept / "more.log"
     log.write_text("\n".join(more), encoding="utf-8")
     for path in (kept / "pipeline" / "warehouse" / "raw").glob("*.parquet"):
@@ -139,7 +139,7 @@ def go_on(kept: Path, more: list[str]) -> dict[str, int]:
 
 
 def new_offsets(kept: Path) -> list[int]:
-    """Offsets in the files that the second update wrote."""
+    """Return the offsets in the files that the second update wrote."""
     raw = kept / "pipeline" / "warehouse" / "raw"
     files = [str(path) for path in raw.glob("*.parquet") if path.stat().st_mtime > 0]
     offsets: list[int] = dataset(files, format="parquet").to_table(["offset"])["offset"].to_pylist()
@@ -197,7 +197,7 @@ def test_a_log_of_only_bad_lines_is_a_warning_and_exit_code_1(tmp_path):
     assert "no time: 40" in (kept / "report.html").read_text()
 
 
-def test_an_error_for_a_person_is_one_line(tmp_path):
+def test_a_users_error_is_one_line(tmp_path):
     (tmp_path / "taken" / "bucket").mkdir(parents=True)
     (tmp_path / "log").touch()
     for arguments, reason in (

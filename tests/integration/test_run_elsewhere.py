@@ -1,6 +1,6 @@
 """./run on the real log with a bucket and sinks of the user's or of its own: the same counts everywhere.
 
-Real MinIO, Delta, OpenSearch, Cassandra; what is in them is counted by other means than what wrote it.
+Real MinIO, Delta, OpenSearch, Cassandra; the tests count their rows without the code that wrote them.
 
 `./test --all tests/integration/test_run_elsewhere.py` runs it; MinIO is built once with Go, the others come from Maven.
 """
@@ -48,7 +48,7 @@ def bucket_url(tmp_path, monkeypatch):
 
 
 def counted(**where: str) -> Counter[int]:
-    """Lines by HTTP status of all that can be read there, parsed in Python."""
+    """Read all lines; return their counts by HTTP status, parsed in Python."""
     statuses: Counter[int] = Counter()
     for batch in read("access_log", columns=["value"], **where):
         for line in batch["value"].to_pylist():
@@ -59,7 +59,7 @@ def counted(**where: str) -> Counter[int]:
 
 
 def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url):
-    """Goal: what is known of the real log comes out of every path to it, and a user's bucket and table stay."""
+    """Goal: every path gives the known counts of the real log, and a user's bucket and table stay."""
     kept, table = tmp_path / "kept", tmp_path / "lake"
     theirs = open_store(bucket_url)
     theirs.put("theirs", [b"not ours"])
@@ -92,7 +92,7 @@ def test_the_same_counts_through_bucket_seam_tail_and_lake(tmp_path, bucket_url)
 
 
 @pytest.mark.parametrize("sink", ["delta", "opensearch", "cassandra"])
-def test_a_sink_of_the_runs_own_has_the_known_counts_and_is_gone_afterwards(tmp_path, sink):
+def test_a_runs_own_sink_has_the_known_counts_and_is_removed_afterwards(tmp_path, sink):
     done = job("--json", "--sink", sink, TMPDIR=str(tmp_path))
     if "could not be fetched" in done.stderr:
         cannot_be_had(sink, done.stderr)

@@ -1,9 +1,9 @@
-"""The seam between bucket and broker while it moves: every offset once, whatever is archived and expired meanwhile.
+"""Reads over the moving seam of bucket and broker return every offset once, during uploads and expiry.
 
 Method: a producer never pauses; the broker closes segments every moment, archives, merges and drops them from its disk.
-Hypothesis chooses a range, how it is cut, in which order its tasks run, and whether what was planned has left the
-broker's disk by then; streams go step by step, each planned again by another driver where Hypothesis says so. Each
-record says its own offset. Where records are deleted between plan and read, all of it comes or DataLoss, never a part.
+Hypothesis chooses a range, its cuts, the order of its tasks, and whether planned records have left the broker's disk by
+then. Streams advance step by step; another driver plans some steps again. Each record contains its own offset. If
+records are deleted between plan and read, the read returns all of them or raises DataLoss, never a part.
 `SEAM_EXAMPLES=500` sets how often.
 """
 
@@ -35,7 +35,7 @@ TOPIC = "seam"
 SOME = settings(
     max_examples=int(os.environ.get("SEAM_EXAMPLES", "20")),
     deadline=None,
-    suppress_health_check=list(HealthCheck),  # what an example takes is the broker's time
+    suppress_health_check=list(HealthCheck),  # an example's duration depends on the broker
 )
 Offset = tuple[int, int]
 """Partition and offset."""
@@ -43,13 +43,13 @@ Offset = tuple[int, int]
 
 @dataclass
 class Moving:
-    """A producer that never pauses, and where each partition of its topic begins by now."""
+    """A producer that never pauses, and the current start of each partition."""
 
     producer: Producer
     starts: list[int] = field(default_factory=lambda: [0, 0])
 
     def since(self, back: int) -> list[int]:
-        """Offsets that are so far behind the end, where that is there yet."""
+        """Return offsets at a distance behind the end, as far as they exist."""
         return [
             max(start, end - back)
             for start, end in zip(self.starts, self.producer.ends, strict=True)
@@ -75,7 +75,7 @@ def options(moving: Moving, **more: str) -> dict[str, str]:
 
 
 def move_on(producer: Producer) -> None:
-    """Until nothing that is there now is on the broker's disk any more."""
+    """Wait until no present record is on the broker's disk."""
     ends = list(producer.ends)
 
     def gone() -> bool:
@@ -89,7 +89,7 @@ def move_on(producer: Producer) -> None:
 
 
 def rows(found: Any) -> Iterator[tuple[Offset, str]]:
-    """Where each row lies, and where it came from; a row that is not what its offset says is an error."""
+    """Return each row's position and origin; a row that contradicts its offset is an error."""
     for part in found:
         for row in part.to_pylist():
             assert row["key"] == b"key-%d" % row["offset"], row
@@ -106,7 +106,7 @@ def spans(firsts: Sequence[int], ends: Sequence[int]) -> list[Offset]:
 
 
 def between(firsts: Sequence[int], ends: Sequence[int], data: st.DataObject) -> list[int]:
-    """An offset of each partition. What is drawn is a share: the log is as long as it is by then."""
+    """Return an offset of each partition from a drawn share: the log's length changes."""
     shares = [data.draw(st.sampled_from([0, 100]) | st.integers(0, 100)) for _ in firsts]
     spans_of = zip(firsts, ends, shares, strict=True)
     return [first + (end - first) * share // 100 for first, end, share in spans_of]
@@ -174,7 +174,7 @@ def test_a_stream_has_every_offset_once(moving: Moving, data: st.DataObject) -> 
 def test_records_deleted_between_plan_and_read_are_never_missed(
     moving: Moving, data: st.DataObject
 ) -> None:
-    """Records of the bucket are held by the query's lease; those of the broker are gone, and that is said."""
+    """The query's lease keeps records in the bucket; those of the broker are lost, and the read reports that."""
     begins, known = moving.since(1500), list(moving.producer.ends)
     ends = by_partition(known)
     parsed = parse_options(

@@ -1,4 +1,4 @@
-"""The set-up that ./run and ./test share, on a checkout whose Python and Java are stand-ins that write down calls."""
+"""The set-up that ./run and ./test share, on a checkout whose Python and Java are stand-ins that record calls."""
 
 import shutil
 import subprocess
@@ -42,7 +42,7 @@ def stand_in(path, text):
 
 
 def shell(checkout, script, **environment):
-    """`script` after sourcing the set-up; (status, output, errors, calls of Python that did something)."""
+    """Source the set-up and run `script`; return (status, output, errors, effective calls of Python)."""
     calls = checkout.parent / "calls"
     calls.write_text("")
     done = subprocess.run(
@@ -102,7 +102,7 @@ def test_a_set_up_that_fails_is_one_reason_and_is_tried_again(checkout):
     assert calls
 
 
-def test_a_set_up_without_a_c_compiler_says_what_it_costs(checkout):
+def test_a_set_up_without_a_c_compiler_warns_of_the_cost(checkout):
     _, _, errors, _ = shell(checkout, "setup_python run")
     assert errors.splitlines()[-1].startswith(
         "No C compiler: brokers take records at half the speed"
@@ -125,7 +125,7 @@ def test_missing_java_is_one_line(checkout):
     assert "Java 17 or newer is missing" in errors
 
 
-def test_java_is_found_where_it_is_named_first(checkout):
+def test_java_is_found_by_the_order_of_its_variables(checkout):
     for name, version in (("old", "11"), ("named", "21"), ("bin", "17")):
         home = checkout.parent / name
         script = JAVA.replace("VERSION", version).replace("HOME", f"home-of-{name}")

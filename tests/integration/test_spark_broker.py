@@ -256,7 +256,7 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     assert origins.keys() == {("bucket", 0), ("broker", 0), ("bucket", 1), ("broker", 1)}
     for partition in (0, 1):
         cold, hot = origins["bucket", partition], origins["broker", partition]
-        assert cold["last"] + 1 == hot["first"], "one exact seam"
+        assert cold["last"] + 1 == hot["first"], "bucket and broker must meet at one exact seam"
     # Pushed-down conditions limit what is read, if the session allows pushdown.
     where = "partition = 1 AND offset >= 5500 AND timestamp > TIMESTAMP '2001-01-01'"
     few = driver.ask("pruned", options=both(broker, "seam", pushdown="true"), where=where)
@@ -340,7 +340,7 @@ def test_a_killed_stream_continues_from_its_checkpoint(
         until((commits / "1").exists, "the stream does not move")
     finally:
         killed.kill()
-    assert not (commits / "5").exists(), "killed before the end"
+    assert not (commits / "5").exists(), "the driver must be killed before the end"
     produce(broker, "stream", 4000, 6000)
     wait_until_tiered(broker, "stream", 4000)
     ended = driver.ask("stream", options=options, **where, wait=True)
@@ -396,12 +396,14 @@ def test_rows_are_written_to_a_topic_by_a_job_and_by_a_stream(
     limited = {**source, "maxOffsetsPerTrigger": "400"}
     driver.ask("copy", options=limited, sink=target, checkpoint=checkpoint)
     found = driver.ask("batch", options={**plain, "subscribe": "target", "includeOrigin": "true"})
-    assert [part["records"] for part in found] == [1000, 1000], "each partition twice"
+    assert [part["records"] for part in found] == [1000, 1000], (
+        "each partition must be written twice"
+    )
     writes = driver.ask("write_headers", options={**plain, "subscribe": "target"})
     assert all(one["records"] == one["different"] for one in writes), writes
     job, *batches = sorted(writes, key=lambda one: one["records"], reverse=True)
     assert (job["batch"], job["records"]) == ("0", 1000)
-    assert len({one["run"] for one in batches}) == 1, "one query"
+    assert len({one["run"] for one in batches}) == 1, "the rows must name one query"
     assert [one["batch"] for one in sorted(batches, key=lambda one: one["batch"])] == [
         "0",
         "1",

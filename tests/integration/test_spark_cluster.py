@@ -174,7 +174,7 @@ def test_bucket_and_broker_are_read_streamed_and_written_on_a_cluster(
     assert not [str(file) for file in left if SECRET.encode() in file.read_bytes()]
     (events,) = (place / "events").glob("*/events_*")
     assert b"history" in events.read_bytes(), "the event log has options"
-    assert workers_used(events) >= 2, "both workers read"
+    assert workers_used(events) >= 2, "both workers must read"
     kernels = list(place.glob("spark/work-*/app-*/*/packed/stratalog/kernels/__pycache__/*.nbc"))
     assert {file.relative_to(place).parts[1] for file in kernels} == {"work-0", "work-1"}
 

@@ -52,7 +52,9 @@ def test_a_topic_is_read_written_and_streamed(
     checkpoint = str(tmp_path / "copied")
     client.ask("copy", options=options, sink=sink, checkpoint=checkpoint)
     found = client.ask("batch", options={**sink_place(broker), "subscribe": "written"})
-    assert [part["records"] for part in found] == [7000, 7000], "each partition twice"
+    assert [part["records"] for part in found] == [7000, 7000], (
+        "each partition must be written twice"
+    )
     writes = client.ask("write_headers", options={**sink_place(broker), "subscribe": "written"})
     assert all(one["records"] == one["different"] for one in writes), writes
 

@@ -1,4 +1,4 @@
-"""The first program of docs/spark.md runs as it stands, though the environment is not on PATH."""
+"""The first program of docs/spark.md runs unchanged, also with the environment not on PATH."""
 
 import os
 import re
@@ -30,7 +30,8 @@ def test_the_first_program_of_the_page_runs_without_the_environment_on_path(tmp_
     bucket = Bucket(open_store(url))
     bucket.create("events", 2)
     bucket.archive("events", 0, [[batch(0, 30)]])
-    bucket.archive("events", 1, [[batch(0, 10)]])  # nothing as young as is asked for
+    # No record is as young as the requested timestamp.
+    bucket.archive("events", 1, [[batch(0, 10)]])
     found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     changed = {

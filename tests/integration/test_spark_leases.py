@@ -77,13 +77,15 @@ def test_a_slow_job_reads_its_pinned_version_after_a_deletion(tmp_path: Path) ->
                     delete_records(broker, "slow", end)
                     outlive_a_lease(broker, "slow")
                     assert not job.done()
-                    assert segments <= objects(store, ".seg"), "the job still reads them"
+                    assert segments <= objects(store, ".seg"), (
+                        "the lease must keep the objects that the job reads"
+                    )
                 finally:
                     (gate / "go").touch()
                 whole(job.result(), 0, 0, end)
         finally:
             driver.kill()
-        assert len(list(gate.glob("begun-*"))) > 2, "tasks that began after the deletion"
+        assert len(list(gate.glob("begun-*"))) > 2, "some tasks must begin after the deletion"
         until(
             lambda: not segments & objects(store, ".seg"),
             "the broker did not delete the unpinned segments",

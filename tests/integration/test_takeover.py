@@ -146,7 +146,7 @@ def test_clients_and_groups_continue_at_a_restored_node(tmp_path: Path) -> None:
     assert "99 offset(s) of that state are not in the bucket" in done.stderr
     with server(new, bucket) as heir:
         rest = consume(heir.address, "access_log", "readers", 10_000 - len(before))
-        assert not before.keys() & rest.keys(), "the group continues at its committed offsets"
+        assert not before.keys() & rest.keys(), "the group must continue at its committed offsets"
         assert statuses([*before.values(), *rest.values()]) == STATUS
         whole = consume(heir.address, "access_log", "others", 10_000)
         assert whole == before | rest
@@ -154,7 +154,7 @@ def test_clients_and_groups_continue_at_a_restored_node(tmp_path: Path) -> None:
         produce(heir.address, "access_log", lines[:300])
         more = consume(heir.address, "access_log", "readers", 300)
         assert {place for place in more if place in whole} == set(), (
-            "the new node gives no offset twice"
+            "the new node must give no offset twice"
         )
         assert sorted(more.values()) == sorted(lines[:300])
         wait_for(lambda: restorable(bucket)[0]["access_log"]["records"] == 10_300, "tiered")

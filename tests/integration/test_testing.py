@@ -71,7 +71,7 @@ def test_two_brokers_are_independent(one: TemporaryBroker) -> None:
         assert "mine" not in AdminClient({"bootstrap.servers": other.address}).list_topics().topics
 
 
-def test_reset_forgets_everything_but_the_address(one: TemporaryBroker) -> None:
+def test_reset_removes_all_state_except_the_address(one: TemporaryBroker) -> None:
     produce(one, "before", b"x")
     one.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
     one.advance(1000)
@@ -242,7 +242,7 @@ def test_advance_makes_elapsed_time_pass_at_once() -> None:
 
         broker.advance(8 * DAY_MS)
         assert ends(broker, "waits") == (1, 1)
-        assert deleted(), "a reader may use the files for a minute"
+        assert deleted(), "the files must stay for a minute, for readers"
         broker.advance(61_000)
         assert not deleted()
 

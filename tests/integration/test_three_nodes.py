@@ -70,7 +70,7 @@ def partition_of(three: TemporaryCluster, topic: str) -> dict[str, Any]:
     return json_of(three, "partition", "list", topic)[0]
 
 
-def test_what_was_acknowledged_survives_the_leader(three: TemporaryCluster) -> None:
+def test_acknowledged_records_survive_the_leader(three: TemporaryCluster) -> None:
     create(three, "orders")
     produce(three, "orders", range(RECORDS))
     leader = partition_of(three, "orders")["leader"]

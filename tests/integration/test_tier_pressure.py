@@ -107,7 +107,9 @@ def test_memory_of_simultaneous_uploads_is_bounded_by_the_threads(counted, tmp_p
             time.sleep(0.02)
     assert counted.copies_max <= THREADS
     assert RECORD_BYTES < counted.held_max <= THREADS * (PIECE_BYTES + 4096)
-    assert counted.held_max < PARTITIONS * RECORD_BYTES / 4, "else the test proves nothing"
+    assert counted.held_max < PARTITIONS * RECORD_BYTES / 4, (
+        "no uploads ran at once: the test proves nothing"
+    )
 
 
 def test_a_stalled_drive_delays_only_the_uploads_of_its_own_directory(tmp_path, monkeypatch):

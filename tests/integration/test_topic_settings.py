@@ -1,4 +1,4 @@
-"""Every topic setting that is said to have an effect has it: seen from outside, on a real broker.
+"""Every topic setting has its documented effect on a real broker, as a client sees the effect.
 
 One test for each, named after it (`retention.ms` is `test_retention_ms`); `test_every_setting_has_its_test` holds the
 list complete, and says where the others are.
@@ -49,7 +49,7 @@ def broker(bucket: Path) -> Iterator[TemporaryBroker]:
 
 
 class Topic:
-    """One topic with one partition, and what can be seen of it."""
+    """One topic with one partition, and its visible state."""
 
     def __init__(self, broker: TemporaryBroker, name: str, configs: dict[str, str]) -> None:
         self.broker = broker
@@ -60,7 +60,7 @@ class Topic:
         self.place = broker.directory / f"{name}-0"
 
     def produce(self, *sizes: int, age_ms: int = 0, key: bytes | None = None) -> list[int]:
-        """One batch of one record of each size; the error codes."""
+        """Produce one batch of one record of each size; return the error codes."""
         now_ms = self.now_ms() - age_ms
         with Wire(self.broker.address) as wire:
             return [
@@ -110,7 +110,7 @@ def make(broker: TemporaryBroker, request: pytest.FixtureRequest) -> Make:
 
 
 def until(seen: Callable[[], bool], what: str) -> None:
-    """Wait for what the broker does in its own time."""
+    """Wait for an action that the broker schedules itself."""
     deadline = time.monotonic() + WAIT_S
     while not seen():
         assert time.monotonic() < deadline, f"never happened: {what}"
@@ -173,7 +173,7 @@ def test_segment_ms(make: Make) -> None:
 
 
 def test_segment_jitter_ms(make: Make, broker: TemporaryBroker) -> None:
-    # Without it all roll at the same record; with it at records of their own, none later than without.
+    # Without jitter all partitions roll at the same record; with it at different ones, none later than without.
     def first_roll(topic: Topic) -> int:
         for age_s in range(100, -1, -1):
             topic.produce(1, age_ms=age_s * 1000)
@@ -249,7 +249,7 @@ def test_message_timestamp_after_max_ms(make: Make) -> None:
 
 
 def test_min_insync_replicas(make: Make) -> None:
-    """On one node it asks for no more than the one replica; `tests/sim/test_kafka_answers.py` has more of them."""
+    """One node has one replica, which is enough; `tests/sim/test_kafka_answers.py` has more replicas."""
     topic = make(min_insync_replicas=2)
     batch = build_batch([Record(0, 1, None, b"x")])
     with Wire(topic.broker.address) as wire:
@@ -261,7 +261,7 @@ def test_min_insync_replicas(make: Make) -> None:
 
 
 def checkpointed(topic: Topic) -> int:
-    """The offset below which the topic is said to be on the drive."""
+    """Return the recovery point of the topic's checkpoint."""
     path = topic.broker.directory / "recovery-point-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     points = {tuple(line.split()[:2]): int(line.split()[2]) for line in lines}
@@ -270,7 +270,7 @@ def checkpointed(topic: Topic) -> int:
 
 @pytest.fixture(scope="module")
 def synced() -> Iterator[dict[str, int]]:
-    """What was synced of four records by each of these, as the next checkpoint says."""
+    """Return the synced part of four records for each of these topics, from the next checkpoint."""
     with TemporaryBroker({"log.flush.offset.checkpoint.interval.ms": "50"}) as broker:
         settings = {"flush.messages": "3", "flush.ms": "1", "max.message.bytes": "9999"}
         topics = {name: Topic(broker, name, {name: value}) for name, value in settings.items()}
@@ -319,7 +319,9 @@ def test_cleanup_policy(make: Make, broker: TemporaryBroker) -> None:
     gone = make(cleanup_policy="delete", retention_bytes=0, retention_ms=1, segment_bytes=MIB)
     for topic in (kept, gone):
         topic.produce(*[900_000] * 3, age_ms=DAY_MS, key=b"k")
-    assert kept.produce(10) == [ErrorCode.invalid_record], "a compacted topic needs keys"
+    assert kept.produce(10) == [ErrorCode.invalid_record], (
+        "a compacted topic must refuse a record without a key"
+    )
     broker.advance(0)
     assert kept.ends() == (0, 3)
     assert gone.ends() == (3, 3)
@@ -350,7 +352,7 @@ def tiered(topic: Topic, bucket: Path) -> list[int]:
 def test_remote_storage_enable(make: Make, bucket: Path) -> None:
     topic = make(segment_bytes=MIB)
     topic.produce(*[900_000] * 3)
-    topic.alter(remote_storage_enable="true")  # on a live topic, with what it has already
+    topic.alter(remote_storage_enable="true")  # on a running topic, with its existing records
     until(lambda: tiered(topic, bucket) == [0, 1], "closed segments in the bucket")
     with pytest.raises(KafkaException, match=r"remote\.log\.delete\.on\.disable"):
         topic.alter(remote_storage_enable="false")
@@ -392,12 +394,12 @@ def test_remote_log_copy_disable(make: Make, bucket: Path, broker: TemporaryBrok
     topic.alter(remote_log_copy_disable="true")
     topic.produce(*[900_000] * 2)
     broker.advance(5000)
-    time.sleep(0.3)  # several rounds of the tier, all of which must leave it alone
+    time.sleep(0.3)  # several rounds of the tier must not upload the topic
     assert tiered(topic, bucket) == [0]
     assert topic.segments() == [0, 1, 2, 3]
     with pytest.raises(KafkaException, match=r"local\.retention\.ms"):
         topic.alter(local_retention_ms="1000")
-    # Total retention takes what was never copied too, and what is in the bucket before it.
+    # Total retention also deletes records that were never uploaded, and earlier ones in the bucket.
     broker.advance(2 * DAY_MS)
     until(lambda: tiered(topic, bucket) == [], "bucket expired")
     until(lambda: topic.ends() == (4, 4), "the log begins where nothing is lost")
@@ -414,7 +416,7 @@ def test_remote_log_delete_on_disable(make: Make, bucket: Path) -> None:
     topic.alter(remote_storage_enable="false", remote_log_delete_on_disable="true")
     assert topic.ends() == (3, 6)
     until(lambda: tiered(topic, bucket) == [], "nothing in the bucket")
-    # It comes back with what is here, and what is here stays until it is copied.
+    # The tier comes back with the local records, which stay until their upload.
     topic.alter(remote_storage_enable="true")
     topic.produce(*[900_000] * 2)
     until(lambda: tiered(topic, bucket) == [3, 4, 5, 6], "the segments are uploaded again")

@@ -23,7 +23,7 @@ from stratalog.wire.records import Record, build_batch
 TOPIC = "versions"
 BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, b"k", b"v")]))
 
-# API -> the range that Java's client 4.2 speaks (None: not a client's), that librdkafka 2.15 does, and what was seen of
+# API -> the range of Java's client 4.2 (None: not a client's), that of librdkafka 2.15, and the versions observed from
 # librdkafka, franz-go, kafka-python 3.0.12 and kafkajs 2.2.4 against a broker of the 4.1 line. Versions of the topic
 # ids, and what brokers and transactions alone use, are in it where clients send them without.
 SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
@@ -66,12 +66,12 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "ListPartitionReassignments": ((0, 0), None, {0}),
     "UnregisterBroker": ((0, 0), None, set()),
 }
-# What older clients of these need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
+# Versions that older clients need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
 OLDEST_NEEDED = {"Produce": 3, "Fetch": 4, "ListOffsets": 1, "Metadata": 0, "JoinGroup": 0}
 
 
 KNOWN = UUID(int=1)
-"""Stands for the topic's id."""
+"""The placeholder of the topic's id."""
 RESOURCE = {"resource_type": 2, "resource_name": TOPIC}
 SETTING = {"name": "retention.ms", "value": "-1"}
 LOG_DIR = {"path": "/nowhere", "topics": [{"name": TOPIC, "partitions": [0]}]}
@@ -204,7 +204,7 @@ def ask(broker: BrokerProcess, api: str, version: int, **values: Any) -> Any:
         asker.close()
 
 
-# Where the answer to the request above is not plain success.
+# Answers other than success to the requests above.
 ANSWERED = {
     "JoinGroup": {"none", "member_id_required"},
     "Heartbeat": {"unknown_member_id"},
@@ -259,14 +259,14 @@ def test_every_version_is_answered(broker: BrokerProcess, name: str) -> None:
         fields = filled(REQUESTS.get(name, {}), by_id, version)
         answer = ask(broker, name, version, **fields)
         found = codes(answer)
-        assert found or name in ("CreateTopics", "Metadata"), "the answer has no error code"
+        assert found or name in ("CreateTopics", "Metadata"), "the answer must have an error code"
         assert set(found) <= ANSWERED.get(name, {"none"}), (version, answer)
 
 
 def test_every_version_that_clients_use_is_advertised(broker: BrokerProcess) -> None:
     advertised = api_versions(broker.address)
     assert {KEYS[name].key for name in SPOKEN} == set(advertised), (
-        "each API of the table, and no other"
+        "the broker must advertise exactly the APIs of the table"
     )
     for name, (java, librdkafka, seen) in SPOKEN.items():
         oldest, newest = advertised[KEYS[name].key]
@@ -305,7 +305,7 @@ def test_offset_for_leader_epoch_answers_each_epochs_end(tmp_path: Path, version
             return error_of(found.error_code).name, found.leader_epoch, found.end_offset
 
         latest = next(now for now in range(10) if epoch(now, 0)[0] == "none")
-        assert latest > 0, "a restart begins an epoch"
+        assert latest > 0, "a restart must begin an epoch"
         assert epoch(latest, 0) == ("none", 0, 5)
         assert epoch(-1, latest) == ("none", latest, 8)
         assert epoch(latest, latest + 1) == ("none", -1, -1)

@@ -1,6 +1,6 @@
 """Waiting for something in another thread or process, for a bounded time.
 
-In: a question. Out: nothing, once it is answered yes. AssertionError where it is not in time.
+In: a condition. Out: nothing, once the condition holds. AssertionError if it does not hold in time.
 """
 
 import time
