@@ -14,7 +14,7 @@ import gc
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import uvloop
@@ -33,7 +33,7 @@ PARTITIONS_A_REQUEST = 5_000
 PARTITIONS_AT_ONCE = 9_900
 """Each topic is a record too, and a request may make ten thousand."""
 OFFSETS_A_REQUEST = 500
-_sparing: list[asyncio.Task[None]] = []
+_sparing = ExitStack()
 
 
 class Probe:
@@ -81,8 +81,7 @@ def node(place: str, **settings: str) -> Node:
 async def start(running: Node) -> Ready:
     """As `strata server` starts a node: nothing is collected before it serves."""
     gc.disable()
-    sparing = asyncio.create_task(spare_partitions(running.partitions))
-    _sparing.append(sparing)
+    _sparing.enter_context(spare_partitions(running.partitions))
     ready = await running.start()
     collect_seldom()
     return ready

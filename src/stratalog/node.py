@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
-_IDLE_CONNECTIONS_S: Final = 2.0
 _SLOW_DISKS_S: Final = 10.0
 _FREED_MEMORY_S: Final = 5.0
 _SLOW_DISK_NS: Final = 1_000_000_000
@@ -229,7 +228,6 @@ class Node:
         if self.config.is_controller:
             assert self._quorum is not None, "opened by start"
             repeat_duties(self.config, self._background, self._quorum)
-        self._background.repeat(self._close_idle_connections, _IDLE_CONNECTIONS_S)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
 
     async def stop(self) -> None:
@@ -428,9 +426,6 @@ class Node:
             self.broker.metrics.connections_accepted += accepted
             self.broker.metrics.connections_refused += not accepted
 
-    async def _close_idle_connections(self) -> None:
-        self._connections.close_idle()
-
     async def _log_slow_disks(self) -> None:
         for watch in self._watches:
             took_ns, operation, file = watch.take_slowest()
@@ -473,22 +468,22 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
         end()
 
     node = Node(config, system(), on_fatal=fatal)
-    sparing = asyncio.create_task(spare_partitions(node.partitions))
-    try:
-        ready = await node.start()
-        collect_seldom()
-        if ready_file is not None:
-            write_ready_file(ready_file, json.dumps(asdict(ready)))
-        freed = FreedMemory()
-        while not stopping.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), _FREED_MEMORY_S)
-            freed.give_back()
-    except Unavailable:
-        if not stopping.is_set():
-            raise
-    finally:
-        sparing.cancel()
-        await node.stop()
+    with spare_partitions(node.partitions):
+        try:
+            ready = await node.start()
+            collect_seldom()
+            if ready_file is not None:
+                write_ready_file(ready_file, json.dumps(asdict(ready)))
+            freed = FreedMemory()
+            while not stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_FREED_MEMORY_S):
+                        await stopping.wait()
+                freed.give_back()
+        except Unavailable:
+            if not stopping.is_set():
+                raise
+        finally:
+            await node.stop()
     if reasons:
         raise Unavailable(f"stopped: {reasons[0]}")

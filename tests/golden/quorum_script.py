@@ -56,7 +56,8 @@ class Story:
     def _after(self, ms):
         end = self.now + int(ms)
         while True:
-            timers = [(n.raft.next_ms(self.now), n.id) for n in self.nodes.values() if n.raft]
+            nodes = [(n.raft.next_ms(self.now), n.id) for n in self.nodes.values() if n.raft]
+            timers = [one for one in nodes if one[0] is not None]
             at, one = min(timers, default=(end + 1, 0))
             if at > end:
                 break

@@ -295,8 +295,10 @@ class World:
     def wake(self, node: Node) -> None:
         """Call the node when its next timer ends."""
         assert node.raft is not None
-        own_ms = node.now_ms()
-        at = max(node.world_ms(node.raft.next_ms(own_ms)), self.now + 0.5)
+        next_ms = node.raft.next_ms(node.now_ms())
+        if next_ms is None:
+            return
+        at = max(node.world_ms(next_ms), self.now + 0.5)
         known = self._wakes.get(node.id)
         if known is None or at < known[0] or known[1] != node.incarnation or known[0] <= self.now:
             self._wakes[node.id] = (at, node.incarnation)

@@ -24,11 +24,13 @@ class _NoWaiting(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.waits = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         assert timeout is not None, "the simulation is stuck: nothing to run and no timer"
         if timeout > 0:
             self.now += timeout
+            self.waits += 1
         return []
 
 
@@ -43,6 +45,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    @property
+    def waits(self) -> int:
+        """How often the loop had nothing to run before the next timer."""
+        return self._virtual.waits
 
     def call_soon(
         self,

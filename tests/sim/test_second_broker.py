@@ -175,6 +175,23 @@ def test_a_second_broker_joins_leads_and_is_fenced_when_it_falls_silent() -> Non
     story(tell)
 
 
+def test_a_controller_that_was_paused_waits_for_heartbeats_before_it_fences() -> None:
+    async def tell(machine: Machine, _client: Client, _raw: Raw, second: SecondBroker) -> None:
+        await joined(second)
+        for _ in range(3):
+            assert not (await second.beat()).is_fenced
+            await asyncio.sleep(1)
+            machine.pause()
+            await asyncio.sleep(9.5)
+            machine.resume()
+            await asyncio.sleep(0.3)
+            assert not machine.broker.metadata.image.brokers[2].fenced
+        await asyncio.sleep(9.5)
+        assert machine.broker.metadata.image.brokers[2].fenced
+
+    story(tell)
+
+
 def test_a_broker_stays_unfenced_while_its_many_partitions_get_it_as_their_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,16 +33,16 @@ def test_new_partitions_are_taken_out_of_the_collectors_sight(
         machine = Machine(World(1))
         client = await machine.restart()
         monkeypatch.setattr(memory, "_SPARED_AT_ONCE", 5)
-        sparing = asyncio.create_task(memory.spare_partitions(machine.node.partitions))
-        before = gc.get_freeze_count()
-        for name, partitions in (("few", 4), ("more", 1)):
-            await asyncio.sleep(2)
-            assert gc.get_freeze_count() == before
-            (created,) = await client.create_topics([NewTopic(name, partitions)])
-            assert created.error is ErrorCode.none
-        await asyncio.sleep(2)
-        assert gc.get_freeze_count() > before
-        sparing.cancel()
+        with memory.spare_partitions(machine.node.partitions):
+            before = gc.get_freeze_count()
+            for name, partitions in (("few", 4), ("more", 1)):
+                gc.collect(0)
+                assert gc.get_freeze_count() == before
+                (created,) = await client.create_topics([NewTopic(name, partitions)])
+                assert created.error is ErrorCode.none
+            gc.collect(0)
+            assert gc.get_freeze_count() > before
+        assert not gc.callbacks
         await machine.stop()
 
     run(story())

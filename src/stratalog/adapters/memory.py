@@ -10,11 +10,11 @@ Requests make no reference cycles. But while a hundred of them wait, Python's co
 scans everything over and over: a quarter of the time, and tens of milliseconds at once.
 """
 
-import asyncio
 import ctypes
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _TRIM_THRESHOLD: Final = -1
@@ -27,7 +27,6 @@ _COLLECT_AFTER: Final = (10_000, 2, 160)
 """Thresholds: containers made but not freed, collections of the youngest generation, of the middle one. Python's
 default: (700, 10, 10). A collection is one turn of the event loop; the middle one looks at 30,000 containers.
 """
-_SPARE_S: Final = 0.5
 _SPARED_AT_ONCE: Final = 2000
 """Number of new partitions that the garbage collector scans in about 50 ms."""
 
@@ -58,20 +57,28 @@ def collect_seldom() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
 
 
-async def spare_partitions(partitions: Callable[[], int]) -> None:
-    """Exclude the present partitions from garbage collection, for ever. A full collection is one turn of the event
-    loop.
+@contextmanager
+def spare_partitions(partitions: Callable[[], int]) -> Iterator[None]:
+    """Inside the block, exclude new partitions from garbage collection, for ever. A full collection is one turn of the
+    event loop.
 
     With a hundred thousand partitions a collection takes seconds. Partitions live long and form no short-lived cycles.
-    `partitions` returns their present number.
+    `partitions` returns their present number. The collector itself calls for the work, after a small collection, so
+    that a process without new objects does nothing.
     """
     spared = 0
-    while True:
-        await asyncio.sleep(_SPARE_S)
-        hosted = partitions()
-        if hosted >= spared + _SPARED_AT_ONCE:
+
+    def collected(phase: str, _info: dict[str, int]) -> None:
+        nonlocal spared
+        if phase == "stop" and (present := partitions()) >= spared + _SPARED_AT_ONCE:
             collect_only_what_follows()
-            spared = hosted
+            spared = present
+
+    gc.callbacks.append(collected)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(collected)
 
 
 class FreedMemory:

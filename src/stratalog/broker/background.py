@@ -27,15 +27,19 @@ class Background:
         """Run a coroutine; a failure is logged, and ends nothing else."""
         self._keep(asyncio.create_task(work))
 
-    def repeat(self, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
-        """Run `work` after every interval, until `cancel`."""
+    def repeat(self, work: Callable[[], Awaitable[float | None]], interval_s: float) -> None:
+        """Run `work` after every interval, until `cancel`. A run may return the seconds until the next one."""
+        next_s: float | None = None
 
         async def once() -> None:
-            await work()
+            nonlocal next_s
+            next_s = await work()
 
         async def loop() -> None:
+            nonlocal next_s
             while True:
-                await asyncio.sleep(interval_s)
+                await asyncio.sleep(interval_s if next_s is None else next_s)
+                next_s = None
                 # Each run is a separate task, so that a failure does not end the repetition.
                 task = asyncio.create_task(once())
                 self._keep(task)

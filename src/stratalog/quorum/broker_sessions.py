@@ -66,6 +66,11 @@ class BrokerSessions:
             return broker_id if self._has_expired(session, now_ms) else None
         return None
 
+    def next_end_ms(self, now_ms: int) -> int:
+        """Return when the next session times out without a heartbeat; sessions that begin later end later."""
+        first = next(iter(self._sessions.values()), None)
+        return (now_ms if first is None else first.contact_ms) + self._timeout_ms + 1
+
     def lowest_offset(self, active: Iterable[int]) -> int | None:
         """Return the least metadata offset that these brokers reported; None where there are none."""
         return min(

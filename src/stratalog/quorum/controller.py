@@ -176,6 +176,10 @@ class Controller:
             cluster, self._sessions, request, registered_at=registered_at, now_ms=now_ms
         )
 
+    def next_session_end_ms(self, now_ms: int) -> int:
+        """Return the steady time before which no broker's session times out."""
+        return self._sessions.next_end_ms(now_ms)
+
     def fence_stale_broker(self, now_ms: int) -> Decision[Any, int | None]:
         """Fence one broker whose session has timed out; answer: which, or None."""
         return brokers.fence_stale(self._cluster(), self._sessions, now_ms)

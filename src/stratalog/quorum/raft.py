@@ -163,22 +163,28 @@ class Raft:
         outputs, self._member.outputs = self._member.outputs, []
         return outputs
 
-    def next_ms(self, now_ms: int) -> int:
-        """Return when `tick` may have something to do without another input; always after `now_ms`."""
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return when `tick` may have something to do without another input; always after `now_ms`.
+
+        None: never, as for a sole voter without observers.
+        """
         member = self._member
         times = member.sent.next_ms(now_ms)
         state = member.state
         match state:
             case Leader():
-                times += [state.begin_ms, *(one.deadline_ms for one in state.parked)]
+                times += [one.deadline_ms for one in state.parked]
                 check = state.progress.check_deadline_ms(member.voters)
                 times += [] if check is None else [check]
+                if check is not None or state.progress.followers:
+                    times.append(state.begin_ms)
             case _:
                 times.append(state.deadline_ms)
+        future = [one for one in times if one > now_ms]
+        if isinstance(state, Leader):
+            return min(future, default=None)
         # A deadline of the past has no effect in this state: an observer stands for no election.
-        return min(
-            (one for one in times if one > now_ms), default=now_ms + member.timeouts.election_ms
-        )
+        return min(future, default=now_ms + member.timeouts.election_ms)
 
     # Timers
 

@@ -34,6 +34,8 @@ _INDEXED_AT_ONCE: Final = 1000
 """Partitions that the controller adds to its index in one turn of the event loop."""
 
 _LATE_MS: Final = 1500
+_AGAIN_MS: Final = 500
+"""A silent broker is fenced so much after its session's end."""
 
 
 class ActiveController:
@@ -99,18 +101,20 @@ class ActiveController:
         """Return the steady time, for decisions about sessions."""
         return self._clock.steady_ms()
 
-    async def fence_stale_brokers(self) -> None:
-        """Fence every broker whose session has timed out, one decision each. Raises NOT_CONTROLLER.
+    async def fence_stale_brokers(self) -> float:
+        """Fence every broker whose session has timed out, one decision each; return the seconds until the next call.
 
-        It is called often. A call that comes late does nothing: the process was paused, and heartbeats wait to be read.
+        Two calls in quick succession fence a broker, not one: the process may have been paused, and heartbeats wait to
+        be read. Raises NOT_CONTROLLER.
         """
         now_ms = self.now_ms()
-        is_late = now_ms - self._looked_ms > _LATE_MS
+        was_looking = now_ms - self._looked_ms <= _LATE_MS
         self._looked_ms = now_ms
-        if is_late:
-            return
-        while await self.submit(lambda one: one.fence_stale_broker(self.now_ms())) is not None:
-            pass
+        if was_looking:
+            while await self.submit(lambda one: one.fence_stale_broker(self.now_ms())) is not None:
+                pass
+        next_ms = self._controller.next_session_end_ms(self.now_ms())
+        return max(next_ms - self.now_ms(), _AGAIN_MS) / 1000
 
     async def balance_leaders(self) -> None:
         """Give leaderships back to preferred leaders, slice by slice. Raises NOT_CONTROLLER."""

@@ -7,7 +7,6 @@ Kafka: PeriodicTaskControlManager; `maybeFenceReplicas` and `electPreferred` of 
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
 
 from stratalog.broker.background import Background
 from stratalog.broker.coordination.active_controller import ActiveController
@@ -17,22 +16,24 @@ from stratalog.errors import Rejected
 
 __all__ = ["repeat_duties"]
 
-_FENCING_S: Final = 0.5
-"""A silent broker is fenced so much after its session's end, at most."""
-
 
 def repeat_duties(config: BrokerConfig, background: Background, quorum: MetadataQuorum) -> None:
     """Do the regular work until the background ends. On nodes without the active controller it does nothing."""
 
-    def repeat(work: Callable[[ActiveController], Awaitable[None]], interval_s: float) -> None:
-        async def once() -> None:
+    def repeat(
+        work: Callable[[ActiveController], Awaitable[float | None]], interval_s: float
+    ) -> None:
+        async def once() -> float | None:
             if quorum.active is not None:
                 with suppress(Rejected):  # another node has the active controller now
-                    await work(quorum.active)
+                    return await work(quorum.active)
+            return None
 
         background.repeat(once, interval_s)
 
-    repeat(ActiveController.fence_stale_brokers, _FENCING_S)
+    # A controller that becomes active meanwhile gives each broker a full session from then on.
+    session_s = config.int("broker.session.timeout.ms") / 1000
+    repeat(ActiveController.fence_stale_brokers, session_s)
     if config.bool("auto.leader.rebalance.enable"):
         interval_s = config.int("leader.imbalance.check.interval.seconds")
         repeat(ActiveController.balance_leaders, interval_s)

@@ -146,9 +146,12 @@ class QuorumDriver:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         now_ms = self._clock.steady_ms()
-        wait_s = (self._raft.next_ms(now_ms) - now_ms) / 1000
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.take, self._raft.tick)
+        next_ms = self._raft.next_ms(now_ms)
+        if next_ms is not None:
+            loop, wait_s = asyncio.get_running_loop(), (next_ms - now_ms) / 1000
+            self._timer = loop.call_later(wait_s, self.take, self._raft.tick)
 
     def _durable(self, end_offset: int) -> None:
         # A truncation may have come between.

@@ -24,6 +24,7 @@ from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
 from stratalog.wire.frames import SCRATCH_BYTES
 
+_LOOK_S: Final = 2.0
 _BURST_S: Final = 1.0
 _LITTLE_BYTES: Final = 16 << 10
 _REQUEST_S_MAX: Final = 10.0
@@ -65,6 +66,7 @@ class Connections:
         self._turn_s: dict[str, float] = {}
         self._log = structlog.get_logger()
         self._listeners = {""}
+        self._looking: asyncio.TimerHandle | None = None
         self.configure(config)
 
     def __len__(self) -> int:
@@ -112,6 +114,8 @@ class Connections:
             self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
             return False
         self._all.add(connection)
+        if self._looking is None:
+            self._look_later()
         self._by_host[session.host] += 1
         self._by_listener[listener] += 1
         wait_s = max(self._until_turn(listener), self._until_turn(""))
@@ -147,8 +151,19 @@ class Connections:
         self._by_host[session.host] -= 1
         if not self._by_host[session.host]:
             del self._by_host[session.host]
+        if not self._all and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
-    def close_idle(self) -> None:
+    def _look_later(self) -> None:
+        """Look for idle connections regularly, as long as there is any connection."""
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._look_later()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         """Close idle connections and, while memory is short, those that send a request too slowly."""
         limit_s = self._config.int("connections.max.idle.ms") / 1000
         now = asyncio.get_running_loop().time()
