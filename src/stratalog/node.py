@@ -40,7 +40,8 @@ from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.dispatch import Dispatcher
 from stratalog.broker.network.listening import Listening
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.broker.partitions.moves import Assign, Moves
+from stratalog.broker.partitions.moves import MOVES, Assign, Moves
+from stratalog.broker.partitions.pace import Pace
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.upkeep import Upkeep
 from stratalog.broker.replication.replication import Replication
@@ -179,7 +180,8 @@ class Node:
         metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)
         assign = registration.assign_directories
-        moves = Moves(hosting, assign, self.outside.entropy, spawn=self._background.spawn)
+        pace = Pace(MOVES, self.config, self.outside.clock)
+        moves = Moves(hosting, assign, self.outside.entropy, pace, spawn=self._background.spawn)
         memory = self._connections.memory
         replication = Replication(
             self.config,

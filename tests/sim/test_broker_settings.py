@@ -16,6 +16,7 @@ from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
 from tests.sim.records import batch, read_all
 from tests.sim.test_moves import until
 from tests.sim.test_roles import OTHER, change, other_broker, write
+from tests.sim.test_throttles import RATES
 from tests.sim.world import START_MS, World
 
 from stratalog.broker.partitions import cleaning
@@ -24,7 +25,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.describe import ConfigSource
-from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting
+from stratalog.config.kinds import LONG_MAX, BadValue, Dynamic, Kind, OneOf, Setting
 from stratalog.config.rules import Resource
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
@@ -55,6 +56,7 @@ TIER_THREADS: Final = {
     "remote.log.manager.expiration.thread.pool.size": "tier-expire",
     "remote.log.reader.threads": "tier-read",
 }
+LIMITS: Final = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
 SHOWN_BY: Final = {
     **dict.fromkeys(LOG_DEFAULTS, "test_defaults_of_logs_change_at_work"),
     "unclean.leader.election.enable": "test_the_defaults_of_elections_change_at_work",
@@ -69,9 +71,8 @@ SHOWN_BY: Final = {
     "remote.log.manager.copy.max.bytes.per.second": "test_rates_of_the_tier_change_at_work",
     "remote.log.manager.fetch.max.bytes.per.second": "test_rates_of_the_tier_change_at_work",
     "max.connection.creation.rate": "test_new_connections_wait_for_their_turn",
-    "max.connections": "test_limits_of_connections_change_at_work",
-    "max.connections.per.ip": "test_limits_of_connections_change_at_work",
-    "max.connections.per.ip.overrides": "test_limits_of_connections_change_at_work",
+    **dict.fromkeys(LIMITS, "test_limits_of_connections_change_at_work"),
+    **dict.fromkeys(RATES, "test_rates_of_replication_change_at_work"),
     "num.replica.fetchers": "test_the_number_of_fetchers_changes_at_work",
     "follower.fetch.last.tiered.offset.enable": "test_replicas_skip_the_bucket_as_set_at_work",
 }
@@ -394,6 +395,17 @@ def test_a_listener_has_limits_of_its_own() -> None:
         "listener.name.other.max.connections": "2",
     }
     story(tell, settings)
+
+
+def test_rates_of_replication_change_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        for value in ("12345", None):
+            for name in RATES:
+                await alter(client, name, value)
+            rates = [one.rate for one in machine.broker.replication.throttles.values()]
+            assert rates == [int(value or LONG_MAX)] * 2
+
+    story(tell)
 
 
 def test_new_connections_wait_for_their_turn() -> None:

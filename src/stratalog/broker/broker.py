@@ -164,6 +164,7 @@ class Broker:
     def configure(self, in_effect: BrokerConfig) -> None:
         """Apply the settings that may change while the broker runs."""
         self.replication.configure(in_effect)
+        self.moves.pace.configure(in_effect)
         self.cleaners.configure(in_effect)
         if self.tiering is not None:
             self.tiering.configure(in_effect)

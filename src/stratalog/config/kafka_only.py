@@ -181,8 +181,6 @@ _TABLES: Final = {
         quota.window.size.seconds int 1
     """,
     "the cluster has no such limits, throttles or choices yet": """
-        alter.log.dirs.replication.quota.window.num int 11
-        alter.log.dirs.replication.quota.window.size.seconds int 1
         broker.id int -1
         controller.quorum.append.linger.ms int 25
         controller.quorum.auto.join.enable boolean false
@@ -190,14 +188,9 @@ _TABLES: Final = {
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -
-        follower.replication.throttled.rate long 9223372036854775807 every unlisted
-        leader.replication.throttled.rate long 9223372036854775807 every unlisted
         remote.log.manager.follower.thread.pool.size int 2 every
-        replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 every unlisted
         replica.selector.class string -
         replica.socket.receive.buffer.bytes int 65536
-        replication.quota.window.num int 11
-        replication.quota.window.size.seconds int 1
         request.timeout.ms int 30000
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000

@@ -56,6 +56,8 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     tier_max_lag_ms: int = 600_000
     producer_id_expiration_ms: int = 86_400_000
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
 
     @property
     def is_compacted(self) -> bool:

@@ -5,7 +5,7 @@ In: nothing. Out: `REPLICATION`, a part of `broker_settings.BROKER_SETTINGS`. Da
 
 from typing import Final
 
-from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, Setting
+from stratalog.config.kinds import INT_MAX, LONG_MAX, Between, Dynamic, Kind, Setting
 
 __all__ = ["REPLICATION"]
 
@@ -88,6 +88,63 @@ REPLICATION: Final = (
         Kind.LONG,
         5000,
         "How often the high watermarks of partitions with several replicas are written down.",
+        Between(1),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes a second that this broker sends to followers which are not in sync, of the replicas that the topics' "
+        "`leader.replication.throttled.replicas` name.",
+        Between(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+        unlisted=True,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes a second that this broker fetches to catch up, of the replicas that the topics' "
+        "`follower.replication.throttled.replicas` name.",
+        Between(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+        unlisted=True,
+    ),
+    Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        Kind.LONG,
+        LONG_MAX,
+        "Bytes a second that moves between the log directories of this broker copy.",
+        Between(0),
+        dynamic=Dynamic.CLUSTER_WIDE,
+        unlisted=True,
+    ),
+    Setting(
+        "replication.quota.window.num",
+        Kind.INT,
+        11,
+        "Samples of the window over which the rates of replication count; so many may pass at once.",
+        Between(1),
+    ),
+    Setting(
+        "replication.quota.window.size.seconds",
+        Kind.INT,
+        1,
+        "Length of each of these samples.",
+        Between(1),
+    ),
+    Setting(
+        "alter.log.dirs.replication.quota.window.num",
+        Kind.INT,
+        11,
+        "Samples of the window over which the rate of moves between log directories count; so many may pass at once.",
+        Between(1),
+    ),
+    Setting(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        Kind.INT,
+        1,
+        "Length of each of these samples.",
         Between(1),
     ),
 )

@@ -6,18 +6,19 @@ nothing.
 Names, types and limits are those of Apache Kafka 4.3's `LogConfig` and `TopicConfig`; the wording is ours.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
-from stratalog.config.kinds import LONG_MAX, Between, Kind, OneOf, Setting
+from stratalog.config.kinds import LONG_MAX, BadValue, Between, Kind, OneOf, Setting, Shaped
 
 COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 MIB = 1024 * 1024
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-_NO_THROTTLES = "replication has no throttles yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,16 @@ def _table(*rows: tuple[Setting, *tuple[str | Synonym, ...]]) -> Mapping[str, To
         }
     )
 
+
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+
+
+def _check_replicas(items: Sequence[str]) -> None:
+    if list(items) != ["*"] and not all(_REPLICA.fullmatch(one) for one in items):
+        raise BadValue
+
+
+_THROTTLED: Final = Shaped(_check_replicas, "* or replicas as partition:broker,partition:broker")
 
 TOPIC_SETTINGS = _table(
     (
@@ -384,8 +395,9 @@ TOPIC_SETTINGS = _table(
             "leader.replication.throttled.replicas",
             Kind.LIST,
             (),
-            "Replicas whose leader slows replication down.",
-            inert=_NO_THROTTLES,
+            "Replicas, as partition:broker or * for all, whose broker sends at most "
+            "`leader.replication.throttled.rate`.",
+            _THROTTLED,
         ),
     ),
     (
@@ -393,8 +405,9 @@ TOPIC_SETTINGS = _table(
             "follower.replication.throttled.replicas",
             Kind.LIST,
             (),
-            "Replicas that slow their own fetching down.",
-            inert=_NO_THROTTLES,
+            "Replicas, as partition:broker or * for all, whose broker fetches at most "
+            "`follower.replication.throttled.rate`.",
+            _THROTTLED,
         ),
     ),
 )

@@ -178,6 +178,18 @@ BYTES_TO_REASSIGN = _metric(
     "",
     "Bytes of local log that the new replicas of those partitions lack.",
 )
+THROTTLE_RATE = _metric(
+    "replication_throttle_bytes_per_second",
+    _GAUGE,
+    "side",
+    "Limit of replicas that catch up, as `leader` or `follower`; +Inf without one.",
+)
+THROTTLED_BYTES = _metric(
+    "replication_throttled_bytes_total",
+    _COUNTER,
+    "side",
+    "Bytes of replicas to which that limit applied (Kafka: byte-rate of LeaderReplication, FollowerReplication).",
+)
 ISR_SHRINKS = _metric(
     "isr_shrinks_total",
     _COUNTER,

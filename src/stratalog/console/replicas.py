@@ -6,9 +6,11 @@ counts nothing between scrapes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.config.kinds import LONG_MAX
 from stratalog.console import metrics as m
 from stratalog.console.exposition import labelled
 from stratalog.console.metrics import Metric
@@ -80,6 +82,10 @@ def cluster_families(broker: Broker) -> Iterator[Family]:
     proposals = broker.replication.proposals
     yield m.ISR_SHRINKS, [("", proposals.shrinks)]
     yield m.ISR_EXPANSIONS, [("", proposals.expansions)]
+    sides = broker.replication.throttles.items()
+    rates = ((side, inf if one.rate == LONG_MAX else one.rate) for side, one in sides)
+    yield m.THROTTLE_RATE, [(labelled(m.THROTTLE_RATE, side), rate) for side, rate in rates]
+    yield m.THROTTLED_BYTES, [(labelled(m.THROTTLED_BYTES, side), one.bytes) for side, one in sides]
     quorum = broker.quorum
     yield m.ACTIVE_CONTROLLER, [("", int(quorum.active is not None))]
     yield m.QUORUM_LEADER, [("", quorum.leader_id)]

@@ -12,6 +12,7 @@ Invariant: `_session` equals the leader's session once the fetch in flight has a
 Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple, Protocol
@@ -19,7 +20,7 @@ from uuid import UUID
 
 from stratalog.errors import ErrorCode
 from stratalog.replication.fetch_sessions import NEW_SESSION, NO_SESSION
-from stratalog.replication.following import Halt, Log, Step, Wait, step
+from stratalog.replication.following import Append, Halt, Log, Step, Wait, step
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.messages.fetch import (
     FetchPartition,
@@ -33,6 +34,8 @@ from stratalog.wire.messages.fetch import (
 __all__ = ["FetchLimits", "Fetcher"]
 
 _EPOCH_MAX: Final = 2**31 - 1
+_HELD_UP_MS: Final = 100
+"""How long a throttled partition stays out of fetches before the throttle is looked at again."""
 _SESSION_ERRORS: Final = (
     ErrorCode.fetch_session_id_not_found,
     ErrorCode.invalid_fetch_session_epoch,
@@ -61,11 +64,15 @@ class FollowerLog(Log, Protocol):
 
 @dataclass(slots=True)
 class _Followed:
-    """A followed partition. `ready_ms`: time of its next fetch; never, while a step is pending."""
+    """A followed partition. `ready_ms`: time of its next fetch; never, while a step is pending.
+
+    `leader_high_watermark` is the last that the leader named: below it, the log lags.
+    """
 
     log: FollowerLog
     leader_epoch: int
     ready_ms: float = -inf
+    leader_high_watermark: float = inf
 
 
 class Fetcher:
@@ -140,6 +147,13 @@ class Fetcher:
             forgotten_topics_data=_forgotten(forgotten),
         )
 
+    def hold_up(self, now_ms: float, is_throttled: Callable[[TopicIdPartition], bool]) -> None:
+        """Keep throttled partitions that lag out of the next fetch (KIP-73): the throttle's rate is spent."""
+        for key, one in self._followed.items():
+            lags = one.log.log_end_offset < one.leader_high_watermark
+            if lags and one.ready_ms <= now_ms and is_throttled(key):
+                one.ready_ms = now_ms + _HELD_UP_MS
+
     def _to_fetch(self, key: TopicIdPartition, followed: _Followed) -> FetchPartition:
         log = followed.log
         return FetchPartition(
@@ -187,6 +201,8 @@ class Fetcher:
                     continue  # no longer followed, or in a new epoch, since the fetch was sent
                 taken = step(followed.log, answer)
                 followed.ready_ms = inf
+                if isinstance(taken, Append):
+                    followed.leader_high_watermark = taken.high_watermark
                 if isinstance(taken, Wait):
                     followed.ready_ms = now_ms + self._limits.backoff_ms
                 if not isinstance(taken, Wait | Halt):

@@ -358,7 +358,7 @@ class _Collection:
         """Return the answer: everything found, or in an incremental session only the partitions that changed."""
         if self._follower is not None:
             for hosted, size, _ in found.filled:
-                hosted.metrics.replication_bytes_out += size
+                self._follower.sent(hosted, size)
         for hosted, size, records in found.filled if self._follower is None else ():
             hosted.metrics.bytes_out += size
             hosted.metrics.messages_out += records
@@ -418,7 +418,7 @@ class _Collection:
         self, hosted: HostedPartition, partition: FetchPartition, follower: Follower
     ) -> Slices | Awaitable[Slices]:
         self._failed |= follower.fetches(hosted, partition)
-        return self._read(hosted, partition, hosted.log.log_end_offset)
+        return self._read(hosted, partition, follower.end_of(hosted))
 
     def _read(
         self, hosted: HostedPartition, partition: FetchPartition, end: int

@@ -23,6 +23,7 @@ from uuid import UUID
 import structlog
 
 from stratalog.broker.partitions.hosting import Hosting
+from stratalog.broker.partitions.pace import Pace, RateNames
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure, LogDirectory
 from stratalog.broker.storage.survey import FUTURE, name_aside
@@ -50,6 +51,11 @@ _NEAR_BYTES: Final = 1 << 20
 """Missing bytes for which appends may wait."""
 _SPARE_BYTES: Final = 64 << 20
 
+MOVES: Final = RateNames(
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "alter.log.dirs.replication.quota.window.num",
+    "alter.log.dirs.replication.quota.window.size.seconds",
+)
 Assign = Callable[[Mapping[TopicIdPartition, UUID]], Awaitable[set[TopicIdPartition]]]
 """Commit the log directory of each partition to the cluster's metadata; return those that this broker still hosts."""
 
@@ -66,9 +72,11 @@ class Moves:
         hosting: Hosting,
         assign: Assign,
         entropy: Entropy,
+        pace: Pace,
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
+        self.pace = pace
         self._hosting = hosting
         self._assign = assign
         self._entropy = entropy
@@ -135,7 +143,9 @@ class Moves:
     def _next(self, hosted: HostedPartition) -> None:
         target = self._wanted.pop(hosted, None)
         if target is not None and target is not hosted.directory and not hosted.deleted:
-            move = self._moves[hosted] = Move(hosted, target, self._future(hosted.log.directory))
+            move = self._moves[hosted] = Move(
+                hosted, target, self._future(hosted.log.directory), self.pace
+            )
             self._spawn(self._run(move))
 
     async def _run(self, move: "Move") -> None:
@@ -183,7 +193,9 @@ class Moves:
 class Move:
     """One partition's move to another directory. Call `copy`, then `swap`."""
 
-    def __init__(self, hosted: HostedPartition, target: LogDirectory, future: str) -> None:
+    def __init__(
+        self, hosted: HostedPartition, target: LogDirectory, future: str, pace: Pace
+    ) -> None:
         self.hosted = hosted
         self.target = target
         self.future = future
@@ -192,6 +204,7 @@ class Move:
         """Whether the copy's directory exists."""
         self.committed = False
         """Whether metadata may have assigned the partition to the copy's directory."""
+        self._pace = pace
         self._source = hosted.directory
         self._rewrites = hosted.rewrites
         self._copied: dict[str, int] = {}
@@ -263,8 +276,10 @@ class Move:
             return
         position = max(position, 0)
         while size is None or position < size or position == 0:
-            self._check()
             wanted = _CHUNK_BYTES if size is None else min(_CHUNK_BYTES, size - position)
+            if not self.hosted.is_holding:
+                await self._pace.turn(wanted)
+            self._check()
             data = await self._source.look(_piece(path, position, wanted))
             if data is None:
                 return  # retention deleted the file: the last round lists the files again

@@ -16,6 +16,7 @@ from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.replication.source import FindHistory, Source, Surroundings
+from stratalog.broker.replication.throttle import Throttle
 from stratalog.broker.slices import slices
 from stratalog.config import BrokerConfig
 from stratalog.metadata.image import NO_LEADER
@@ -40,6 +41,7 @@ class Followed:
         image: ClusterImage,
         registration: Registration,
         hosting: Hosting,
+        throttle: Throttle,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         find_history: FindHistory | None,
     ) -> None:
@@ -67,6 +69,7 @@ class Followed:
             network=outside.network,
             image=image,
             registration=registration,
+            throttle=throttle,
             finish=self._finish,
             find_history=find_history,
             skips_tiered=lambda: self._skips_tiered,

@@ -11,6 +11,7 @@ from typing import Final
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.replication.isr_proposals import IsrProposals
+from stratalog.broker.replication.throttle import Throttle
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
 from stratalog.replication.partition import NO_EPOCH
@@ -22,7 +23,10 @@ __all__ = ["Follower", "Leading"]
 class Leading:
     """The followers of the partitions that this broker leads."""
 
-    def __init__(self, image: ClusterImage, clock: Clock, proposals: IsrProposals) -> None:
+    def __init__(
+        self, image: ClusterImage, clock: Clock, proposals: IsrProposals, throttle: Throttle
+    ) -> None:
+        self._throttle = throttle
         self._image = image
         self._clock = clock
         self._proposals = proposals
@@ -38,6 +42,7 @@ class Leading:
             node_id,
             broker_epoch,
             self._proposals,
+            self._throttle,
             now_ms=self._clock.steady_ms(),
             may_join=may_join,
             is_stale=NO_EPOCH < broker_epoch < known_epoch,
@@ -54,14 +59,16 @@ class Follower:
         "_node_id",
         "_now_ms",
         "_proposals",
+        "_throttle",
         "is_noted",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one fetch is made of
         self,
         node_id: int,
         broker_epoch: int,
         proposals: IsrProposals,
+        throttle: Throttle,
         *,
         now_ms: int,
         may_join: bool,
@@ -71,6 +78,7 @@ class Follower:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._proposals = proposals
+        self._throttle = throttle
         self._now_ms = now_ms
         self._may_join: Final = may_join
         self._is_stale: Final = is_stale
@@ -108,3 +116,18 @@ class Follower:
         if self._may_join and self._node_id not in replica.isr:
             self._proposals.look(hosted)
         return wanted.high_watermark < replica.high_watermark
+
+    def end_of(self, hosted: HostedPartition) -> int:
+        """Return the offset below which the follower may read: 0 while a throttle holds it up, else the log's end.
+
+        In-sync replicas are never held up.
+        """
+        throttle = self._throttle
+        if throttle.is_spent and self._node_id not in hosted.replica.isr and throttle.names(hosted):
+            return 0
+        return hosted.log.log_end_offset
+
+    def sent(self, hosted: HostedPartition, size: int) -> None:
+        """Count bytes of a partition in an answer."""
+        hosted.metrics.replication_bytes_out += size
+        self._throttle.count(hosted, size)

@@ -10,6 +10,7 @@ from stratalog.broker.replication.followed import Followed
 from stratalog.broker.replication.isr_proposals import IsrProposals
 from stratalog.broker.replication.leading import Leading
 from stratalog.broker.replication.source import FindHistory
+from stratalog.broker.replication.throttle import Throttle
 from stratalog.config import BrokerConfig
 from stratalog.ports import Outside
 
@@ -30,7 +31,30 @@ class Replication:
     ) -> None:
         """`find_history` reads the bucket (`Surroundings`)."""
         image, registration, spawn = cluster.image, cluster.registration, background.spawn
-        self.followed = Followed(config, outside, image, registration, hosting, spawn, find_history)
+        self.throttles = {
+            "leader": Throttle(
+                "leader",
+                lambda topic: topic.leader_replication_throttled_replicas,
+                config,
+                outside.clock,
+            ),
+            "follower": Throttle(
+                "follower",
+                lambda topic: topic.follower_replication_throttled_replicas,
+                config,
+                outside.clock,
+            ),
+        }
+        self.followed = Followed(
+            config,
+            outside,
+            image,
+            registration,
+            hosting,
+            self.throttles["follower"],
+            spawn,
+            find_history,
+        )
         self.proposals = IsrProposals(
             config.int("node.id"),
             config.int("replica.lag.time.max.ms"),
@@ -40,10 +64,15 @@ class Replication:
             outside.clock,
             spawn,
         )
-        self.leading = Leading(image, outside.clock, self.proposals)
+        self.leading = Leading(image, outside.clock, self.proposals, self.throttles["leader"])
         self.close = self.followed.close
-        self.configure = self.followed.configure
         self._background = background
+
+    def configure(self, in_effect: BrokerConfig) -> None:
+        """Apply the settings that may change while the broker runs."""
+        self.followed.configure(in_effect)
+        for throttle in self.throttles.values():
+            throttle.configure(in_effect)
 
     async def start(self) -> None:
         """Follow other brokers, and look regularly for followers that lag."""

@@ -18,6 +18,7 @@ import structlog
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.replication.throttle import Throttle
 from stratalog.broker.storage.directory import Failure
 from stratalog.client.calls import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST
 from stratalog.client.peer import Peer
@@ -69,6 +70,7 @@ class Surroundings(NamedTuple):
     network: Network
     image: ClusterImage
     registration: Registration
+    throttle: Throttle
     finish: Callable[[Coroutine[Any, Any, None]], None]
     find_history: FindHistory | None
     skips_tiered: Callable[[], bool]
@@ -81,8 +83,8 @@ class Source:
         self.leader_id = leader_id
         self._slot = slot
         self._around = around
-        self._fetcher = Fetcher(around.node_id, around.registration.broker_epoch, around.limits)
         self._followed: dict[TopicIdPartition, HostedPartition] = {}
+        self._fetcher = Fetcher(around.node_id, around.registration.broker_epoch, around.limits)
         self._wanted = asyncio.Event()
         self._appending = 0
         self._quiet = asyncio.Event()
@@ -121,9 +123,13 @@ class Source:
 
     async def run(self) -> None:
         """Fetch for ever."""
-        clock = self._around.clock
+        clock, throttle = self._around.clock, self._around.throttle
         while True:
             self._fetcher.broker_epoch = self._around.registration.broker_epoch
+            if throttle.is_spent:
+                self._fetcher.hold_up(
+                    clock.steady_ms(), lambda key: throttle.names(self._followed[key])
+                )
             request = self._fetcher.request(clock.steady_ms())
             if request is None:
                 await self._wait()
@@ -223,6 +229,7 @@ class Source:
         if not taken.records:
             self._appended(hosted, leader_epoch, taken)
             return
+        self._around.throttle.count(hosted, len(taken.records))
         self._appending += 1
         try:
             hosted.append_fetched(memoryview(taken.records), performed)

@@ -6,12 +6,13 @@ remedy. It uploads no record.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.partitions.pace import Pace, RateNames
 from stratalog.broker.tier.bucket_claim import SUPERSEDED, BucketClaim
-from stratalog.broker.tier.copy_pace import CopyPace
 from stratalog.broker.tier.threads import TierThreads
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
@@ -20,6 +21,12 @@ from stratalog.ports import ObjectStore, Outside
 from stratalog.tier.bucket.leases import Leases
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.writing.backoff import Backoff
+
+_COPIES: Final = RateNames(
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.copy.quota.window.num",
+    "remote.log.manager.copy.quota.window.size.seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class ClaimedBucket:
     claim: BucketClaim
     threads: TierThreads
     image: Callable[[], Image]
-    pace: CopyPace
+    pace: Pace
     archives: ArchiveManifests
     leases: Leases
 
@@ -82,7 +89,7 @@ async def open_claimed_bucket(
         claim,
         threads,
         lambda: metadata.image,
-        CopyPace(config, outside.clock),
+        Pace(_COPIES, config, outside.clock),
         ArchiveManifests(store),
         Leases(store, metadata.cluster_id),
     )

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from stratalog.broker.partitions.pace import RateNames, quota_of
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.tier.copy_pace import quota_of
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.log.reading import Slices
@@ -76,9 +76,12 @@ class RemoteReads:
     def configure(self, config: BrokerConfig) -> list[Worker]:
         """Apply the present settings; return the replaced worker to close, if the number of threads changed."""
         self._quota = quota_of(
-            config.int("remote.log.manager.fetch.max.bytes.per.second"),
-            config.int("remote.log.manager.fetch.quota.window.num"),
-            config.int("remote.log.manager.fetch.quota.window.size.seconds"),
+            config,
+            RateNames(
+                "remote.log.manager.fetch.max.bytes.per.second",
+                "remote.log.manager.fetch.quota.window.num",
+                "remote.log.manager.fetch.quota.window.size.seconds",
+            ),
             self._clock,
         )
         threads = config.int("remote.log.reader.threads")

@@ -25,13 +25,17 @@ Throttle = Annotated[
     str,
     typer.Option(
         metavar="BYTES/S",
-        help="With --dry-run: the bytes that a broker receives in a second, such as 50MB/s.",
+        help="Bytes that a broker sends and receives in a second for these moves, such as 50MB/s.",
     ),
 ]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Return as soon as the moves have been accepted.")
 ]
 _STEP_S: Final = 0.2
+_TOPIC, _BROKER = 2, 4
+"""Kafka: ConfigResource.Type."""
+Limits = Mapping[tuple[int, str], Mapping[str, str | None]]
+"""Settings of topics and brokers, by kind and name of the resource; None resets a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,10 @@ async def carry_out(
     from stratalog.errors import UserError
     from stratalog.ops.placing import cost_of
 
-    if words.throttle and not words.dry_run:
-        raise UserError("--throttle: brokers have no throttle yet; accepted with --dry-run only")
+    if words.throttle and words.no_wait:
+        raise UserError(
+            "--throttle: its limits are removed after the last move; leave --no-wait out"
+        )
     rate = parse_bytes(words.throttle, "--throttle") if words.throttle else None
     partitions = partitions_of(cluster)
     before = {one: partitions[one].replicas for one in changed}
@@ -132,9 +138,43 @@ async def carry_out(
             f"brokers {', '.join(map(str, sorted(cost.brokers)))}"
         )
     if changed and not words.dry_run:
+        limits = limits_of(changed, before, max(int(rate), 1)) if rate else {}
+        await set_all(client, limits)
         await ask(client, changed)
         if not words.no_wait:
             await until_moved(client, changed, before, local_bytes)
+        await set_all(client, {where: dict.fromkeys(values) for where, values in limits.items()})
+
+
+def limits_of(
+    changed: "Mapping[TopicPartition, Sequence[int]]",
+    before: "Mapping[TopicPartition, Sequence[int]]",
+    rate: int,
+) -> Limits:
+    """Return the settings that limit these moves: a rate of each broker, and the replicas of each topic (KIP-73)."""
+    limits: dict[tuple[int, str], dict[str, str | None]] = {}
+    for one, after in changed.items():
+        for node in {*after, *before[one]}:
+            limits[_BROKER, str(node)] = {
+                f"{side}.replication.throttled.rate": str(rate) for side in ("leader", "follower")
+            }
+        for side, nodes in (("leader", before[one]), ("follower", set(after) - set(before[one]))):
+            replicas = [f"{one.partition}:{node}" for node in nodes]
+            named = limits.setdefault((_TOPIC, one.topic), {})
+            name = f"{side}.replication.throttled.replicas"
+            named[name] = ",".join([*filter(None, [named.get(name)]), *replicas])
+    return limits
+
+
+async def set_all(client: "Client", limits: Limits) -> None:
+    """Set these settings, or reset those whose value is None. Raises Rejected for the first that is refused."""
+    from stratalog.client.admin import alter_configs
+    from stratalog.errors import ErrorCode, Rejected
+
+    for (kind, name), values in limits.items():
+        altered = await client.on_any(alter_configs(kind, name, values))
+        if altered.error != ErrorCode.none:
+            raise Rejected(altered.error, f"{name}: {altered.message or altered.error.name}")
 
 
 async def ask(client: "Client", changed: "Mapping[TopicPartition, Sequence[int] | None]") -> None:

@@ -173,6 +173,9 @@ def reassign(
     Replicas that may stay where they are do not move. New ones go to other racks first, then to the brokers with the
     fewest replicas. Ctrl-C ends the progress bar, not the moves.
 
+    --throttle sets Kafka's limits of replication for these moves, and removes them after the last one. A command that
+    ends before leaves them set: reset them with `strata config`.
+
     Example: strata partition reassign orders --brokers 2,3,4 --dry-run --throttle 50MB/s
     """
     words = MoveWords(dry_run, throttle, no_wait, json)

@@ -1,4 +1,4 @@
-"""A quota in bytes a second for transfers to and from the bucket (KIP-956).
+"""A quota in bytes a second: of transfers to and from the bucket (KIP-956), of replication (KIP-73).
 
 In: bytes transferred, the time. Out: how long to wait before the next transfer. It never waits and never reads a
 clock.

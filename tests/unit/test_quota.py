@@ -1,6 +1,6 @@
 """A quota of bytes a second over a window: the bytes that pass at once, and the wait of the others."""
 
-from stratalog.tier.writing.quota import ByteQuota
+from stratalog.quota import ByteQuota
 
 
 def test_the_bytes_of_a_window_pass_at_once_and_then_the_rate_counts():
