@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from tests.sim.cluster import Cluster, host_of
@@ -140,5 +141,27 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
         await cluster.until_equal()
         for node in (1, 2, 3):
             await kill_one(cluster, node)
+
+    story(tell)
+
+
+def test_a_broker_that_is_not_registered_yet_names_the_others() -> None:
+    """librdkafka gives up every broker that an answer lacks: an answer without brokers left it with none."""
+
+    async def tell(cluster: Cluster) -> None:
+        await cluster.until_equal()
+        await cluster.machines[1].kill()
+        starting = asyncio.create_task(cluster.machines[1].start())  # its last session still lives
+        raw = None
+        while raw is None:
+            await asyncio.sleep(0.01)
+            with suppress(OSError):
+                raw = await raw_to(cluster, 1)
+        assert not starting.done()
+        metadata = await raw.ask(12, MetadataRequest(topics=None))
+        assert {one.node_id for one in metadata.brokers} == {2, 3}
+        await starting
+        metadata = await raw.ask(12, MetadataRequest(topics=None))
+        assert {one.node_id for one in metadata.brokers} == {1, 2, 3}
 
     story(tell)
