@@ -78,11 +78,6 @@ class ClusterProcesses:
         """The addresses of all nodes, also of those that do not run."""
         return ",".join(f"127.0.0.1:{ports.clients}" for ports in self.ports.values())
 
-    @property
-    def controllers(self) -> str:
-        """The addresses of all controllers."""
-        return ",".join(f"127.0.0.1:{ports.controllers}" for ports in self.ports.values())
-
     def begin(self, nodes: Iterable[int]) -> None:
         """Start processes, without waiting."""
         for node in nodes:
