@@ -15,11 +15,12 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -44,8 +45,8 @@ class Bench:
     scale: float
     only: list[str]
     scratch: Path
-    starters: dict[str, Starter]
-    """The two brokers by name, ours first."""
+    starters: Mapping[str, Callable[[Path], AbstractContextManager[Any]]]
+    """The two brokers, or clusters, by name, ours first."""
     measured: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -174,7 +175,7 @@ def running(bench: Bench, warm_gb: float) -> None:
 # Starts and memory: each line has its own brokers.
 
 
-def first_record(server: Server, topic: str) -> None:
+def first_record(server: load.Loaded, topic: str, acks: str = "1") -> None:
     """Return once a record is acknowledged."""
     options = {
         "retry.backoff.ms": 10,
@@ -182,7 +183,9 @@ def first_record(server: Server, topic: str) -> None:
         "reconnect.backoff.max.ms": 20,
         "log_level": 2,
     }
-    producer = Producer({"bootstrap.servers": server.address, "acks": 1, "linger.ms": 0, **options})
+    producer = Producer(
+        {"bootstrap.servers": server.address, "acks": acks, "linger.ms": 0, **options}
+    )
     acknowledged = []
     producer.produce(
         topic, b"x", partition=0, on_delivery=lambda error, _m: acknowledged.append(error)
@@ -271,7 +274,7 @@ def create(
     raise SystemExit(f"{topic} has no leaders")
 
 
-def drop(server: Server, topic: str) -> None:
+def drop(server: load.Loaded, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": server.address})
     for future in admin.delete_topics([topic], operation_timeout=60).values():
         future.result(60)

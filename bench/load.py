@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from struct import Struct
+from typing import Protocol
 
 from pipelines.access_log.fetched import fetching
 
@@ -38,6 +39,17 @@ MANY = "sticky.partitioning.linger.ms=0"
 """librdkafka's option that spreads records over all partitions instead of one after the other."""
 _LENGTH = Struct(">i")
 _OFFSET = 0x0123456789ABCDEF
+
+
+class Loaded(Protocol):
+    """A broker or a cluster under load."""
+
+    @property
+    def address(self) -> str:
+        """`host:port,…`."""
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds that its processes have used."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ def generator() -> Path:
         return built
 
 
-def rdkafka(server: Server, *options: str) -> tuple[str, float]:
+def rdkafka(server: Loaded, *options: str) -> tuple[str, float]:
     """Run rdkafka_performance; return its output and the broker's CPU seconds meanwhile."""
     before = server.cpu_seconds()
     done = subprocess.run(
@@ -89,7 +101,7 @@ def throughput(output: str, cpu: float) -> Throughput:
     return Throughput(size / 1e6 / seconds, count / seconds, cpu / (size / 1e9))
 
 
-def produce(server: Server, topic: str, size: int, count: int, *options: str) -> Throughput:
+def produce(server: Loaded, topic: str, size: int, count: int, *options: str) -> Throughput:
     """Run one producer: acks=1, `count` records of `size` bytes."""
     return throughput(
         *rdkafka(
@@ -113,13 +125,16 @@ def consume(server: Server, topic: str, count: int, *options: str) -> Throughput
     )
 
 
-def latencies(server: Server, topic: str, per_second: int, seconds: float) -> tuple[float, float]:
+def latencies(
+    server: Loaded, topic: str, per_second: int, seconds: float, *options: str
+) -> tuple[float, float]:
     """Return p50 and p99 in ms from the call of produce to the acknowledgement (linger.ms=0)."""
     with tempfile.NamedTemporaryFile(prefix="bench-latency-") as times:
         rdkafka(
             server,
             *("-P", "-t", topic, "-s", "100", "-a", "1", "-X", "linger.ms=0", "-l"),
             *("-A", times.name, "-r", str(per_second), "-c", str(round(per_second * seconds))),
+            *options,
         )
         lines = Path(times.name).read_text().split()
     # The first records wait for the connection and the metadata.
