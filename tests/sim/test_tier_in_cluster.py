@@ -16,10 +16,14 @@ from tests.sim.records import read_all
 from tests.sim.world import START_MS, World
 
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.replication import source
+from stratalog.broker.replication.leader_offsets import ask_offsets
 from stratalog.broker.storage.claim import format_directory
+from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
-from stratalog.client.calls import NewTopic, Produced
+from stratalog.client.calls import LATEST_TIERED, NewTopic, Produced
 from stratalog.client.cluster_admin import PREFERRED, alter_reassignments, elect_leaders
+from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.metadata.image import Partition
 from stratalog.wire.ids import TopicPartition
@@ -263,4 +267,105 @@ def test_a_broker_without_its_disk_rebuilds_from_the_bucket_and_the_tail() -> No
         await tale.lead(3)
         await tale.check()
 
+    story(tell)
+
+
+async def until_small(tale: Tale, *nodes: int) -> None:
+    """Wait until no replica has more than its active segment."""
+
+    def holds() -> bool:
+        logs = [tale.hosted(node).log for node in nodes]
+        return all(log.local_start_offset == log.segments[-1].base_offset > 0 for log in logs)
+
+    await tale.cluster.until(holds, "small local logs everywhere", 60)
+
+
+async def fail_over(tale: Tale, leader: int) -> None:
+    """Kill the leader, start it again, and let the next node lead."""
+    await tale.forget_client()
+    await tale.cluster.machines[leader].kill()
+    await tale.cluster.until(lambda: tale.partition().leader not in (leader, -1), "a new leader")
+    await tale.cluster.machines[leader].start()
+    await tale.until_in_sync(1, 2, 3)
+    await tale.reassign(leader + 1, *{1, 2, 3} - {leader + 1})
+    await tale.lead(leader + 1)
+
+
+def test_followers_delete_what_the_bucket_has_and_then_lead_with_all_of_it() -> None:
+    async def tell(tale: Tale) -> None:
+        await tale.create(1, 2, 3)
+        for leader in (1, 2, 3):
+            await tale.write(15)
+            await tale.until_tiered(leader)
+            await until_small(tale, 1, 2, 3)
+            await tale.check()
+            if leader < 3:
+                await fail_over(tale, leader)
+
+    story(tell)
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill", "lose_power"])
+def test_a_follower_that_has_the_tail_alone_keeps_the_log_start_through_an_end(ending: str) -> None:
+    async def tell(tale: Tale) -> None:
+        await tale.create(2, 1, 3)
+        await tale.write(15)
+        await until_small(tale, 1, 2, 3)
+        await asyncio.sleep(6)  # checkpoints
+        await tale.forget_client()
+        machine = tale.cluster.machines[1]
+        await getattr(machine, ending)()
+        await tale.write(3)
+        await machine.start()
+        await tale.until_in_sync(1, 2, 3)
+        assert tale.hosted(1).log.log_start_offset == 0
+        await tale.reassign(1, 2, 3)
+        await tale.lead(1)
+        await tale.check()
+
+    story(tell)
+
+
+def test_a_tier_that_comes_back_takes_no_local_copy_by_old_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader's answer of before the removal arrives after the return."""
+    known = 1 << 62
+    held: list[object] = []
+    release = asyncio.Event()
+
+    async def ask_late(*asked: Any) -> Any:
+        found = await ask_offsets(*asked)
+        newest = found[TopicPartition("t", 0)]
+        if LATEST_TIERED in asked and isinstance(newest, int) and newest >= known:
+            held.append(found)
+            await release.wait()
+        return found
+
+    async def tell(tale: Tale) -> None:
+        nonlocal known
+        await tale.create(1, 2, 3)
+        await tale.write(15)
+        await until_small(tale, 1, 2, 3)
+        followers = [tale.hosted(2).log, tale.hosted(3).log]
+        known = followers[0].tiered_end
+        await tale.write(5)
+        await tale.cluster.until(lambda: len(held) == 2, "the answers are on their way")
+        client = await tale.client()
+        off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        await client.on_controller(alter_configs(Resource.TOPIC, "t", off))
+        await asyncio.sleep(3)
+        on = {
+            "remote.storage.enable": "true",
+            "remote.log.delete.on.disable": None,
+        }
+        await client.on_controller(alter_configs(Resource.TOPIC, "t", on))
+        await tale.cluster.until(
+            lambda: all(log.config.remote_storage_enable for log in followers), "the tier is back"
+        )
+        release.set()
+        await asyncio.sleep(0.01)
+        assert [log.tiered_end for log in followers] == [0, 0]
+
+    monkeypatch.setattr(source, "ask_offsets", ask_late)
     story(tell)

@@ -100,7 +100,7 @@ TIER = (
         "remote.log.manager.task.interval.ms",
         Kind.LONG,
         30 * SECOND_MS,
-        "How often each partition looks for segments to copy or to expire.",
+        "How often each partition looks for segments to copy or to expire, and followers ask for the bucket's end.",
         Between(1),
     ),
     Setting(

@@ -85,6 +85,11 @@ class Followed:
                     self._follow(hosted)
             await asyncio.sleep(0)
 
+    async def learn_tiered(self) -> None:
+        """Ask every leader how far the bucket has the partitions that are followed: one request for each leader."""
+        for source in list(self._sources.values()):
+            await source.learn_tiered()
+
     def configure(self, in_effect: BrokerConfig) -> None:
         """Apply a new number of fetchers, and whether empty replicas skip what the bucket has."""
         self._skips_tiered = in_effect.bool(_SKIPS_TIERED)

@@ -67,6 +67,8 @@ class Replication:
         self.leading = Leading(image, outside.clock, self.proposals, self.throttles["leader"])
         self.close = self.followed.close
         self._background = background
+        self._learns_tiered = find_history is not None
+        self._tier_s = config.int("remote.log.manager.task.interval.ms") / 1000
 
     def configure(self, in_effect: BrokerConfig) -> None:
         """Apply the settings that may change while the broker runs."""
@@ -75,7 +77,9 @@ class Replication:
             throttle.configure(in_effect)
 
     async def start(self) -> None:
-        """Follow other brokers, and look regularly for followers that lag."""
+        """Follow other brokers; look regularly for followers that lag, and for news of the bucket."""
         await self.followed.start()
         # Twice in a lag, as Kafka does.
         self._background.repeat(self.proposals.look_at_all, self.proposals.lag_ms_max / 2000)
+        if self._learns_tiered:
+            self._background.repeat(self.followed.learn_tiered, self._tier_s)

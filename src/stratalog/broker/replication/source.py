@@ -18,12 +18,20 @@ import structlog
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.replication.leader_offsets import ask_offsets
 from stratalog.broker.replication.throttle import Throttle
 from stratalog.broker.storage.directory import Failure
-from stratalog.client.calls import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST
+from stratalog.client.calls import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+)
 from stratalog.client.peer import Peer
-from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.errors import Corrupt, Rejected, Unavailable
 from stratalog.log.epochs import LeaderEpochs
+from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import TieredHistory
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Clock, Network
@@ -38,11 +46,6 @@ from stratalog.replication.following import (
     reposition,
 )
 from stratalog.wire.ids import TopicIdPartition
-from stratalog.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 
 __all__ = ["Source", "Surroundings"]
 
@@ -349,20 +352,37 @@ class Source:
             raise Unavailable("this broker has no bucket; set tier.url as on the leader")
         return await find(hosted, offset)
 
+    async def learn_tiered(self) -> None:
+        """Ask the leader how far the bucket has each partition (LATEST_TIERED, KIP-1005): local copies may go then.
+
+        An answer counts in the same leader epoch and with the same settings alone: the topic may have lost its tier
+        meanwhile, and have another one now.
+        """
+        partitions = {
+            hosted.name: (hosted, hosted.replica.leader_epoch, hosted.log.config)
+            for hosted in self._followed.values()
+            if _may_learn(hosted.log)
+        }
+        if not partitions:
+            return
+        epochs = {name: epoch for name, (_, epoch, _) in partitions.items()}
+        try:
+            found = await ask_offsets(self._leader(), self._around.node_id, LATEST_TIERED, epochs)
+        except (Unavailable, Rejected):
+            return  # the fetches note it, and the next round asks again
+        for name, (hosted, epoch, config) in partitions.items():
+            newest = found.get(name)
+            is_same = self._is_current(hosted, epoch) and hosted.log.config is config
+            if is_same and isinstance(newest, int) and newest >= hosted.log.tiered_end:
+                hosted.log.mark_tiered(newest + 1)
+
     async def _ask_offset(self, hosted: HostedPartition, leader_epoch: int, timestamp: int) -> int:
-        wanted = ListOffsetsPartition(
-            partition_index=hosted.name.partition,
-            current_leader_epoch=leader_epoch,
-            timestamp=timestamp,
-        )
-        topic = ListOffsetsTopic(name=hosted.name.topic, partitions=[wanted])
-        response = await self._leader().request(
-            ListOffsetsRequest(replica_id=self._around.node_id, topics=[topic])
-        )
-        answer = response.topics[0].partitions[0]
-        if answer.error_code != ErrorCode.none:
-            raise Rejected(ErrorCode(answer.error_code), f"timestamp {timestamp}")
-        return answer.offset
+        epochs = {hosted.name: leader_epoch}
+        found = await ask_offsets(self._leader(), self._around.node_id, timestamp, epochs)
+        offset = found[hosted.name]
+        if isinstance(offset, Rejected):
+            raise offset
+        return offset
 
     def _resume(self, hosted: HostedPartition, leader_epoch: int) -> None:
         self._fetcher.resume(hosted.key, leader_epoch)
@@ -373,6 +393,12 @@ class Source:
         at_ms = around.clock.steady_ms() + around.limits.backoff_ms
         self._fetcher.resume(hosted.key, leader_epoch, at_ms)
         self._wanted.set()
+
+
+def _may_learn(log: PartitionLog) -> bool:
+    """Return whether a local copy waits for news of the bucket."""
+    waits = log.segments[0].next_offset > log.tiered_end
+    return log.config.remote_storage_enable and len(log.segments) > 1 and waits
 
 
 class _FollowerLog:
