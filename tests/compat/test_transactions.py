@@ -128,3 +128,60 @@ def test_librdkafka_s_transactions_end_as_in_kafka_and_outlive_a_kill(tmp_path: 
             b"%d" % number for number in (6000, 6001, 6002, 7000, 7001, 7002, 8000)
         ]
         assert seen(broker.address, "read_committed") == found
+
+
+def committed_offsets(consumer: Consumer) -> list[TopicPartition]:
+    return consumer.committed(consumer.assignment(), 60)
+
+
+def copy_in_transactions(address: str, count: int) -> None:
+    """Copy `count` records of `i` to `o`, with the offsets in the same transactions; every third one is aborted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "copies",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["i"])
+    producer = transactional(address, "copies")
+    copied = turn = 0
+    deadline = monotonic() + 120
+    while copied < count:
+        assert monotonic() < deadline
+        messages = consumer.consume(10, 1)
+        if not messages:
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce("o", message.value())
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 60
+        )
+        turn += 1
+        if turn % 3:
+            producer.commit_transaction(60)
+            copied += len(messages)
+            continue
+        producer.abort_transaction(60)
+        for one in committed_offsets(consumer):
+            consumer.seek(TopicPartition(one.topic, one.partition, max(one.offset, 0)))
+    assert sum(one.offset for one in committed_offsets(consumer)) == count
+    consumer.close()
+
+
+def test_records_are_copied_once_with_their_offsets(tmp_path: Path) -> None:
+    with broker_process(tmp_path, transaction__state__log__num__partitions="3") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        topics = [NewTopic("i", 2, 1), NewTopic("o", 1, 1)]
+        for created in admin.create_topics(topics).values():
+            created.result(60)
+        plain = Producer({"bootstrap.servers": broker.address})
+        for number in range(100):
+            plain.produce("i", b"%d" % number)
+        assert plain.flush(60) == 0
+        copy_in_transactions(broker.address, 100)
+        table = read("o", bootstrap_servers=broker.address, isolation="read_committed").read_all()
+        assert sorted(int(value) for value in table["value"].to_pylist()) == list(range(100))

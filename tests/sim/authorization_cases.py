@@ -116,6 +116,7 @@ _SETTINGS = ((2, TOPIC), (32, GROUP), (4, CLUSTER))
 """Types of resources that have settings, and the error without a right to them."""
 _COMMITTED = {"partition_index": 0, "committed_offset": 3, "committed_metadata": None}
 _RETENTION = {"name": "retention.ms", "value": "1000"}
+_PRODUCER = {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0}
 _CONSUMER = {"name": "range", "metadata": b""}
 
 CASES: Mapping[str, Sequence[Case]] = {
@@ -281,17 +282,32 @@ CASES: Mapping[str, Sequence[Case]] = {
         ),
         _case("add_partitions_to_txn", 4, CLUSTER, lambda _: {"transactions": []}),
     ],
+    "AddOffsetsToTxn": [
+        _case(
+            "add_offsets_to_txn",
+            3,
+            TRANSACTIONAL_ID,
+            lambda n: {**_PRODUCER, "group_id": n.groups[-1]},
+        )
+    ],
+    "TxnOffsetCommit": [
+        _case(
+            "txn_offset_commit",
+            3,
+            TRANSACTIONAL_ID,
+            lambda n: {
+                **_PRODUCER,
+                "group_id": n.groups[-1],
+                "topics": n.each(partitions=[_COMMITTED]),
+            },
+        )
+    ],
     "EndTxn": [
         _case(
             "end_txn",
             3,
             TRANSACTIONAL_ID,
-            lambda _: {
-                "transactional_id": "tx",
-                "producer_id": 1,
-                "producer_epoch": 0,
-                "committed": True,
-            },
+            lambda _: {**_PRODUCER, "committed": True},
         )
     ],
     "WriteTxnMarkers": [

@@ -20,6 +20,7 @@ from tests.sim.world import START_MS, World
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
 from stratalog.wire.batch import scan
+from stratalog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from stratalog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -27,6 +28,16 @@ from stratalog.wire.messages.add_partitions_to_txn import (
 from stratalog.wire.messages.end_txn import EndTxnRequest
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest
+from stratalog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from stratalog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from stratalog.wire.records import Record, build_batch
 from stratalog.wire.transactions import Aborted
 
@@ -86,6 +97,27 @@ class Producer:
             self.sequences[partition] = sequence + 1
         return code
 
+    async def add_offsets(self) -> ErrorCode:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=ID, producer_id=self.id, producer_epoch=self.epoch, group_id="g"
+        )
+        return ErrorCode((await self.raw.ask(3, request)).error_code)
+
+    async def commit_offset(self, offset: int, *, generation_id: int = -1) -> ErrorCode:
+        part = TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=None
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=ID,
+            group_id="g",
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            generation_id=generation_id,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+        )
+        (topic,) = (await self.raw.ask(3, request)).topics
+        return ErrorCode(topic.partitions[0].error_code)
+
     async def end(self, *, commit: bool) -> ErrorCode:
         request = EndTxnRequest(
             transactional_id=ID, producer_id=self.id, producer_epoch=self.epoch, committed=commit
@@ -110,6 +142,18 @@ def kept(data: bytes, aborted: Aborted) -> list[bytes]:
         if not aborted.has(header) and not header.is_control:
             values += [one for _, one in values_in(view[position : position + header.size])]
     return values
+
+
+async def offset_of(raw: Raw, *, stable: bool = True) -> tuple[int, int]:
+    """Return the group's committed offset and its error."""
+    group = OffsetFetchRequestGroup(
+        group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    )
+    answer = await raw.ask(8, OffsetFetchRequest(groups=[group], require_stable=stable))
+    if answer.groups[0].error_code:
+        return -2, answer.groups[0].error_code
+    (found,) = answer.groups[0].topics[0].partitions
+    return found.committed_offset, found.error_code
 
 
 def story(play: Callable[[Machine, Raw], Awaitable[None]], seed: int = 1) -> None:
@@ -211,6 +255,53 @@ def test_time_ends_a_transaction_that_its_producer_left() -> None:
         assert await committed(raw) == []
         await eventually(lambda: committed(raw), [b"behind"])
         assert await producer.end(commit=True) is ErrorCode.producer_fenced
+
+    story(play)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_offsets_count_with_their_transaction(commit: bool, killed: bool) -> None:
+    async def play(machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw)
+        await producer.begin()
+        await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        await eventually(producer.add_offsets, ErrorCode.none)
+        await eventually(lambda: producer.commit_offset(5), ErrorCode.none)
+        await producer.end(commit=True)
+        await eventually(lambda: offset_of(raw), (5, 0))
+        await eventually(producer.add_offsets, ErrorCode.none)
+        assert await producer.commit_offset(9) is ErrorCode.none
+        if killed:
+            await machine.kill()
+            await machine.restart()
+            producer.raw = raw = await Raw.connect(machine.world.network)
+            await eventually(lambda: offset_of(raw, stable=False), (5, 0))
+        assert await offset_of(raw, stable=False) == (5, 0)
+        assert await offset_of(raw) == (-1, ErrorCode.unstable_offset_commit)
+        await eventually(lambda: producer.end(commit=commit), ErrorCode.none)
+        await eventually(lambda: offset_of(raw), (9 if commit else 5, 0))
+        await machine.kill()
+        await machine.restart()
+        again = await Raw.connect(machine.world.network)
+        await eventually(lambda: offset_of(again), (9 if commit else 5, 0))
+
+    story(play)
+
+
+def test_offsets_of_a_fenced_member_or_producer_are_refused() -> None:
+    async def play(_machine: Machine, raw: Raw) -> None:
+        old, new = Producer(raw), Producer(raw)
+        await old.begin()
+        await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        await eventually(old.add_offsets, ErrorCode.none)
+        late = await old.commit_offset(5, generation_id=3)
+        assert late is ErrorCode.illegal_generation
+        assert await old.commit_offset(5) is ErrorCode.none
+        await eventually(new.begin, ErrorCode.none)
+        assert await old.commit_offset(6) is ErrorCode.invalid_producer_epoch
+        assert await old.add_offsets() is ErrorCode.producer_fenced
+        assert await offset_of(raw) == (-1, 0)
 
     story(play)
 

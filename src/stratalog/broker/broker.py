@@ -140,6 +140,7 @@ class Broker:
         self.markers = Markers(
             self.cluster,
             hosting,
+            self.groups,
             outside.clock,
             outside.network,
             listener=config.inter_broker_listener,

@@ -91,6 +91,7 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: dict[bytes, bytes] | None = {}
+        self._loading_pending: dict[int, dict[bytes, bytes]] = {}
         self._to_expire: list[str] = []
         """Groups that the current expiry has still to examine."""
         self.batch_bytes_max = 100 << 20
@@ -166,9 +167,11 @@ class GroupShard:
         return self._decision(turn)
 
     def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
-        """Return committed offsets at once; an unknown group has none. This broker has no transactions yet."""
+        """Return committed offsets at once; an unknown group has none."""
         self._check_loaded()
-        topics = self._offsets.fetch(request.group_id, request.topics)
+        topics = self._offsets.fetch(
+            request.group_id, request.topics, stable=request.require_stable
+        )
         return OffsetFetchAnswer(request.group_id, OK, topics)
 
     def forget_offsets(
@@ -247,14 +250,38 @@ class GroupShard:
         interval_ms = self._settings.offsets_retention_check_interval_ms
         self._timers.set(_EXPIRY, turn.now.steady_ms + interval_ms)
 
-    def replay(self, offset: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
-        """Apply one record. While loading only the last of each key is kept, undecoded."""
+    def replay(
+        self,
+        offset: int,  # noqa: ARG002
+        key: bytes,
+        value: bytes | None,
+        producer_id: int = -1,
+    ) -> None:
+        """Apply one record, in a transaction of `producer_id` if that is not -1.
+
+        While loading only the last one of each key is kept, undecoded.
+        """
         if self._loading is None:
-            self._apply(key, value)
-        elif value is None:
-            self._loading.pop(bytes(key), None)
+            self._apply(key, value, producer_id)
+        elif producer_id >= 0:
+            if value is not None:
+                self._loading_pending.setdefault(producer_id, {})[bytes(key)] = bytes(value)
         else:
-            self._loading[bytes(key)] = bytes(value)
+            for pending in self._loading_pending.values():
+                pending.pop(bytes(key), None)  # what comes later outside counts
+            if value is None:
+                self._loading.pop(bytes(key), None)
+            else:
+                self._loading[bytes(key)] = bytes(value)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply a marker: the producer's transactional records count now, or never."""
+        if self._loading is None:
+            self._offsets.end_transaction(producer_id, commit=commit)
+            return
+        for key, value in self._loading_pending.pop(producer_id, {}).items():
+            if commit:
+                self._loading[key] = value
 
     def load_complete(self, now: Now) -> Iterator[None]:
         """Decode the replayed log, one record a step, and begin a new session for each of its members.
@@ -266,6 +293,11 @@ class GroupShard:
             self._apply(key, value)
             yield
         self._loading = None
+        for producer_id, pending in self._loading_pending.items():
+            for key, value in pending.items():
+                self._apply(key, value, producer_id)
+                yield
+        self._loading_pending.clear()
         turn = self._turn(now)
         for group in self._groups.values():
             for member in group.members.values():
@@ -306,13 +338,13 @@ class GroupShard:
         if alone and group.state is GroupState.EMPTY:
             return OK
         if alone and request.member_id == NO_MEMBER_ID and request.group_instance_id is None:
-            return ErrorCode.unknown_member_id
+            return OK if request.in_transaction else ErrorCode.unknown_member_id
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not OK:
             return error
         if request.generation_id != group.generation_id:
             return ErrorCode.illegal_generation
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is GroupState.COMPLETING_REBALANCE and not request.in_transaction:
             # The member knows the new generation, but not yet its assignment.
             return ErrorCode.rebalance_in_progress
         return OK
@@ -377,12 +409,17 @@ class GroupShard:
             group.become(GroupState.DEAD, turn.now.wall_ms)
             del self._groups[group.group_id]
 
-    def _apply(self, key: bytes, value: bytes | None) -> None:
+    def _apply(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
         record = decode_key(key)
         decoded = None if record is None or value is None else decode_value(record, value)
         if isinstance(record, OffsetCommitKey):
             assert decoded is None or isinstance(decoded, OffsetCommitValue)
             kept = None if decoded is None else kept_offset(decoded)
+            if producer_id >= 0 and kept is not None:
+                self._offsets.replay_pending(
+                    producer_id, record.group, record.topic, record.partition, kept
+                )
+                return
             self._offsets.replay(record.group, record.topic, record.partition, kept)
         elif isinstance(record, GroupMetadataKey):
             assert decoded is None or isinstance(decoded, GroupMetadataValue)

@@ -204,6 +204,8 @@ class OffsetCommit:
     group_instance_id: str | None = None
     retention_ms: int = -1
     supports_group_not_found: bool = False
+    in_transaction: bool = False
+    """The offsets count once the producer's transaction is committed (KIP-98)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 In: OffsetCommit and OffsetFetch requests whose sender has been checked, and committed records. Out: records and
 answers. It never checks permissions: `groups.py` does.
 
-Invariant: `_kept` changes in `replay` only.
+Invariant: `_kept` and `_pending` change in `replay`, `replay_pending` and `end_transaction` only.
 
 Kafka: `OffsetMetadataManager`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from stratalog.coordinators.messages import (
@@ -32,6 +33,8 @@ from stratalog.coordinators.records import KeptOffset, offset_record, offset_tom
 from stratalog.errors import ErrorCode
 
 Kept = dict[str, dict[int, KeptOffset]]
+_Place = tuple[str, str, int]
+"""Group, topic name, partition."""
 
 
 class Offsets:
@@ -40,6 +43,8 @@ class Offsets:
     def __init__(self, metadata_bytes_max: int) -> None:
         self._metadata_bytes_max = metadata_bytes_max
         self._kept: dict[str, Kept] = {}
+        self._pending: dict[int, dict[_Place, KeptOffset | None]] = {}
+        """Offsets in open transactions, by producer id; None where a later commit outside has taken the place."""
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._kept
@@ -85,12 +90,37 @@ class Offsets:
         return OK
 
     def fetch(
-        self, group_id: str, topics: tuple[FetchTopic, ...] | None
+        self, group_id: str, topics: tuple[FetchTopic, ...] | None, *, stable: bool = False
     ) -> tuple[FetchedTopic, ...]:
         """Return committed offsets, -1 for a partition without one; topics None means all committed offsets.
 
-        An offset that belongs to an earlier topic of that name counts as none.
+        An offset that belongs to an earlier topic of that name counts as none. With `stable`, an offset that an open
+        transaction may change has UNSTABLE_OFFSET_COMMIT.
         """
+        found = self._fetch(group_id, topics)
+        if not stable or not self._pending:
+            return found
+        unstable = {
+            place[1:] for one in self._pending.values() for place in one if place[0] == group_id
+        }
+        return tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    FetchedOffset(
+                        one.index, NO_OFFSET, NO_EPOCH, "", ErrorCode.unstable_offset_commit
+                    )
+                    if (topic.name, one.index) in unstable
+                    else one
+                    for one in topic.partitions
+                ),
+            )
+            for topic in found
+        )
+
+    def _fetch(
+        self, group_id: str, topics: tuple[FetchTopic, ...] | None
+    ) -> tuple[FetchedTopic, ...]:
         kept = self._kept.get(group_id, {})
         if topics is None:
             return tuple(_all_of_topic(name, by_partition) for name, by_partition in kept.items())
@@ -118,6 +148,24 @@ class Offsets:
 
     def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
         """Apply one committed record: the new offset, or None for its deletion."""
+        for pending in self._pending.values():
+            if (group_id, topic, partition) in pending:
+                pending[group_id, topic, partition] = None
+        self._keep(group_id, topic, partition, kept)
+
+    def replay_pending(
+        self, producer_id: int, group_id: str, topic: str, partition: int, kept: KeptOffset
+    ) -> None:
+        """Apply one record of an open transaction."""
+        self._pending.setdefault(producer_id, {})[group_id, topic, partition] = kept
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply the end of a producer's transaction: its offsets count now, or never."""
+        for place, kept in self._pending.pop(producer_id, {}).items():
+            if commit and kept is not None:
+                self._keep(*place, kept)
+
+    def _keep(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
         if kept is not None:
             self._kept.setdefault(group_id, {}).setdefault(topic, {})[partition] = kept
             return

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from stratalog.errors import Corrupt
 from stratalog.wire.records import Record, build_batch, read_records
 
-__all__ = ["Marker", "marker_batch", "read_marker"]
+__all__ = ["Ended", "Marker", "marker_of", "read_marker"]
 
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
@@ -27,14 +27,38 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
+class Ended(NamedTuple):
+    """The end of a producer's transaction, as its coordinator decided it."""
+
+    producer_id: int
+    producer_epoch: int
+    marker: Marker
+
+    def batch(self, wall_ms: int) -> bytearray:
+        """Return the control batch that ends it in one partition."""
+        marker = self.marker
+        key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
+        value = _VALUE.pack(0, marker.coordinator_epoch)
+        return build_batch(
+            [Record(0, wall_ms, key, value, ())],
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            transactional=True,
+            control=True,
+        )
+
+
 def read_marker(view: memoryview) -> Marker | None:
     """Return the marker in a control batch. None where the cleaner took it, and for other control records.
 
     Raises Corrupt where the record is too short.
     """
     record = next(iter(read_records(view)), None)
-    if record is None:
-        return None
+    return None if record is None else marker_of(record)
+
+
+def marker_of(record: Record) -> Marker | None:
+    """Return the marker that a control record is, as `read_marker`."""
     if record.key is None or len(record.key) < _KEY.size:
         raise Corrupt(f"a control record without a type at offset {record.offset}")
     kind = _KEY.unpack_from(record.key)[1]
@@ -43,16 +67,3 @@ def read_marker(view: memoryview) -> Marker | None:
     if record.value is None or len(record.value) < _VALUE.size:
         raise Corrupt(f"a transaction's marker without an epoch at offset {record.offset}")
     return Marker(kind == _COMMIT, _VALUE.unpack_from(record.value)[1])
-
-
-def marker_batch(marker: Marker, producer_id: int, producer_epoch: int, wall_ms: int) -> bytearray:
-    """Return the control batch that ends a producer's transaction."""
-    key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
-    value = _VALUE.pack(0, marker.coordinator_epoch)
-    return build_batch(
-        [Record(0, wall_ms, key, value, ())],
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )

@@ -104,6 +104,8 @@ _TABLE = (
         "WRITE TOPIC",
         "CLUSTER_ACTION CLUSTER",
     ),
+    _api("AddOffsetsToTxn", 25, (0, 4), "WRITE TRANSACTIONAL_ID", "READ GROUP"),
+    _api("TxnOffsetCommit", 28, (0, 4), "WRITE TRANSACTIONAL_ID", "READ GROUP", "READ TOPIC"),
     _api("EndTxn", 26, (0, 4), "WRITE TRANSACTIONAL_ID"),
     _api("WriteTxnMarkers", 27, (1, 2), "CLUSTER_ACTION CLUSTER"),
     _api(

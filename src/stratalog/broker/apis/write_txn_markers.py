@@ -5,12 +5,12 @@ A transaction's coordinator sends it to the partitions' leaders. v1 flexible. v2
 
 from typing import NamedTuple
 
-from stratalog.broker.coordination.markers import Ended, Markers
+from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.markers import Marker
+from stratalog.wire.markers import Ended, Marker
 from stratalog.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,

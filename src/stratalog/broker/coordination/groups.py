@@ -47,7 +47,8 @@ from stratalog.coordinators.turn import GroupSettings, records_bytes
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
 from stratalog.statemachine import Decision, Now
-from stratalog.wire.batch import BatchHeader
+from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.markers import Ended, marker_of
 from stratalog.wire.records import Record, build_batch
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -165,6 +166,17 @@ class Groups:
         """Return committed offsets at once, with every earlier commit."""
         return await self._shard(request.group_id).fetch_offsets(request)
 
+    async def commit_in_transaction(
+        self, request: OffsetCommit, producer: tuple[int, int]
+    ) -> OffsetCommitAnswer:
+        """Add offsets to the transaction of a producer (id, epoch); answer once they are in the log."""
+        shard = self._shard(request.group_id)
+        return await shard.ask_in_transaction(request, producer)  # type: ignore[no-any-return]
+
+    def end_transaction(self, partition: int, ended: Ended) -> Awaitable[None]:
+        """End a transaction in a partition of the offsets topic: append its marker. Raises Rejected."""
+        return self._shard_at(partition).end_transaction(ended)
+
     async def delete(self, request: DeleteGroup) -> DeleteGroupAnswer:
         """Delete a group; answer once its deletion is committed."""
         return await self._ask(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
@@ -235,17 +247,17 @@ class Groups:
         count = self._partition_count()
         if count == 0:
             raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC} does not exist yet")
-        index = partition_for(group_id, count)
+        return self._shard_at(partition_for(group_id, count))
+
+    def _shard_at(self, index: int) -> "_Shard":
         shard = self._shards.get(index)
         if shard is not None and not self._closed:
             return shard
         is_loading = any(one.name.partition == index for one in self._loading)
         if is_loading:
-            raise Rejected(ErrorCode.coordinator_load_in_progress, f"group {group_id}")
-        raise Rejected(
-            ErrorCode.not_coordinator,
-            f"{OFFSETS_TOPIC}-{index} of group {group_id} is not led here",
-        )
+            message = f"{OFFSETS_TOPIC}-{index} is being loaded"
+            raise Rejected(ErrorCode.coordinator_load_in_progress, message)
+        raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC}-{index} is not led here")
 
 
 class _Shard:
@@ -267,6 +279,10 @@ class _Shard:
         self._runtime: Runtime[OffsetRecord] = Runtime(partition, clock, self)
         self._tokens: set[Token] = set()
         """Requests without an answer; some wait until their group has rebalanced."""
+        self._producer: tuple[int, int] | None = None
+        """Id and epoch of the producer in whose transaction the present decision is."""
+        self._ended: Ended | None = None
+        """The transaction that the present decision ends."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -274,10 +290,15 @@ class _Shard:
 
     async def load(self) -> None:
         def replay(header: BatchHeader, record: Record) -> None:
-            if not header.is_control:
-                if record.key is None:
-                    raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
-                self._machine.replay(record.offset, record.key, record.value)
+            producer_id = header.producer_id if header.is_transactional else -1
+            if header.is_control:
+                marker = marker_of(record)
+                if marker is not None:
+                    self._machine.end_transaction(producer_id, commit=marker.is_commit)
+                return
+            if record.key is None:
+                raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
+            self._machine.replay(record.offset, record.key, record.value, producer_id)
 
         await load(self.partition, replay)
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
@@ -306,6 +327,40 @@ class _Shard:
         token.add_done_callback(self._tokens.discard)
         self._run(lambda shard, now: step(shard, request, token, now), token)
         return token
+
+    def ask_in_transaction(self, request: OffsetCommit, producer: tuple[int, int]) -> Token:
+        """Decide as `ask` on offsets of a producer's transaction: they are a batch of their own."""
+        state = self.partition.log.producers.get(producer[0])
+        if state is not None and producer[1] < state.epoch:
+            message = (
+                f"producer {producer[0]} of epoch {producer[1]} where {state.epoch} has written"
+            )
+            raise Rejected(ErrorCode.invalid_producer_epoch, message)
+        self._runtime.append_open()
+        self._producer = producer
+        try:
+            token = self.ask(request, GroupShard.commit)
+            self._runtime.append_open()
+        finally:
+            self._producer = None
+        return token
+
+    def end_transaction(self, ended: Ended) -> "asyncio.Future[None]":
+        """Append a marker, which is a batch of its own. Its future fails with Rejected, also where it is outdated."""
+        batch = memoryview(ended.batch(self._clock.now_ms()))
+
+        def decide(_now: Now) -> Decision[OffsetRecord, None]:
+            self.partition.log.producers.check_marker(parse_header(batch), batch)
+            return Decision(((b"", None),), None)
+
+        self._runtime.append_open()
+        self._ended = ended
+        try:
+            answer: asyncio.Future[None] = self._runtime.submit(decide)
+            self._runtime.append_open()
+        finally:
+            self._ended = None
+        return answer
 
     def _run(self, step: Callable[[GroupShard, Now], GroupDecision], asker: Token | None) -> None:
         """Decide; every answer that the decision completes is sent once the records are committed."""
@@ -382,14 +437,27 @@ class _Shard:
     # The runtime's machine
 
     def apply(self, base_offset: int, records: Sequence[OffsetRecord]) -> None:
+        if self._ended is not None:
+            commit = self._ended.marker.is_commit
+            self._machine.end_transaction(self._ended.producer_id, commit=commit)
+            return
+        producer_id = -1 if self._producer is None else self._producer[0]
         for index, (key, value) in enumerate(records):
-            self._machine.replay(base_offset + index, key, value)
+            self._machine.replay(base_offset + index, key, value, producer_id)
 
     def publish(self, change: None) -> None:
         """Do nothing: a commit of group records has no effect but answers."""
 
     def encode(self, records: Sequence[OffsetRecord], wall_ms: int) -> bytearray:
-        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+        if self._ended is not None:
+            return self._ended.batch(wall_ms)
+        producer_id, epoch = self._producer or (-1, -1)
+        return build_batch(
+            (Record(0, wall_ms, key, value, ()) for key, value in records),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=self._producer is not None,
+        )
 
     def bytes_of(self, records: Sequence[OffsetRecord]) -> int:
         return records_bytes(records)

@@ -7,19 +7,19 @@ Kafka: `TransactionMarkerChannelManager`, `KafkaApis.handleWriteTxnMarkersReques
 
 import asyncio
 from collections.abc import Awaitable, Collection
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.client.peer import Peer
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Clock, Network
 from stratalog.wire.batch import parse_header
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.markers import Marker, marker_batch
+from stratalog.wire.markers import Ended
 from stratalog.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -32,22 +32,14 @@ _FENCED: Final = (ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordi
 Errors = dict[TopicPartition, ErrorCode]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a producer's transaction, as its coordinator decided it."""
-
-    producer_id: int
-    producer_epoch: int
-    marker: Marker
-
-
 class Markers:
     """The markers that one broker writes, and those that it has other brokers write."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a marker's way needs
         self,
         cluster: ClusterView,
         hosting: Hosting,
+        groups: Groups,
         clock: Clock,
         network: Network,
         *,
@@ -57,6 +49,7 @@ class Markers:
         """`listener` is the one between brokers; `timeout_s` bounds a request to another broker."""
         self._cluster = cluster
         self._hosting = hosting
+        self._groups = groups
         self._clock = clock
         self._network = network
         self._listener = listener
@@ -160,10 +153,11 @@ class Markers:
         return ErrorCode.none
 
     def _appended(self, ended: Ended, one: TopicPartition) -> Awaitable[object]:
+        if one.topic == OFFSETS_TOPIC:
+            return self._groups.end_transaction(one.partition, ended)
         hosted = self._hosting.get(*one)
         wall_ms = self._clock.now_ms()
-        batch = marker_batch(ended.marker, ended.producer_id, ended.producer_epoch, wall_ms)
-        view = memoryview(batch)
+        view = memoryview(ended.batch(wall_ms))
         return hosted.commit(view, parse_header(view), wall_ms, flush=False)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from stratalog.broker.coordination.markers import Ended, Markers
+from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.runtime import Runtime, load
 from stratalog.broker.partitions.partition import HostedPartition
@@ -29,7 +29,7 @@ from stratalog.ports import Clock
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.markers import Marker
+from stratalog.wire.markers import Ended, Marker
 from stratalog.wire.records import Record, build_batch
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

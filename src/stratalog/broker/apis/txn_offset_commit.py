@@ -1,0 +1,103 @@
+"""TxnOffsetCommit (key 28), versions 0-4.
+
+v2 leader epoch. v3 flexible, the consumer's generation and member (KIP-447). v4 the same fields (KIP-890). Version 5
+adds the offsets to the transaction by itself. It is not served: clients use it where `transaction.version` is 2.
+"""
+
+from typing import NamedTuple
+
+from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.network.authorizer import DENIED, Operation, Resource
+from stratalog.broker.network.dispatch import Call
+from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.ids import TopicPartition
+from stratalog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_Request = Call[TxnOffsetCommitRequest, "Needs"]
+_Errors = dict[TopicPartition, ErrorCode]
+
+
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    cluster: ClusterView
+    groups: Groups
+
+
+async def handle(call: _Request) -> TxnOffsetCommitResponse:
+    """Add offsets of a group to the producer's transaction; they count once that is committed."""
+    topics = call.body.topics
+    named = [
+        TopicPartition(one.name, part.partition_index) for one in topics for part in one.partitions
+    ]
+    try:
+        errors = await _commit(call)
+    except Rejected as error:
+        errors = dict.fromkeys(named, error.code)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=one.partition_index,
+                        error_code=errors[TopicPartition(topic.name, one.partition_index)],
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+async def _commit(call: _Request) -> _Errors:
+    body = call.body
+    call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
+    call.authorize(Operation.READ, Resource.GROUP, body.group_id)
+    errors: _Errors = {}
+    existing = [_existing(call, topic, errors) for topic in body.topics]
+    request = OffsetCommit(
+        group_id=body.group_id,
+        topics=tuple(topic for topic in existing if topic.partitions),
+        generation_id=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=body.group_instance_id,
+        in_transaction=True,
+    )
+    if request.topics:
+        producer = (body.producer_id, body.producer_epoch)
+        answer = await call.needs.groups.commit_in_transaction(request, producer)
+        for topic in answer.topics:
+            errors |= {TopicPartition(topic.name, one.index): one.error for one in topic.partitions}
+    return errors
+
+
+def _existing(call: _Request, topic: TxnOffsetCommitRequestTopic, errors: _Errors) -> CommitTopic:
+    """Return the partitions of a topic that exist and that the client may read; note the errors of the others."""
+    found = call.needs.cluster.topic(topic.name)
+    error = ErrorCode.unknown_topic_or_partition
+    if not call.allows(Operation.READ, Resource.TOPIC, topic.name):
+        found, error = None, DENIED[Resource.TOPIC]
+    partitions = []
+    for one in topic.partitions:
+        if found is None or one.partition_index not in found.partitions:
+            errors[TopicPartition(topic.name, one.partition_index)] = error
+            continue
+        metadata = one.committed_metadata or ""
+        partitions.append(
+            CommitPartition(
+                one.partition_index, one.committed_offset, one.committed_leader_epoch, metadata
+            )
+        )
+    if found is None:
+        return CommitTopic(topic.name, ())
+    return CommitTopic(topic.name, tuple(partitions), found.id)
