@@ -106,8 +106,8 @@ def test_a_factor_grows_and_a_broker_is_drained(three: TemporaryCluster) -> None
     throttled = ("--replication-factor", "2", "--throttle", "100MB/s")
     json_of(three, "partition", "reassign", "orders", *throttled)
     for where in (("--topic", "orders"), *(("--broker", str(node)) for node in (1, 2, 3))):
-        left = strata("config", "describe", *where, "-b", three.address).stdout
-        assert "throttled" not in left, "the limits went with the last move"
+        described = ("config", "describe", *where, "-b", three.address)
+        wait_for(lambda: "throttled" not in strata(*described).stdout, "limits that went")  # noqa: B023
     row = partition_of(three, "orders")
     assert len(row["replicas"]) == len(row["isr"]) == 2
     leader = row["leader"]

@@ -178,7 +178,10 @@ class Client:
     async def produce(
         self, topic: str, partition: int, batch: bytes | bytearray | memoryview, *, acks: int = -1
     ) -> Produced:
-        """Produce one whole batch; return once it is acknowledged. Raises Rejected. For volume use `pipeline`."""
+        """Produce one whole batch; return once it is acknowledged. For volume use `pipeline`.
+
+        Raises Rejected, Unavailable: the batch may be in the log then. The next call looks for the leader again.
+        """
         async with self.pipeline(acks=acks, window=1) as pipeline:
             future = await pipeline.send(topic, partition, batch)
         return future.result()
@@ -198,6 +201,10 @@ class Client:
         """Return (node id of a partition's leader, the topic's id), as far as is known."""
         leader = await self._run(self._view.leader(topic, partition))
         return leader, self._view.topics[topic].topic_id
+
+    def forget(self, topic: str) -> None:
+        """Look the topic's leaders up again before its next call."""
+        self._view.forget(topic)
 
     async def link_to(self, node_id: int) -> Link:
         for address in self._view.candidates(node_id):
@@ -258,7 +265,7 @@ class Pipeline:
         self._client = client
         self._acks = acks
         self._window = window
-        self._in_flight: deque[tuple[Link, asyncio.Future[Produced]]] = deque()
+        self._in_flight: deque[tuple[str, Link, asyncio.Future[Produced]]] = deque()
         self._failure: Exception | None = None
         self.acknowledged = 0
         """Batches acknowledged so far."""
@@ -291,6 +298,7 @@ class Pipeline:
         try:
             link = await self._client.leader_link(topic, partition)
         except Unavailable:
+            self._client.forget(topic)
             await self.drain()  # the broker may have sent an error before it closed the connection
             raise
         await link.writable()
@@ -298,7 +306,7 @@ class Pipeline:
             topic, partition, batch, acks=self._acks, timeout_ms=int(self._client.timeout_s * 1000)
         )
         future = link.send(call)
-        self._in_flight.append((link, future))
+        self._in_flight.append((topic, link, future))
         return future
 
     async def drain(self) -> None:
@@ -310,13 +318,15 @@ class Pipeline:
 
     async def _await_oldest(self) -> None:
         """Wait for the oldest batch."""
-        link, future = self._in_flight.popleft()
+        topic, link, future = self._in_flight.popleft()
         try:
             produced = await self._client.within(link, future)
         except (Unavailable, Rejected) as error:
+            self._client.forget(topic)
             self._failure = self._failure or error
             return
         if produced.error != ErrorCode.none:
+            self._client.forget(topic)
             refused = Rejected(produced.error, produced.message or "")
             self._failure = self._failure or refused
             return

@@ -148,17 +148,22 @@ class ClusterView:
             yield from self.metadata([topic])
         info = self.topics[topic]
         if info.error:
-            self.topics.pop(topic, None)
+            self.forget(topic)
             raise Rejected(info.error, f"topic {topic}: {info.error.name}")
         found = info.partitions.get(partition)
         if found is None:
-            self.topics.pop(topic, None)
+            self.forget(topic)
             raise Rejected(
                 ErrorCode.unknown_topic_or_partition, f"topic {topic} has no partition {partition}"
             )
         if found.leader < 0:
+            self.forget(topic)
             raise Rejected(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
         return found.leader
+
+    def forget(self, topic: str) -> None:
+        """Look the topic's leaders up again before its next call: one of them has failed or refused."""
+        self.topics.pop(topic, None)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: int
