@@ -19,13 +19,13 @@ from pathlib import Path
 
 import uvloop
 
-from stratalog.adapters.memory import collect_seldom, keep_freed_memory
+from stratalog.adapters.memory import collect_seldom, keep_freed_memory, spare_partitions
 from stratalog.adapters.system import outside as system
 from stratalog.adapters.threads import take_short_turns
 from stratalog.config import BrokerConfig
 from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
 from stratalog.errors import ErrorCode
-from stratalog.node import Node, Ready, spare_partitions
+from stratalog.node import Node, Ready
 from stratalog.quorum.controller import NewTopic
 
 TOPIC_PARTITIONS = 100

@@ -5,12 +5,9 @@ itself.
 """
 
 import asyncio
-import json
 import os
-import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -18,17 +15,6 @@ from uuid import UUID
 import structlog
 
 from stratalog.adapters.local_disk import check_distinct
-from stratalog.adapters.log_output import keep_logging
-from stratalog.adapters.memory import (
-    FreedMemory,
-    collect_seldom,
-    keep_freed_memory,
-    spare_partitions,
-)
-from stratalog.adapters.network import event_loop
-from stratalog.adapters.system import outside as system
-from stratalog.adapters.system import write_ready_file
-from stratalog.adapters.threads import take_short_turns
 from stratalog.broker.background import Background, Patience
 from stratalog.broker.broker import Broker, Coordinator
 from stratalog.broker.coordination.changes import log_changes
@@ -51,7 +37,7 @@ from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
 from stratalog.broker.storage.timed_disk import TimedDisk
 from stratalog.config import BrokerConfig, DynamicConfigs, Listener
-from stratalog.errors import Rejected, Unavailable, UserError
+from stratalog.errors import Rejected, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
 from stratalog.ports import Disk, Outside
@@ -70,7 +56,6 @@ _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _SLOW_DISKS_S: Final = 10.0
-_FREED_MEMORY_S: Final = 5.0
 _SLOW_DISK_NS: Final = 1_000_000_000
 
 
@@ -439,53 +424,3 @@ class Node:
                     file=file,
                     ms=took_ns // 1_000_000,
                 )
-
-
-def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
-    """Start, and serve, until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
-    keep_logging()
-    keep_freed_memory()
-    take_short_turns()
-    collect_seldom()  # imported modules stay for ever; loading partitions leaves garbage
-    with asyncio.Runner(loop_factory=event_loop()) as runner:
-        runner.run(_serve(config, ready_file))
-
-
-async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def end() -> None:
-        stopping.set()
-        node.abandon()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, end)
-    reasons: list[str] = []
-
-    def fatal(why: str) -> None:
-        reasons.append(why)
-        end()
-
-    node = Node(config, system(), on_fatal=fatal)
-    with spare_partitions(node.partitions):
-        try:
-            ready = await node.start()
-            collect_seldom()
-            if ready_file is not None:
-                write_ready_file(ready_file, json.dumps(asdict(ready)))
-            freed = FreedMemory()
-            while not stopping.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_FREED_MEMORY_S):
-                        await stopping.wait()
-                freed.give_back()
-        except Unavailable:
-            if not stopping.is_set():
-                raise
-        finally:
-            await node.stop()
-    if reasons:
-        raise Unavailable(f"stopped: {reasons[0]}")

@@ -56,7 +56,7 @@ def serve(words: ServerWords) -> None:
 
     start_quickly()
     config = load_config(words.properties, words.override, words.profile)
-    from stratalog.node import run_server
+    from stratalog.process import run_server
 
     run_server(config, ready_file=None if words.ready_file is None else str(words.ready_file))
 

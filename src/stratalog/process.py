@@ -1,0 +1,81 @@
+"""Run one node as a process of its own.
+
+In: settings, signals. Out: a node that serves until a signal or a fatal error; the ready file. Memory, logging and the
+garbage collector are set up for a server. It decides nothing about the node: `node.py` builds it.
+"""
+
+import asyncio
+import json
+import signal
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Final
+
+from stratalog.adapters.log_output import keep_logging
+from stratalog.adapters.memory import (
+    FreedMemory,
+    collect_seldom,
+    keep_freed_memory,
+    spare_partitions,
+)
+from stratalog.adapters.network import event_loop
+from stratalog.adapters.system import outside as system
+from stratalog.adapters.system import write_ready_file
+from stratalog.adapters.threads import take_short_turns
+from stratalog.config import BrokerConfig
+from stratalog.errors import Unavailable
+from stratalog.node import Node
+
+__all__ = ["run_server"]
+
+_FREED_MEMORY_S: Final = 5.0
+
+
+def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
+    """Start, and serve, until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
+    keep_logging()
+    keep_freed_memory()
+    take_short_turns()
+    collect_seldom()  # imported modules stay for ever; loading partitions leaves garbage
+    with asyncio.Runner(loop_factory=event_loop()) as runner:
+        runner.run(_serve(config, ready_file))
+
+
+async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stopping.set()
+        node.abandon()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, end)
+    reasons: list[str] = []
+
+    def fatal(why: str) -> None:
+        reasons.append(why)
+        end()
+
+    node = Node(config, system(), on_fatal=fatal)
+    with spare_partitions(node.partitions):
+        try:
+            ready = await node.start()
+            collect_seldom()
+            if ready_file is not None:
+                write_ready_file(ready_file, json.dumps(asdict(ready)))
+            freed = FreedMemory()
+            while not stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_FREED_MEMORY_S):
+                        await stopping.wait()
+                freed.give_back()
+        except Unavailable:
+            if not stopping.is_set():
+                raise
+        finally:
+            await node.stop()
+    if reasons:
+        raise Unavailable(f"stopped: {reasons[0]}")
