@@ -8,8 +8,8 @@ with acks=all and note each acknowledged record in a ledger. Meanwhile processes
 power, and the network is cut in one or both directions. Then all faults end. Every replica must reach the same log,
 byte for byte, and every record of the ledger must be in it at its offset.
 
-A machine loses power only while every partition has all its replicas in sync: what no disk and no process has is lost
-in Kafka too.
+A machine loses power only while every partition has all its replicas in sync: a record on no disk and in no process is
+lost in Kafka too.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Broken(AssertionError):
 
 
 def run_seed(seed: int) -> Counter[str]:
-    """Carry a run out in virtual time; return what happened how often."""
+    """Run a seed in virtual time; return the count of each event."""
 
     async def whole() -> Counter[str]:
         one = Run(seed)
@@ -75,7 +75,7 @@ class Run:
         self._last_epochs: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     async def carry_out(self) -> None:
-        """Carry the run out."""
+        """Run to the end."""
         cluster = self.cluster
         await cluster.start()
         await self._create()
@@ -85,7 +85,7 @@ class Run:
             await self._fault()
             for writer in writers:
                 if writer.done():
-                    writer.result()  # raises what broke
+                    writer.result()  # raises the violated property
         await self._until_they_agree()
         before = len(self.acknowledged)
         await cluster.until(
@@ -121,7 +121,7 @@ class Run:
         return await Client.connect(self.cluster.world.network, BOOTSTRAP, timeout_s=5.0)
 
     async def _produce(self, number: int) -> None:
-        """Write until the run is over. What fails is not sent again: it may be in the log, or not."""
+        """Write until the run is over. A failed record is not sent again: the log may have it or not."""
         client: Client | None = None
         count = 0
         while not self._is_over:

@@ -158,7 +158,7 @@ def short_snapshot() -> Iterator[Patch]:
 
 
 def old_epochs_of_the_log_forgotten() -> Iterator[Patch]:
-    """Found by the simulator: a leader may know no more where an epoch below its log's start ended."""
+    """The simulator found this bug: a leader may no longer know the end of an epoch below its log's start."""
     real = answers._missing
 
     def missing(self: Any, request: Any) -> Any:

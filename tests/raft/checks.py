@@ -30,7 +30,7 @@ class Checks:
         self.committed_end = 0
 
     def leads(self, node_id: int, epoch: int, log: Log) -> None:
-        """ElectionSafety and LeaderCompleteness: one leader for each epoch, and it has all that is committed."""
+        """ElectionSafety and LeaderCompleteness: each epoch has one leader, which has all committed records."""
         hold(
             self._leaders.setdefault(epoch, node_id) == node_id,
             f"ElectionSafety: {node_id} and {self._leaders[epoch]} lead epoch {epoch}",
@@ -71,7 +71,7 @@ class Checks:
         return chain
 
     def on_majority(self, voters: Iterable[Log], end: int, epoch: int) -> None:
-        """CommittedIsDurable: a majority has durably what a leader calls committed."""
+        """CommittedIsDurable: a majority has a leader's committed records on disk."""
         logs = list(voters)
         having = sum(
             one.durable_offset >= end and (one.start_offset >= end or _epoch_at(one, end) == epoch)

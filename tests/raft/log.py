@@ -27,7 +27,7 @@ class Log:
         self.start_epoch = 0
         self.durable_offset = 0
         self.generation = 0
-        """Counts truncations: a flush that began before one says nothing of what came after."""
+        """Counts truncations: a flush that began before a truncation makes no later record durable."""
         self.snapshot: SnapshotId | None = None
         self.snapshot_data = b""
         self.saved = QuorumState()

@@ -23,7 +23,7 @@ QUICKLY_FOUND = (
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
-def test_properties_hold(first):
+def test_the_properties_of_a_quorum_hold_under_faults(first):
     counts: Counter[str] = Counter()
     for seed in range(first, first + PART):
         counts += World(seed).run()

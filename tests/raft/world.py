@@ -238,7 +238,7 @@ class World:
             if node.paused_until <= self.now:
                 node.write(value)
 
-    # What nodes do to one another
+    # Messages between nodes
 
     def voter_logs(self) -> list[Log]:
         return [self.nodes[one].log for one in self.voter_ids]
@@ -305,7 +305,7 @@ class World:
             self.later(at - self.now, node, lambda raft, now: raft.tick(now))
 
     def later(self, delay: float, node: Node, given: Input) -> None:
-        """Pass an input to the node of today, unless it dies before; a paused node gets it when it wakes up."""
+        """Pass an input to the running node, unless it dies before; a paused node gets the input when it wakes up."""
         incarnation = node.incarnation
 
         def event() -> None:

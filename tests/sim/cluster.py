@@ -75,7 +75,7 @@ class Cluster:
 
     def quorum(self, node_id: int) -> MetadataQuorum:
         quorum = self.machines[node_id].node._quorum
-        assert quorum is not None, "started"
+        assert quorum is not None, "the cluster is not started"
         return quorum
 
     def quorums(self) -> dict[int, MetadataQuorum]:

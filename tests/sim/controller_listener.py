@@ -38,7 +38,7 @@ async def connect_controller(machine: Machine) -> Raw:
 
 
 class Either:
-    """Asks a broker's listener what it serves, and the controller's the rest."""
+    """Sends a broker's requests to its listener, and all others to the controller's."""
 
     def __init__(self, broker: Raw, controller: Raw) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""A disk of a simulation: in memory, and as forgetful as the real one.
+"""A disk of a simulation: in memory, and a power loss takes unsynced writes as on a real one.
 
 In: calls of `ports.Disk`; `crash` with a source of chance. Out: bytes, OSError. What was not synced may be gone after
 a crash: of each file any of the writes since its last sync, the last survivor torn; of each directory the entries made,
@@ -88,7 +88,7 @@ class SimDisk:
         self.before: Callable[[str, str], None] = lambda _operation, _path: None
         self.is_quick: Callable[[], bool] = lambda: True
         self.free = 1 << 40
-        """Bytes that are said to be free."""
+        """The reported number of free bytes."""
         self.syncs = 0
         self.bytes_written = 0
 
@@ -98,15 +98,15 @@ class SimDisk:
             raise PowerLoss(path)
         self.before(operation, path)
 
-    # What happens to disks
+    # Faults
 
     def crash(self, chance: Random) -> None:
-        """Lose power: forget what chance decides of everything that was not synced."""
+        """Lose power: drop a random part of all unsynced changes."""
         self._root.crash(chance)
         self._locked = False
 
     def end_process(self) -> None:
-        """The process died, the machine did not: everything written is there."""
+        """The process dies and the machine does not: all written bytes remain."""
         self._locked = False
 
     def tear_after(self, size: int) -> None:
@@ -241,7 +241,7 @@ class SimDisk:
             self._locked = False
 
     def close_idle(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     # Finding
 
@@ -280,7 +280,7 @@ def _survivors(
 
 
 def _tear(data: bytes, chance: Random) -> bytes:
-    """What a write leaves that was under way: its beginning, or all but some pages in the middle (zeros)."""
+    """Return the rest of an interrupted write: its beginning, or all but some pages in the middle (zeros)."""
     at = chance.randint(0, len(data))
     if chance.random() < 0.5:
         return data[:at]

@@ -1,4 +1,4 @@
-"""Flip one byte in a file of a cleanly stopped node, start the node, and judge what it does.
+"""Flip one byte in a file of a cleanly stopped node, start the node, and check its behaviour.
 
 In: the place of a byte, and the bits to flip. Out: a verdict. It never flips two bytes.
 """
@@ -139,7 +139,7 @@ class Stopped:
         return problem
 
     async def _use(self, machine: Machine, client: Client) -> str | None:
-        """Return what a client sees that differs from before, or None."""
+        """Return the first difference that a client sees, or None."""
         await asyncio.sleep(400)  # retention has run on every partition
         problems = []
         for name, expected in self.records.items():

@@ -22,7 +22,7 @@ class Story:
         self.acknowledged: dict[int, bytes] = {}
         self.sent: set[bytes] = set()
         self.kept_below = 0
-        """Offsets below are durable whatever happens, as of the last look before the lights went out."""
+        """Offsets below are durable in any case, as of the last check before the power loss."""
 
     async def write(self, client: Client, clock_ms: int, number: int, chance: Random) -> None:
         values = [
@@ -40,9 +40,9 @@ class Story:
             self.kept_below = log.log_end_offset
 
     def check(self, found: dict[int, bytes], *, lost_power: bool, start: int = 0) -> None:
-        """`found` is all that can be read, `start` where the log starts."""
+        """Check `found`, all readable records of a log that starts at `start`."""
         end = max(found, default=start - 1) + 1
-        assert list(found) == list(range(start, end)), "a gap"
+        assert list(found) == list(range(start, end)), "the offsets have a gap"
         if lost_power:
             assert end >= self.kept_below, (
                 f"{self.topic} ends at {end}, durable to {self.kept_below}"
@@ -52,7 +52,7 @@ class Story:
         for offset, value in self.acknowledged.items():
             assert found.get(offset) == value, f"{self.topic} {offset}: {value!r}"
         assert set(found.values()) <= self.sent
-        assert len(set(found.values())) == len(found), "a record is there twice"
+        assert len(set(found.values())) == len(found), "the log has a record twice"
         self.acknowledged = found
 
 
@@ -68,7 +68,7 @@ async def write_for_a_while(
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0, 1))
     except (Unavailable, Rejected):
-        pass  # the broker died, or its bucket's trouble reached us; what was not acknowledged may be there or not
+        pass  # the broker died, or a bucket's fault failed the call; the log may have the unacknowledged batch or not
 
 
 async def look(machine: Machine, client: Client, story: Story, *, lost_power: bool) -> None:

@@ -117,7 +117,7 @@ class Machine:
             raise
 
     async def lose_power_starting(self, after_s: float) -> None:
-        """Start, and lose power on the way."""
+        """Start, and lose power during the start."""
         starting = asyncio.create_task(self.start())
         await asyncio.sleep(after_s)
         await self.lose_power()
@@ -153,7 +153,7 @@ class Machine:
         await self._close_clients()
 
     async def lose_power(self, *, silent: bool = False) -> None:
-        """What was not synced may be gone. `silent`: peers learn nothing, until the machine is up and they send."""
+        """Lose power and unsynced writes. `silent`: peers learn nothing, until the machine is up and they send."""
         process = await self._die()
         network = self.world.network
         (network.go_down if silent else network.end_process)(process)

@@ -47,7 +47,7 @@ class SimNetwork:
     def __init__(self, random: Random, trace: Callable[..., None]) -> None:
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.buffers: list[SocketBuffers] = []
-        """What each listener was given, in order."""
+        """The socket buffer sizes of each listener, in order of its opening."""
         self._random = random
         self._trace = trace
         self._next_port = _FIRST_PORT
@@ -56,14 +56,14 @@ class SimNetwork:
         self._delays: dict[tuple[str, str], tuple[float, float]] = {}
         self._down: set[str] = set()
 
-    # What happens to the network
+    # Faults
 
     def cut(self, source: str, target: str) -> None:
-        """From now on nothing from host `source` reaches host `target`; one direction only."""
+        """Hold all bytes from host `source` to host `target` from now on; one direction only."""
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
-        """What was held is delivered, in order."""
+        """Deliver the held bytes in order."""
         self._cut.discard((source, target))
         for end in tuple(self._ends):
             if (end.far_host, end.host) == (source, target):
@@ -76,7 +76,7 @@ class SimNetwork:
         self._delays[source, target] = (low_s, high_s)
 
     def end_process(self, process: Process) -> None:
-        """The kernel closes what the process had open."""
+        """Close a dead process's connections and listeners, as the kernel does."""
         self._close_listeners(process)
         for end in self._ends_of(process):
             end.abort()
@@ -112,7 +112,7 @@ class SimNetwork:
         security: Security,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> SimListener:
-        assert security == PLAINTEXT, "nothing else can be simulated"
+        assert security == PLAINTEXT, "the network simulates plain text only"
         if port == 0:
             port = self._next_port
             self._next_port += 1
@@ -177,7 +177,7 @@ class SimTransport(asyncio.Transport):
         self._far: SimTransport | None = None
         self._protocol: Any = None
         self._inbox: deque[bytes | None] = deque()
-        """What arrived, in order; None: the far end closed."""
+        """The arrived bytes in order; None stands for the close of the far end."""
         self._last_arrival = 0.0
         self._paused = False
         self._closed = False
@@ -255,12 +255,12 @@ class SimTransport(asyncio.Transport):
         self._far.take(data)
 
     def take(self, data: bytes | None) -> None:
-        """`data` is on its way here."""
+        """Receive `data` after the network's delay."""
         loop = asyncio.get_running_loop()
         at = loop.time() + (self._network.delay_s(self.far_host, self.host) if data else 0)
         # Strictly later: timers of one moment have no order.
         at = self._last_arrival = max(at, self._last_arrival + 1e-6)
-        # The kernel takes it, whatever the process does: no process's context.
+        # The kernel receives the bytes also for a paused process: no process's context.
         loop.call_at(at, self._arrived, data, context=Context())
 
     def _arrived(self, data: bytes | None) -> None:

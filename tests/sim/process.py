@@ -19,7 +19,7 @@ class Process:
     def __init__(self, host: str) -> None:
         self.host = host
         self.is_dead = False
-        """From then on nothing that the process does has an effect outside."""
+        """Whether the process is dead: its later actions have no effect outside."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """In the order of their start: the order of their end must not depend on where they lie in memory."""
         self.context = copy_context()
@@ -43,7 +43,7 @@ class Process:
             asyncio.get_running_loop().call_soon(callback, *args, context=context)
 
     async def kill(self) -> None:
-        """End every task. Whatever their cleanup does has no effect on disks, buckets and connections."""
+        """End every task. Their cleanup has no effect on disks, buckets and connections."""
         self.is_dead = True
         self.resume()
         tasks = [task for task in self.tasks if not task.done()]
@@ -56,7 +56,7 @@ class Process:
     def call(
         self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]
     ) -> None:
-        """Run what was scheduled, unless the process is paused or gone. Called in `context`."""
+        """Run a scheduled callback, unless the process is paused or dead. Called in `context`."""
         if self._is_paused:
             self._held.append((context, callback, args))
         elif not self._is_gone:

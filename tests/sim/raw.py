@@ -1,4 +1,4 @@
-"""A connection that says exactly what a test says, in the version it names.
+"""A connection that sends exactly a test's bytes or requests, in the given version.
 
 In: request bodies, or any bytes. Out: answers in the order of the requests. It never retries or routes.
 """
@@ -113,7 +113,9 @@ def fetch_body(
 
 def records_of(partition: PartitionData) -> bytes:
     """The batches of a partition; none where the field is null."""
-    assert isinstance(partition.records, memoryview | None), "what was read is in one piece"
+    assert isinstance(partition.records, memoryview | None), (
+        "the fetched records must be one buffer"
+    )
     return bytes(partition.records or b"")
 
 

@@ -1,7 +1,8 @@
 """A bucket of a simulation that fails by chance.
 
-In: a store, chance. Out: the same store. `down` refuses everything; `trouble` is how likely a call goes wrong, and
-`kinds` says how: by default it did nothing, or it had its effect. What is late happens within half a second.
+In: a store, entropy. Out: the same store. `down` refuses every call. `trouble` is the probability of a fault, and
+`kinds` has the possible faults: by default the call had no effect, or its answer was lost. Late effects follow within
+half a second.
 """
 
 import asyncio
@@ -36,6 +37,6 @@ class FaultyStore(ToldStore):
         fault = self._chance.choice(fitting) if fitting else None
         if fault is Fault.LATE:
             delay_s = self._chance.uniform(0, _LATE_S)
-            # Under way in the network: it arrives even where its sender has died.
+            # The request is in the network: it arrives also if its sender has died.
             asyncio.get_running_loop().call_later(delay_s, self.arrive, context=Context())
         return fault

@@ -51,7 +51,7 @@ def test_acks_of_the_leader_alone_wait_for_its_append_and_no_replica() -> None:
             partition = partition_of(await raw.ask(9, request(LEADER)))
             assert (partition.error_code, partition.base_offset) == (0, number)
         assert loop.time() - begun < 1
-        assert offsets(machine) == (0, 3), "the second replica has nothing"
+        assert offsets(machine) == (0, 3), "the second replica must have no record"
         await machine.stop()
 
     run(asyncio.wait_for(story(), LONG_S))
@@ -84,7 +84,7 @@ def test_acks_of_all_replicas_time_out_and_the_batch_stays(timeout_ms: int) -> N
     run(asyncio.wait_for(story(), LONG_S))
 
 
-def test_a_slow_drive_is_not_counted() -> None:
+def test_the_timeout_does_not_include_a_slow_drive() -> None:
     """The time counts from the leader's append on, as in Kafka."""
 
     async def story() -> None:

@@ -53,13 +53,13 @@ ENOUGH_WITHOUT = {
     ("OffsetForLeaderEpoch", Right(Operation.CLUSTER_ACTION, Resource.CLUSTER)),
     ("OffsetForLeaderEpoch", Right(Operation.DESCRIBE, Resource.TOPIC)),
 }
-"""Rights that another right stands in for, or without which the answer only shows less."""
+"""Rights that another right includes, or without which an answer only shows less."""
 FOLLOWERS = ("Fetch", Right(Operation.CLUSTER_ACTION, Resource.CLUSTER))
-"""A follower without it gets the error of the topic."""
+"""A follower without this right gets the error of the topic."""
 
 
 class Denying:
-    """Denies what `denies` says, and keeps each right that is asked for."""
+    """An authorizer that denies by `denies`, and keeps each requested right."""
 
     def __init__(self, denies: Callable[[Right, str], bool]) -> None:
         self.asked: set[Right] = set()
@@ -77,7 +77,7 @@ class Denying:
 
 
 def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -> None:
-    """Tell a story to a node with the topics `t` and `secret` and the groups `g` and `hidden`."""
+    """Run a story on a node with the topics `t` and `secret` and the groups `g` and `hidden`."""
 
     async def whole() -> None:
         machine = Machine(World(4))
@@ -119,7 +119,7 @@ def commit_of(group: str) -> OffsetCommitRequest:
 
 
 def state(machine: Machine) -> Any:
-    """Everything that a request may change."""
+    """Return all state that a request may change."""
     broker = machine.broker
     logs = [
         (str(hosted.name), hosted.log.log_start_offset, hosted.log.log_end_offset)
@@ -131,7 +131,7 @@ def state(machine: Machine) -> Any:
 
 
 def codes(answer: Any) -> Counter[int]:
-    """Every error code in an answer, however deep."""
+    """Return every error code in an answer, at any depth."""
     found = map(int, re.findall(r"error_code=(-?\d+)", repr(answer)))
     return Counter(code for code in found if code)
 
@@ -156,7 +156,7 @@ def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_each_declared_right_is_asked_for_and_counts(name: str) -> None:
+def test_each_declared_right_is_requested_and_decides(name: str) -> None:
     asked: set[Right] = set()
 
     async def without(right: Right, machine: Machine, raw: Either, named: Named) -> None:
@@ -200,7 +200,7 @@ def test_one_denied_topic_or_group_is_refused_alone(case: Case) -> None:
     story(lambda machine, raw, n: ask(machine, raw, Named({"t": n.topics["t"]}, ["g"])))
     story(ask)
     denied = {DENIED[Resource.TOPIC], DENIED[Resource.GROUP]}
-    assert not denied & set(answers[0]), "the others are as without an authorizer"
+    assert not denied & set(answers[0]), "the other parts must be answered as without an authorizer"
     refused = answers[1] - answers[0]
     assert refused
     # All partitions of a transaction are added, or none.

@@ -73,7 +73,7 @@ def test_files_that_were_collected_later_are_not_replaced_by_earlier_ones() -> N
         await checkpoints.write(directory)
         steps = checkpoints.collect(directory)
         assert next(steps)
-        await delete(client, "known")  # collects too, as the files name it
+        await delete(client, "known")  # this turn collects too, because the files name the topic
         assert finish(steps) is None
         assert finish(checkpoints.collect(directory)) == {"t"}
         await machine.stop()

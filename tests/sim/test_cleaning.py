@@ -36,7 +36,7 @@ CODECS = ("none", "lz4", "zstd")
 
 @dataclass
 class Table:
-    """What was written: by offset, and by key what may be its last value."""
+    """The written records by offset, and the possible last values of each key."""
 
     written: dict[int, tuple[bytes, bytes | None]] = field(default_factory=dict)
     last: dict[bytes, list[bytes | None]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ async def write_for_a_while(machine: Machine, client: Client, table: Table) -> N
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0, 1))
     except (Unavailable, Rejected):
-        pass  # the broker died: what was not acknowledged may be there or not
+        pass  # the broker died: the log may have the unacknowledged record or not
 
 
 async def read_all(machine: Machine, client: Client) -> list[Record]:
@@ -123,7 +123,7 @@ async def lives(seed: int, count: int) -> Machine:
         table.check(await read_all(machine, client))
     await asyncio.sleep(10)
     table.check(await read_all(machine, client))
-    assert cleaned, "nothing was cleaned: the run shows nothing"
+    assert cleaned, "nothing was cleaned: the run proves nothing"
     await machine.stop()
     assert not machine.broken_tasks
     return machine
@@ -165,7 +165,7 @@ async def damage() -> None:
     cleaners = machine.broker.cleaners
     assert [str(one.name) for one in cleaners.uncleanable] == [f"{TOPIC}-0"]
     assert "CRC" in next(iter(cleaners.uncleanable.values()))
-    assert machine.partition("other").log.cleaned_end > 0, "the rest goes on"
+    assert machine.partition("other").log.cleaned_end > 0, "other partitions must be cleaned"
     await machine.stop()
 
 

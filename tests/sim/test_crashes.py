@@ -1,4 +1,4 @@
-"""A broker that dies again and again while it is written to and its history moves into a bucket.
+"""A broker dies repeatedly while clients write to it and its history moves into a bucket.
 
 Method: lives of one machine, each ended by a stop, by kill -9 or by a loss of power, drawn from the seed, with drives
 that are slow and a bucket that fails now and then. Between lives everything is read back. What the checkers say
@@ -68,7 +68,7 @@ async def lives(seed: int) -> tuple[World, list[Story], int]:
         client = await machine.restart()
         for story in stories:
             await look(machine, client, story, lost_power=lost_power)
-    await asyncio.sleep(30)  # everything closed by now goes into the bucket
+    await asyncio.sleep(30)  # the archiver uploads every segment closed by now
     for story in stories:
         await look(machine, client, story, lost_power=False)
     await machine.stop()
@@ -84,5 +84,5 @@ async def lives(seed: int) -> tuple[World, list[Story], int]:
 @pytest.mark.parametrize("seed", range(12))
 def test_acknowledged_and_kept_records_survive_every_crash(seed: int) -> None:
     _world, stories, tiered_end = run(lives(seed))
-    assert tiered_end > 0, "nothing was tiered: the run shows nothing"
+    assert tiered_end > 0, "nothing was tiered: the run proves nothing"
     assert all(len(story.acknowledged) > 10 for story in stories)

@@ -1,5 +1,5 @@
-"""One byte of any file is flipped after a clean stop: the node says so with the file's name, or all that was
-acknowledged is served; and nothing that is intact is moved or deleted.
+"""One byte of any file is flipped after a clean stop: the node names the file, or serves all acknowledged records. It
+moves or deletes no intact file.
 
 Method: one node of every kind of file is stopped, and started again on a copy of its disk for each flipped byte. Few
 places of each file here; `FLIPS=all` takes every byte of every file, with a mask of chance.
@@ -36,7 +36,7 @@ def chosen(stopped: Stopped, chance: Random) -> Iterator[tuple[str, list[int]]]:
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_flipped_byte_is_said_or_harms_nothing(stopped: Stopped, seed: int) -> None:
+def test_a_flipped_byte_is_named_or_harms_nothing(stopped: Stopped, seed: int) -> None:
     chance = Random(seed)
     for path, places in chosen(stopped, chance):
         for at in places:

@@ -1,7 +1,7 @@
 """Goal: error codes and their places are those of Apache Kafka 4.3, where its own tests showed a difference.
 
-Method: the real node, requests as they stand in the schemas. `tests/compat/test_differential.py` asks the same of a
-real Apache Kafka.
+Method: the real node, and requests written from the schemas. `tests/compat/test_differential.py` sends the same ones to
+a real Apache Kafka.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ Tell = Callable[[Machine, Client, Raw], Coroutine[Any, Any, None]]
 
 
 def story(tell: Tell, **configs: str) -> None:
-    """Tell a story to a node that has the topic `t` with two partitions."""
+    """Run a story on a node with the topic `t` of two partitions."""
 
     async def whole() -> None:
         machine = Machine(World(3))
@@ -92,7 +92,7 @@ def test_acks_all_never_needs_more_replicas_than_the_partition_has(
     story(tell, min_insync_replicas="2")
 
 
-def test_one_replica_takes_writes_whatever_min_insync_replicas_says() -> None:
+def test_one_replica_accepts_writes_for_any_min_insync_replicas() -> None:
     async def tell(_machine: Machine, client: Client, _raw: Raw) -> None:
         assert (await client.produce("t", 0, batch([b"x"], START_MS))).base_offset == 0
 
@@ -128,7 +128,7 @@ def test_a_record_out_of_time_is_refused_in_kafkas_words() -> None:
     )
 
 
-def test_the_metadata_log_is_no_topic_to_create() -> None:
+def test_the_metadata_log_cannot_be_created_as_a_topic() -> None:
     async def tell(_machine: Machine, client: Client, raw: Raw) -> None:
         (created,) = await client.create_topics([NewTopic(METADATA_TOPIC)])
         assert created.error == ErrorCode.invalid_request
@@ -196,7 +196,7 @@ async def offsets(raw: Raw, version: int, *indexes: int) -> Any:
     return await raw.ask(version, body)
 
 
-def test_an_error_of_the_group_stands_at_each_partition_in_offset_fetch_1() -> None:
+def test_offset_fetch_1_has_an_error_of_the_group_at_each_partition() -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
         (topic,) = (await offsets(raw, 1, 0, 5)).topics
         assert topic.name == "t"

@@ -1,4 +1,4 @@
-"""Large requests: decoded on a thread, one at a time; what they become is counted as memory of clients."""
+"""Large requests: a thread decodes one at a time, and their decoded size counts as memory of clients."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -33,7 +33,9 @@ def story(tell: Callable[[Machine], Coroutine[Any, Any, None]], **settings: str)
         assert machine.broken_tasks == []
         await machine.stop()
         memory = machine.node._connections.memory
-        assert (memory.requests, memory.answers) == (0, 0), "nothing is counted that is gone"
+        assert (memory.requests, memory.answers) == (0, 0), (
+            "memory of ended requests is still counted"
+        )
 
     run(whole())
 
@@ -96,8 +98,10 @@ def test_a_large_request_waits_while_others_decoded_ones_take_the_memory() -> No
         assert not [answer for _, answer in asked if answer.done()]
         memory.give_back(held.pop())
         await asyncio.sleep(WAIT_S)
-        assert not [answer for _, answer in asked if answer.done()], "what was received counts too"
-        assert memory.requests == received + sum(held), "and none is decoded meanwhile"
+        assert not [answer for _, answer in asked if answer.done()], (
+            "the received bytes must count too"
+        )
+        assert memory.requests == received + sum(held), "no request may be decoded meanwhile"
         memory.give_back(held.pop())
         for _, answer in asked:
             assert len((await asyncio.wait_for(answer, WAIT_S)).topics) == COUNT

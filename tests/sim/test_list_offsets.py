@@ -1,4 +1,4 @@
-"""Goal: each kind of ListOffsets tells where it says, on a topic of which a part is in the bucket alone.
+"""Goal: each kind of ListOffsets returns its offset, on a topic with a part in the bucket alone.
 
 Method: segments are tiered and expire locally; then each kind is asked in the newest version, and in the one before it
 existed. Timestamps rise by one a record, save one in the middle that is later than all.
@@ -67,7 +67,7 @@ def test_every_kind_of_list_offsets() -> None:
 
         assert [await offset(kind) for kind in (LATEST, EARLIEST, EARLIEST_LOCAL)] == [0, 0, 0]
         assert [await offset(kind) for kind in (MAX_TIMESTAMP, LATEST_TIERED)] == [-1, -1]
-        assert await offset(PENDING_UPLOAD) == 0, "nothing is uploaded yet"
+        assert await offset(PENDING_UPLOAD) == 0, "no segment may be in the bucket yet"
         for number in range(BATCHES):
             await client.produce("t", 0, batch(number))
         log = machine.partition("t").log
@@ -78,7 +78,7 @@ def test_every_kind_of_list_offsets() -> None:
             await asyncio.sleep(1)
         tiered_end = log.tiered_end
         assert 0 < tiered_end < end
-        assert tiered_end > LATER + 1, "the look-ups below are in the bucket"
+        assert tiered_end > LATER + 1, "the bucket must have the offsets looked up below"
         assert await offset(LATEST) == end
         assert await offset(EARLIEST) == 0
         assert await offset(EARLIEST_LOCAL) == tiered_end
@@ -87,7 +87,9 @@ def test_every_kind_of_list_offsets() -> None:
         found = await ask(raw, MAX_TIMESTAMP)
         assert (found.offset, found.timestamp) == (LATER, LATEST_MS)
         assert await offset(START_MS + 30 * STEP_MS) == 30
-        assert await offset(START_MS + end * STEP_MS) == LATER, "the first that is as late"
+        assert await offset(START_MS + end * STEP_MS) == LATER, (
+            "the answer must be the first record of that time"
+        )
         assert await offset(LATEST_MS + 1) == -1
         await client.produce("plain", 0, batch(0))
         assert [await offset(kind, "plain") for kind in (LATEST_TIERED, PENDING_UPLOAD)] == [-1, -1]
@@ -98,7 +100,9 @@ def test_every_kind_of_list_offsets() -> None:
         cut = DeleteRecordsPartition(partition_index=0, offset=tiered_end + 5)
         topics = [DeleteRecordsTopic(name="t", partitions=[cut])]
         await raw.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
-        assert await offset(PENDING_UPLOAD) == tiered_end + 5, "what is deleted is not uploaded"
+        assert await offset(PENDING_UPLOAD) == tiered_end + 5, (
+            "deleted records are no longer pending"
+        )
         raw.close()
         await machine.stop()
 

@@ -1,4 +1,4 @@
-"""Several log directories: where partitions go, and what a drive that fails takes with it.
+"""Several log directories: the places of partitions, and the effect of a failed drive.
 
 Method: the real node over simulated disks whose calls a test makes fail.
 """
@@ -32,7 +32,7 @@ from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTop
 
 
 def failing(number: int) -> Any:
-    """What a drive does that refuses every change."""
+    """A drive that refuses every change."""
 
     def before(_operation: str, path: str) -> None:
         raise OSError(number, "the drive says no", path)
@@ -69,7 +69,7 @@ def places(machine: Machine, topic: str, count: int) -> list[str]:
     return [machine.partition(topic, index).directory.path for index in range(count)]
 
 
-def test_equal_drives_get_equally_many_and_a_larger_one_more() -> None:
+def test_equal_drives_get_equally_many_partitions_and_a_larger_one_more() -> None:
     async def story() -> None:
         world = World(1)
         for path, gib in (("/data", 100), ("/more", 100), ("/third", 200)):
@@ -79,7 +79,9 @@ def test_equal_drives_get_equally_many_and_a_larger_one_more() -> None:
         await create(client, "many", 8)
         found = places(machine, "many", 8)
         assert [found.count(path) for path in PATHS] == [2, 2, 4]
-        assert found[:2] == ["/third", "/data"], "between equals the first of log.dirs"
+        assert found[:2] == ["/third", "/data"], (
+            "of equal drives the first of log.dirs must be chosen"
+        )
         world.disk("/data").free = 0
         await asyncio.sleep(10)  # looked at with every checkpoint
         await create(client, "later", 4)
@@ -140,7 +142,7 @@ def test_only_a_drive_without_others_is_written_on_the_event_loop(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_a_drive_that_fails_takes_its_own_partitions_offline_until_it_is_mended(
+def test_a_failed_drive_takes_its_own_partitions_offline_until_its_repair(
     number: int,
 ) -> None:
     async def story() -> None:
@@ -225,7 +227,7 @@ async def is_offline(client: Client, topic: str, partition: int) -> None:
 
 
 async def mounted(machine: Machine, path: str, disk: SimDisk) -> Client:
-    """The drive is back under a node that starts again."""
+    """Start the node again with the drive attached."""
     await machine.stop()
     machine.world.disks[path] = disk
     return await machine.restart()
@@ -254,9 +256,7 @@ async def elected(machine: Machine, topic: str, kind: int) -> dict[int, int]:
     return {one.partition_id: one.error_code for one in row.partition_result}
 
 
-def test_a_drive_that_is_not_there_at_the_start_is_offline_and_nothing_is_made_in_its_place() -> (
-    None
-):
+def test_a_missing_drive_is_offline_at_the_start_and_not_created_again() -> None:
     async def story() -> None:
         world = World(1)
         machine = Machine(world, SETTINGS)
@@ -287,7 +287,7 @@ def test_a_drive_that_is_not_there_at_the_start_is_offline_and_nothing_is_made_i
 
 
 def test_a_partition_is_not_taken_from_an_old_copy_while_its_own_drive_is_away() -> None:
-    """The move was committed, the drive it came from kept its copy: that one is old from then on."""
+    """The move is committed and its source drive keeps a copy: that copy is old from then on."""
 
     async def story() -> None:
         world = World(3)
@@ -358,7 +358,7 @@ def test_a_start_writes_the_id_of_a_directory_that_has_none() -> None:
     run(story())
 
 
-def test_the_metadata_directory_is_not_done_without() -> None:
+def test_a_node_does_not_start_without_its_metadata_directory() -> None:
     async def story() -> None:
         world = World(1)
         machine = Machine(world, SETTINGS)
@@ -379,7 +379,7 @@ def test_the_metadata_directory_is_not_done_without() -> None:
     run(story())
 
 
-def test_a_move_is_shown_while_it_is_under_way_and_may_be_changed() -> None:
+def test_a_move_in_progress_is_shown_and_may_be_changed() -> None:
     async def story() -> None:
         world = World(5)
         machine = Machine(world, SETTINGS)
@@ -450,7 +450,7 @@ def test_a_topic_deleted_while_it_moves_leaves_nothing(seed: int) -> None:
     run(story())
 
 
-def test_a_request_behind_a_produce_sees_it_done() -> None:
+def test_a_request_after_a_produce_sees_its_records() -> None:
     """On one connection, as Kafka serves it: ListOffsets sent with the produce tells its end."""
 
     async def story() -> None:

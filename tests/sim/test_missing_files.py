@@ -1,7 +1,7 @@
 """Files and directories that are missing: one error names each, and no offset is assigned twice.
 
-Method: a node is stopped cleanly or killed, something of a partition's log is taken away, and the node starts again.
-What is left is read, and what is produced goes on behind what was there.
+Method: a node is stopped cleanly or killed, a test removes a file of a partition's log, and the node starts again. The
+remaining records are read, and new ones get offsets above all earlier ones.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ async def filled(machine: Machine, configs: dict[str, str] | None = None) -> Cli
 
 
 async def offsets(client: Client) -> tuple[int, int]:
-    """Where the log begins and ends, as clients see it."""
+    """Return the log's start and end, as clients see them."""
     found = [await client.list_offsets({TopicPartition(TOPIC, 0): one}) for one in (-2, -1)]
     return found[0][TopicPartition(TOPIC, 0)].offset, found[1][TopicPartition(TOPIC, 0)].offset
 

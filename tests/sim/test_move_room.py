@@ -38,7 +38,7 @@ def copies(machine: Machine) -> list[str]:
 
 
 async def check(machine: Machine, client: Client, written: dict[int, bytes], source: str) -> None:
-    """The partition is where it was, whole; nothing of a copy is left; every directory takes appends."""
+    """Check that the whole partition is in its old place, no copy is left, and every directory takes appends."""
     assert machine.partition(TOPIC).directory.path == source
     assert await read_all(client, TOPIC, 0, len(written)) == written
     await until(lambda: copies(machine) == [f"{TOPIC}-0"])
@@ -63,7 +63,7 @@ def test_a_move_to_a_drive_that_is_too_small_is_refused(
         await check(machine, client, written, source)
         disk.free = needed
         assert await move(machine, 0, target) == ErrorCode.none
-        # What is on its way counts: there is no room for this partition twice, and none is asked for.
+        # Moves in progress count: the drive has no room for this partition twice, and needs none.
         assert await move(machine, 0, target) == ErrorCode.none
         disk.free = 1 << 40
         await until(lambda: machine.partition(TOPIC).directory.path == target)

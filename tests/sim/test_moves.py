@@ -44,7 +44,7 @@ def named(world: World, path: str) -> set[str]:
 
 
 async def move(machine: Machine, index: int, path: str) -> int:
-    """Ask for a move as a client does; the error code."""
+    """Request a move as a client does; return the error code."""
     raw = await Raw.connect(machine.world.network)
     topic = AlterReplicaLogDirTopic(name=TOPIC, partitions=[index])
     body = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
@@ -84,7 +84,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], timeout_s: floa
 
 
 class Story:
-    """What was acknowledged, by partition and offset."""
+    """The acknowledged records by partition and offset."""
 
     def __init__(self) -> None:
         self.acknowledged: list[dict[int, bytes]] = [{} for _ in range(PARTITIONS)]
@@ -118,7 +118,7 @@ class Story:
             pass  # the broker died
 
     async def read(self, client: Client) -> None:
-        """Read from the beginning, over and over: no offset is ever missing, whatever moves."""
+        """Read from the beginning repeatedly: no offset is ever missing during moves."""
         try:
             while True:
                 for index in range(PARTITIONS):
@@ -189,9 +189,9 @@ async def lives(seed: int) -> Story:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_is_lost_and_nothing_left_over_however_a_move_ends(seed: int) -> None:
+def test_a_move_that_ends_in_any_way_loses_no_record_and_leaves_no_copy(seed: int) -> None:
     story = run(lives(seed))
-    assert story.moves > LIVES, "hardly anything was moved: the run shows nothing"
+    assert story.moves > LIVES, "too few moves: the run proves nothing"
     assert all(len(acknowledged) > 10 for acknowledged in story.acknowledged)
 
 
@@ -308,7 +308,7 @@ def test_a_move_that_a_crash_ended_begins_again_by_itself(lose_power: bool) -> N
     run(story())
 
 
-def test_where_the_log_begins_comes_along() -> None:
+def test_a_move_keeps_the_start_of_the_log() -> None:
     """It is in no segment: only the target's checkpoint knows it, and it must before the copy counts."""
 
     async def story() -> None:

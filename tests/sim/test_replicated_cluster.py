@@ -145,7 +145,7 @@ def story(tell: Tell, seed: int = 1) -> None:
 
 @pytest.mark.parametrize("ending", ["kill", "lose_power", "stop"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_leader_dies(ending: str, seed: int) -> None:
+def test_acknowledged_records_outlive_the_leaders_death(ending: str, seed: int) -> None:
     async def tell(cluster: Cluster, ledger: Ledger) -> None:
         leader = partition(cluster).leader
         await ledger.grow(1)  # from here on the leader's death loses no record
@@ -159,7 +159,7 @@ def test_the_leader_dies(ending: str, seed: int) -> None:
     story(tell, seed)
 
 
-def test_the_leader_sleeps_and_wakes_up_late() -> None:
+def test_acknowledged_records_outlive_a_paused_leader() -> None:
     async def tell(cluster: Cluster, ledger: Ledger) -> None:
         leader = cluster.machines[partition(cluster).leader]
         async with ledger.growing():
@@ -173,7 +173,7 @@ def test_the_leader_sleeps_and_wakes_up_late() -> None:
 
 
 @pytest.mark.parametrize("both_ways", [True, False])
-def test_the_leader_is_cut_off(both_ways: bool) -> None:
+def test_acknowledged_records_outlive_a_leader_that_is_cut_off(both_ways: bool) -> None:
     async def tell(cluster: Cluster, ledger: Ledger) -> None:
         leader = partition(cluster).leader
         network = cluster.world.network

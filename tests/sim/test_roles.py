@@ -135,12 +135,12 @@ def test_a_pending_append_is_answered(take: Take, code: ErrorCode) -> None:
         async with asyncio.timeout(60):
             asked = raw.ask(9, produce_body())
             await asyncio.sleep(1)
-            assert not asked.done(), "the second replica does not have it"
+            assert not asked.done(), "the second replica must not have the batch"
             await take(machine, client, "t")
             (partition,) = (await asked).responses[0].partition_responses
             assert partition.error_code == code
             (partition,) = (await raw.ask(9, produce_body())).responses[0].partition_responses
-            assert partition.error_code == code, "and so is a later one"
+            assert partition.error_code == code, "a later append must be answered too"
         assert machine.broken_tasks == []
         await machine.stop()
 
@@ -165,7 +165,7 @@ def test_an_append_that_the_drive_has_not_performed_is_answered(
         await take(machine, client, "t")
         assert [error.code for error in found] == [code]
         await asyncio.sleep(5)
-        assert len(found) == 1, "answered once"
+        assert len(found) == 1, "the append must be answered once"
         assert machine.broken_tasks == []
         await machine.stop()
 
@@ -191,7 +191,7 @@ def test_a_pending_fetch_is_answered(take: Take, code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("take", [way for way, _ in WAYS[1:]], ids=lambda way: way.__name__)
-def test_archiving_ends(take: Take) -> None:
+def test_a_partition_that_is_no_longer_led_is_not_archived(take: Take) -> None:
     async def story() -> None:
         world = World(4)
         store = world.store("memory://bucket")
@@ -217,7 +217,9 @@ def test_archiving_ends(take: Take) -> None:
         assert last.leader_epoch == first.leader_epoch, (
             "nothing is written in another leader's epoch"
         )
-        assert not [one for one in store.list("") if "/deleted/" in one.path], "the topic is there"
+        assert not [one for one in store.list("") if "/deleted/" in one.path], (
+            "the topic must exist"
+        )
         assert machine.broken_tasks == []
         await machine.stop()
 
@@ -225,7 +227,7 @@ def test_archiving_ends(take: Take) -> None:
 
 
 @pytest.mark.parametrize("take", [way for way, _ in WAYS], ids=lambda way: way.__name__)
-def test_a_coordinator_unloads(take: Take) -> None:
+def test_a_coordinator_unloads_the_groups_of_a_lost_partition(take: Take) -> None:
     async def story() -> None:
         machine = Machine(
             World(5), {"log.dirs": "/data,/more", "offsets.topic.num.partitions": "1"}
@@ -257,7 +259,7 @@ def test_a_coordinator_unloads(take: Take) -> None:
     run(story())
 
 
-def test_a_leader_that_comes_back_coordinates_what_it_had() -> None:
+def test_a_returning_leader_coordinates_its_earlier_groups() -> None:
     async def story() -> None:
         machine = Machine(World(6), {"offsets.topic.num.partitions": "1"})
         client = await machine.restart()

@@ -39,7 +39,7 @@ def story(
     seed: int = 3,
     **configs: str,
 ) -> None:
-    """Tell a story to a node that has the topic `t` with these settings."""
+    """Run a story on a node with the topic `t` of these settings."""
 
     async def whole() -> None:
         machine = Machine(World(seed), settings)
@@ -77,13 +77,15 @@ def test_a_power_loss_takes_at_most_what_was_in_the_active_segment(seed: int) ->
         found = await read_all(client, "t", 0, end)
         assert found == {offset: b"%d" % offset for offset in range(end)}
         again = await client.produce("t", 0, numbered(active - 1))
-        assert again.base_offset == active - 1, "its producer is known, this was a repetition"
+        assert again.base_offset == active - 1, (
+            "the log must know the producer and its repeated batch"
+        )
         assert (await client.produce("t", 0, numbered(end))).base_offset == end
 
     story(tell, LATE, seed, internal_segment_bytes="300")
 
 
-def test_a_start_after_a_kill_looks_through_the_active_segment_only() -> None:
+def test_a_start_after_a_kill_scans_the_active_segment_only() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         for sequence in range(20):
             await client.produce("t", 0, numbered(sequence))
@@ -109,12 +111,14 @@ def test_appends_wait_for_no_sync_of_a_closed_segment() -> None:
         assert log.recovery_point == 0
         assert loop.time() < stalled_until
         await asyncio.sleep(1010)
-        assert log.recovery_point == log.segments[-1].base_offset, "one round for all of them"
+        assert log.recovery_point == log.segments[-1].base_offset, (
+            "one sync must cover all segments"
+        )
 
     story(tell, LATE, internal_segment_bytes="300")
 
 
-def test_retention_deletes_nothing_that_is_not_durable() -> None:
+def test_retention_deletes_nothing_before_later_records_are_durable() -> None:
     """The next offset and the producers are in what follows a segment: that must outlive it."""
 
     async def tell(machine: Machine, client: Client) -> None:

@@ -53,7 +53,7 @@ async def stop_starting(machine: Machine, after_s: float) -> bool:
 
 
 @pytest.mark.parametrize("after_s", [0, 0.1, 30])
-def test_while_no_quorum_exists(after_s: float) -> None:
+def test_a_start_without_a_quorum_is_stopped_in_time(after_s: float) -> None:
     async def story(cluster: Cluster) -> None:
         assert await stop_starting(cluster.machines[1], after_s)
         await cluster.start()
@@ -62,7 +62,7 @@ def test_while_no_quorum_exists(after_s: float) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0, 0.02, 0.1, 0.5, 2, 5])
-def test_while_the_earlier_session_counts(after_s: float) -> None:
+def test_a_start_during_the_earlier_session_is_stopped_in_time(after_s: float) -> None:
     """The controller refuses the registration of a killed broker until its session has ended."""
 
     async def story(cluster: Cluster) -> None:
@@ -79,7 +79,7 @@ def test_while_the_earlier_session_counts(after_s: float) -> None:
 
 
 @pytest.mark.parametrize("after_s", [1, 5, 20])
-def test_while_no_controller_answers(after_s: float) -> None:
+def test_a_start_without_a_controller_is_stopped_in_time(after_s: float) -> None:
     """The broker knows the quorum, and both controllers die before its registration."""
 
     async def story(cluster: Cluster) -> None:
@@ -106,7 +106,7 @@ def test_while_no_controller_answers(after_s: float) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.03, 0.1, 0.3, 1, 3])
-def test_at_any_moment_of_the_start_of_a_cluster(after_s: float) -> None:
+def test_the_start_of_a_cluster_is_stopped_in_time_at_any_moment(after_s: float) -> None:
     async def story(cluster: Cluster) -> None:
         others = [asyncio.create_task(cluster.machines[one].start()) for one in (2, 3)]
         await stop_starting(cluster.machines[1], after_s)

@@ -63,7 +63,7 @@ def test_partitions_that_roll_in_the_same_second_share_the_copy_quota_and_all_ar
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(30)
         logs = [tale.machine.partition("t", index).log for index in range(PARTITIONS)]
-        assert all(log.tiered_end == 1 for log in logs), "the lag drains"
+        assert all(log.tiered_end == 1 for log in logs), "the archiver must catch up"
         bucket = open_bucket(tale.store)
         topic = bucket.topic("t")
         assert topic is not None
@@ -76,7 +76,9 @@ def test_partitions_that_roll_in_the_same_second_share_the_copy_quota_and_all_ar
         assert len(puts) == PARTITIONS
         within_rate(puts, max(sizes.values()))
         total = sum(sizes.values())
-        assert puts[-1][0] - began >= total / RATE - WINDOW_S - 1, "the quota was what held it up"
+        assert puts[-1][0] - began >= total / RATE - WINDOW_S - 1, (
+            "the quota must delay the uploads"
+        )
         await tale.machine.stop()
 
     tell(story)
@@ -129,8 +131,8 @@ def test_a_fetch_that_the_bucket_keeps_waiting_is_answered_and_the_next_finds_th
         await asyncio.sleep(1)
         before = len(crossed(tale, "get_range"))
         second = (await raw.ask(12, body)).responses[0].partitions[0]
-        assert second.records, "it is given without waiting for a thread"
-        assert len(crossed(tale, "get_range")) == before, "it was kept"
+        assert second.records, "cached bytes must be returned without a thread"
+        assert len(crossed(tale, "get_range")) == before, "the cache must keep the bytes"
         await tale.machine.stop()
 
     tell(story)
@@ -188,21 +190,23 @@ def test_a_consumer_on_its_way_finds_what_comes_next_and_each_byte_is_brought_on
         end = tale.machine.partition("t").log.local_start_offset
         fetched = await tale.client.fetch("t", 0, 0, max_bytes=1)
         assert len(crossed(tale, "get_range", began)) == 2, (
-            "an index and the range: nothing ahead yet"
+            "the first read requests an index and a range, and nothing ahead"
         )
         fetched = await tale.client.fetch("t", 0, 2, max_bytes=1)
         await asyncio.sleep(1)
         ahead = {path for _, path, _ in crossed(tale, "get_range", began)}
-        assert len(ahead) > 3, "it reads on: the next segments are on their way"
+        assert len(ahead) > 3, "a sequential reader must have the next segments in flight"
         assert fetched.records
         found = await read_all(tale.client, "t", 0, end, max_bytes=1)
         assert found == {at: written[at] for at in range(end)}
         gets = crossed(tale, "get_range", began)
         segments = {path for _, path, _ in gets}
-        assert len(gets) == 2 * len(segments), "an index and a range of each, once"
+        assert len(gets) == 2 * len(segments), "one index and one range of each segment, once"
         again = asyncio.get_running_loop().time()
         await asyncio.gather(*(read_all(tale.client, "t", 0, end) for _ in range(3)))
-        assert not crossed(tale, "get_range", again), "a group behind it needs no request"
+        assert not crossed(tale, "get_range", again), (
+            "a group behind the reader must need no request"
+        )
         await tale.machine.stop()
 
     tell(story)

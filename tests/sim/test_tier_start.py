@@ -26,8 +26,10 @@ def test_another_clusters_bucket_is_refused_at_the_start_and_later() -> None:
         tale.store.down = False
         before = sorted(info.path for info in tale.store.list(""))
         await asyncio.sleep(30)
-        assert sorted(info.path for info in tale.store.list("")) == before, "not a byte was put"
-        assert await tale.write(count=1), "and producers never notice"
+        assert sorted(info.path for info in tale.store.list("")) == before, (
+            "no byte may be uploaded"
+        )
+        assert await tale.write(count=1), "producers must not be affected"
         await tale.machine.stop()
 
     tell(story)

@@ -44,7 +44,7 @@ class SimWorker:
         await self._idle.wait()
 
     def kill(self) -> None:
-        """Each call runs at one moment of virtual time: none is under way."""
+        """Each call runs at one moment of virtual time, so no call is in progress."""
 
     def _run(self, call: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
         self._pending -= 1
