@@ -7,8 +7,9 @@ Kafka: `GroupMetadataManager.classicGroupJoin`; KIP-345 (static members), KIP-39
 (static leaders that come back).
 """
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from stratalog.coordinators.group import Group, Member
 from stratalog.coordinators.messages import (

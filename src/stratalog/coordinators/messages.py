@@ -5,11 +5,15 @@ format. The broker's handlers translate; where versions of an API differ in mean
 
 In every answer an unset `protocol_type`, `protocol_name` or `leader` is None. A handler writes "" where the version
 has no null there.
+
+The values are msgspec's Structs: 34 dataclasses take 30 ms of a start.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.errors import ErrorCode
 from stratalog.statemachine import Decision
@@ -23,16 +27,14 @@ NO_MEMBER_ID = ""
 OK = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
+class Protocol(Struct, frozen=True):
     """An assignment protocol that a member supports, and its metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroup:
+class JoinGroup(Struct, frozen=True):
     """JoinGroup. Timeouts in ms; before version 1 `rebalance_timeout_ms` is the session timeout.
 
     `member_id_required` is true from version 4 (KIP-394), `supports_skip_assignment` from version 9 (KIP-814).
@@ -51,8 +53,7 @@ class JoinGroup:
     supports_skip_assignment: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True):
     """A member as the leader sees it; `metadata` is that of the chosen protocol."""
 
     member_id: str
@@ -60,8 +61,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupAnswer:
+class JoinGroupAnswer(Struct, frozen=True):
     """`members` is filled for the leader only; with `skip_assignment` the leader assigns nothing (KIP-814)."""
 
     error: ErrorCode
@@ -78,16 +78,14 @@ class JoinGroupAnswer:
         return JoinGroupAnswer(error, self.member_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """What the leader assigned to one member; only clients interpret the bytes."""
 
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroup:
+class SyncGroup(Struct, frozen=True):
     """SyncGroup. `protocol_type` and `protocol_name` are checked where given (version 5 on, KIP-559)."""
 
     group_id: str
@@ -99,8 +97,7 @@ class SyncGroup:
     assignments: tuple[Assignment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupAnswer:
+class SyncGroupAnswer(Struct, frozen=True):
     """A member's assignment in the generation of its request."""
 
     error: ErrorCode
@@ -113,8 +110,7 @@ class SyncGroupAnswer:
         return SyncGroupAnswer(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """Heartbeat: the member is alive, and checks whether its generation is current."""
 
     group_id: str
@@ -123,8 +119,7 @@ class Heartbeat:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True):
     """REBALANCE_IN_PROGRESS tells the member to join again."""
 
     error: ErrorCode
@@ -134,24 +129,21 @@ class HeartbeatAnswer:
         return HeartbeatAnswer(error)
 
 
-@dataclass(frozen=True, slots=True)
-class LeavingMember:
+class LeavingMember(Struct, frozen=True):
     """A leaving member: by member id, or by instance id alone where an administrator removes it (KIP-345)."""
 
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroup:
+class LeaveGroup(Struct, frozen=True):
     """LeaveGroup; before version 3 there is exactly one member."""
 
     group_id: str
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftMember:
+class LeftMember(Struct, frozen=True):
     """The result for one leaving member."""
 
     member_id: str
@@ -159,8 +151,7 @@ class LeftMember:
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupAnswer:
+class LeaveGroupAnswer(Struct, frozen=True):
     """Before version 3 the handler answers `error`, or the only member's."""
 
     error: ErrorCode
@@ -171,8 +162,7 @@ class LeaveGroupAnswer:
         return LeaveGroupAnswer(error)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPartition:
+class CommitPartition(Struct, frozen=True):
     """One offset to commit: that of the next record to read."""
 
     index: int
@@ -181,8 +171,7 @@ class CommitPartition:
     metadata: str | None = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitTopic:
+class CommitTopic(Struct, frozen=True):
     """Offsets of one topic; the handler has resolved the name, and knows the id unless the topic is unknown."""
 
     name: str
@@ -190,8 +179,7 @@ class CommitTopic:
     topic_id: UUID = NO_TOPIC_ID
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
+class OffsetCommit(Struct, frozen=True):
     """OffsetCommit. A consumer without a group sends no member and generation -1.
 
     `retention_ms` is -1 but in versions 2 to 4. `supports_group_not_found` is true from version 9 (KIP-848).
@@ -208,16 +196,14 @@ class OffsetCommit:
     """The offsets count once the producer's transaction is committed (KIP-98)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedPartition:
+class CommittedPartition(Struct, frozen=True):
     """The result for one offset."""
 
     index: int
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedTopic:
+class CommittedTopic(Struct, frozen=True):
     """The results for one topic of the request."""
 
     name: str
@@ -225,8 +211,7 @@ class CommittedTopic:
     partitions: tuple[CommittedPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitAnswer:
+class OffsetCommitAnswer(Struct, frozen=True):
     """Results in the request's order. An error of the whole request is repeated for every partition."""
 
     topics: tuple[CommittedTopic, ...]
@@ -247,8 +232,7 @@ class OffsetCommitAnswer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FetchTopic:
+class FetchTopic(Struct, frozen=True):
     """A topic whose offsets are requested."""
 
     name: str
@@ -256,8 +240,7 @@ class FetchTopic:
     topic_id: UUID = NO_TOPIC_ID
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetch:
+class OffsetFetch(Struct, frozen=True):
     """OffsetFetch for one group; `topics` None is all. With `require_stable`, the answer hides offsets of undecided
     transactions.
     """
@@ -267,8 +250,7 @@ class OffsetFetch:
     require_stable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffset:
+class FetchedOffset(Struct, frozen=True):
     """A committed offset, or -1 without one."""
 
     index: int
@@ -278,8 +260,7 @@ class FetchedOffset:
     error: ErrorCode = OK
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedTopic:
+class FetchedTopic(Struct, frozen=True):
     """The offsets of one topic, requested or (for a request of all) committed."""
 
     name: str
@@ -287,8 +268,7 @@ class FetchedTopic:
     partitions: tuple[FetchedOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchAnswer:
+class OffsetFetchAnswer(Struct, frozen=True):
     """One group's offsets."""
 
     group_id: str
@@ -296,15 +276,13 @@ class OffsetFetchAnswer:
     topics: tuple[FetchedTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
+class DeleteGroup(Struct, frozen=True):
     """One of the groups of a DeleteGroups."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupAnswer:
+class DeleteGroupAnswer(Struct, frozen=True):
     """The result for one group."""
 
     error: ErrorCode
@@ -314,16 +292,14 @@ class DeleteGroupAnswer:
         return DeleteGroupAnswer(error)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDelete:
+class OffsetDelete(Struct, frozen=True):
     """OffsetDelete for one group (KIP-496)."""
 
     group_id: str
     topics: tuple[FetchTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteAnswer:
+class OffsetDeleteAnswer(Struct, frozen=True):
     """In the request's order; `topics` is empty where the whole request is refused."""
 
     error: ErrorCode
@@ -334,8 +310,7 @@ class OffsetDeleteAnswer:
         return OffsetDeleteAnswer(error)
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedMember:
+class DescribedMember(Struct, frozen=True):
     """`metadata` and assignments are empty unless the group is Stable."""
 
     member_id: str
@@ -346,8 +321,7 @@ class DescribedMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Struct, frozen=True):
     """DescribeGroups for one group; an unknown one is GROUP_ID_NOT_FOUND and Dead (below version 6 without error)."""
 
     group_id: str
@@ -358,8 +332,7 @@ class GroupDescription:
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(Struct, frozen=True):
     """One line of ListGroups."""
 
     group_id: str
@@ -380,8 +353,7 @@ OffsetRecord = tuple[bytes, bytes | None]
 """Key and value of one record of `__consumer_offsets`; a None value is a tombstone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rebalanced:
+class Rebalanced(Struct, frozen=True):
     """Event for the log: a group formed a new generation of `members`; `reason` began the rebalance."""
 
     group_id: str
@@ -390,8 +362,7 @@ class Rebalanced:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberExpired:
+class MemberExpired(Struct, frozen=True):
     """Event for the log: a member was removed because it missed a deadline."""
 
     group_id: str
@@ -402,8 +373,7 @@ class MemberExpired:
 News = Rebalanced | MemberExpired
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The answer of a decision about groups: answers to this and earlier requests, and events for the log.
 
     A token stands for a request; tokens are the caller's.

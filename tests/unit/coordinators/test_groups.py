@@ -1,8 +1,7 @@
 """Goal: test group behaviour that golden stories cannot show: many groups at once, and the table of states."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.golden.group_script import CountingEntropy
 
 from stratalog.coordinators.group import Group, Member

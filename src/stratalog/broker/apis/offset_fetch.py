@@ -5,8 +5,9 @@ require stable. v8 several groups at once (KIP-709). v9 member epoch (KIP-848). 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import Groups
