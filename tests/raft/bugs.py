@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from stratalog.quorum import answers, member, raft, replies, states
+from stratalog.quorum import answers, member, raft, replies, states, voter_changes
 from stratalog.quorum.messages import Answer, Persist, Send
 from stratalog.quorum.progress import UNKNOWN_OFFSET, Progress
 from stratalog.quorum.saved_state import NO_NODE, QuorumState
+from stratalog.quorum.voters import Voter, VoterSet
 
 Patch = tuple[Any, str, Any]
 Member, Raft = member.Member, raft.Raft
@@ -171,6 +172,24 @@ def old_epochs_of_the_log_forgotten() -> Iterator[Patch]:
     yield answers, "_missing", missing
 
 
+def second_change_while_one_is_open() -> Iterator[Patch]:
+    yield voter_changes, "_check_open", lambda *_: None
+
+
+def removed_leader_counts_itself() -> Iterator[Patch]:
+    real = Progress.advance
+
+    def advance(self: Any, voters: Any) -> bool:
+        return real(self, VoterSet.of((*voters.voters, Voter(*self._me))))
+
+    yield Progress, "advance", advance
+
+
+def removed_voter_never_stands() -> Iterator[Patch]:
+    """Found by the simulator: a voter alone has the record of its own removal, and the others cannot win."""
+    yield Member, "may_stand", property(lambda self: self.is_voter)
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     bug.__name__.replace("_", " "): bug
     for bug in (
@@ -188,6 +207,9 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         leader_goes_on_after_a_restart,
         short_snapshot,
         old_epochs_of_the_log_forgotten,
+        second_change_while_one_is_open,
+        removed_leader_counts_itself,
+        removed_voter_never_stands,
     )
 }
 

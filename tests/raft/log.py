@@ -9,7 +9,11 @@ from random import Random
 
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.quorum.saved_state import QuorumState
-from stratalog.wire.batch import scan
+from stratalog.quorum.voters import VoterSet, voter_set
+from stratalog.wire.batch import parse_header, scan
+from stratalog.wire.internal.control import decode_control
+from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.records import read_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,17 @@ class Log:
 
     def between(self, start: int, end: int) -> list[Batch]:
         return [one for one in self.batches if start <= one.base and one.end <= end]
+
+    def voters(self) -> list[tuple[int, VoterSet]]:
+        """The voter sets of all records, each with its offset."""
+        found = []
+        for one in self.batches:
+            data = memoryview(one.data)
+            for record in read_records(data) if parse_header(data).is_control else ():
+                decoded = decode_control(record.key, record.value)
+                if isinstance(decoded, VotersRecord):
+                    found.append((record.offset, voter_set(decoded)))
+        return found
 
     def begin_at(self, snapshot: SnapshotId, data: bytes) -> None:
         """Load a fetched snapshot: everything else goes."""

@@ -6,6 +6,7 @@ In: inputs of the member. Out: messages to send, and reports to the checks. A cr
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from tests.raft.checks import Checks, hold
 from tests.raft.log import Log
@@ -29,11 +30,21 @@ from stratalog.quorum.messages import (
 from stratalog.quorum.metadata_batches import encode_control_batch
 from stratalog.quorum.raft import Raft
 from stratalog.quorum.saved_state import decode_quorum_state, encode_quorum_state
-from stratalog.quorum.voters import ReplicaKey, VoterHistory, VoterSet
+from stratalog.quorum.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 from stratalog.wire.batch import assign
+from stratalog.wire.internal.control_records import LeaderChangeMessage
 from stratalog.wire.records import Record, build_batch
 
 SNAPSHOT_PART = 40
+
+
+def voter(node_id: int) -> Voter:
+    """A voter of a quorum whose log names the voters."""
+    return Voter(node_id, UUID(int=node_id))
+
+
+def voters_in(snapshot: bytes) -> VoterSet:
+    return VoterSet.of(voter(int(one)) for one in snapshot.split()[1].split(b","))
 
 
 class Crash(Exception):
@@ -41,8 +52,18 @@ class Crash(Exception):
 
 
 class Node:
-    def __init__(self, world: Any, node_id: int, voters: VoterSet, chance: Random) -> None:
+    def __init__(
+        self,
+        world: Any,
+        node_id: int,
+        voters: VoterSet,
+        chance: Random,
+        *,
+        is_dynamic: bool = False,
+    ) -> None:
+        """`is_dynamic`: the log names the voters; `voters` are those that this node was formatted with."""
         self.id = node_id
+        self.is_dynamic = is_dynamic
         self.world = world
         self.checks: Checks = world.checks
         self.counts = world.counts
@@ -75,12 +96,22 @@ class Node:
         self.applied, self.chain = 0, 0
         if log.snapshot is not None:
             self.applied, self.chain = log.snapshot.end_offset, int(log.snapshot_data.split()[0])
-        history = VoterHistory(self.voters, kraft_version=0)
         saved = decode_quorum_state(encode_quorum_state(log.saved))
-        me = ReplicaKey(self.id)
+        me = voter(self.id).key if self.is_dynamic else ReplicaKey(self.id)
+        history = self._history()
         member = Member(me, log, history, saved=saved, timeouts=self.world.timeouts, entropy=self)
         self.raft = Raft(member)
         self.run(self.raft.start(self.now_ms()))
+
+    def _history(self) -> VoterHistory:
+        if not self.is_dynamic:
+            return VoterHistory(self.voters, kraft_version=0)
+        logged = self.log.voters()
+        if self.log.snapshot is not None:
+            end = self.log.snapshot.end_offset - 1
+            first = (end, voters_in(self.log.snapshot_data))
+            logged = [first, *(one for one in logged if one[0] > end)]
+        return VoterHistory(self.voters, logged, kraft_version=1)
 
     def crash(self) -> None:
         self.raft = None
@@ -128,10 +159,15 @@ class Node:
                 )
                 self._answer(output)
             case AppendControl(epoch, records):
-                self.counts["elections"] += 1
-                self.checks.leads(self.id, epoch, log)
+                is_election = isinstance(records[0], LeaderChangeMessage)
+                if is_election:
+                    self.counts["elections"] += 1
+                    self.checks.leads(self.id, epoch, log)
+                else:
+                    self._check_change()
                 self.append(encode_control_batch(records, self.now_ms()), epoch)
-                self.world.elected(self)
+                if is_election:
+                    self.world.elected(self)
             case AppendFetched(records):
                 before = (log.end_offset, log.last_epoch)
                 self.checks.appended(before, log.append(bytes(records)))
@@ -149,6 +185,18 @@ class Node:
             case Committed(high_watermark):
                 self._commit(high_watermark)
 
+    def _check_change(self) -> None:
+        """OneChangeAtATime: the set before is committed, and differs by one voter at most."""
+        assert self.raft is not None
+        earlier = self.log.voters()[-1:]
+        before = earlier[0][1] if earlier else self.voters
+        hold(
+            not earlier or earlier[0][0] < max(self.raft.high_watermark, self.log.start_offset),
+            f"OneChangeAtATime: the change at {earlier} is not committed",
+        )
+        changed = set(before.ids) ^ set(self.raft.voters.ids)
+        hold(len(changed) <= 1 or not earlier, f"OneChangeAtATime: {changed} change together")
+
     def _answer(self, output: Answer) -> None:
         response = output.response
         if output.read_from is not None and isinstance(response, FetchResponse):
@@ -163,14 +211,15 @@ class Node:
         log = self.log
         hold(high_watermark > self.applied, f"HighWatermarkNeverFalls: {self.id} {high_watermark}")
         assert self.raft is not None
-        if not self.raft.is_leader:
+        if self.raft.leader_id != self.id:  # a leader that removed itself has resigned already
             hold(
                 high_watermark <= log.durable_offset,
                 f"{self.id} commits {high_watermark}, not durable",
             )
-        if self.raft.is_leader and high_watermark > self.checks.committed_end:
+        if self.raft.leader_id == self.id and high_watermark > self.checks.committed_end:
             epoch = next(one.epoch for one in reversed(log.batches) if one.end <= high_watermark)
-            self.checks.on_majority(self.world.voter_logs(), high_watermark, epoch)
+            logs = [self.world.nodes[one].log for one in self.raft.voters.ids]
+            self.checks.on_majority(logs, high_watermark, epoch)
         batches = log.between(self.applied, high_watermark)
         hold(bool(batches) and batches[-1].end == high_watermark, "commits part of a batch")
         self.chain = self.checks.commits(self.id, self.chain, batches)
@@ -184,7 +233,8 @@ class Node:
         self.counts["snapshots loaded"] += 1
         self.log.begin_at(snapshot, data)
         self.applied, self.chain = snapshot.end_offset, chain
-        self.world.later(0, self, lambda raft, now: raft.on_snapshot_loaded(None, now))
+        voters = voters_in(data) if self.is_dynamic else None
+        self.world.later(0, self, lambda raft, now: raft.on_snapshot_loaded(voters, now))
 
     # What a state machine and its runtime do
 
@@ -206,6 +256,8 @@ class Node:
         if self.raft is None or not self.applied or self.applied == log.start_offset:
             return
         epoch = next(one.epoch for one in reversed(log.batches) if one.end <= self.applied)
-        data = b"%d %s end" % (self.chain, b"." * self.chance.randint(1, 100))
+        voters = self.raft.voters_at(self.applied - 1).ids
+        named = ",".join(map(str, voters)).encode()
+        data = b"%d %s %s end" % (self.chain, named, b"." * self.chance.randint(1, 100))
         log.take_snapshot(SnapshotId(self.applied, epoch), data, self.chance.choice([0, 0, 1, 5]))
         self.counts["snapshots"] += 1

@@ -14,11 +14,20 @@ from random import Random
 from typing import Any
 
 from tests.raft.checks import Broken, Checks, hold
-from tests.raft.log import Log
-from tests.raft.node import Node
+from tests.raft.node import Node, voter
 from tests.raft.shown import shown
 
-from stratalog.quorum.messages import Output, Request, Response, Send
+from stratalog.errors import ErrorCode
+from stratalog.quorum.messages import (
+    ANY_NODE,
+    AddVoterRequest,
+    Output,
+    RemoveVoterRequest,
+    Request,
+    Response,
+    Send,
+    VoterChangeRequest,
+)
 from stratalog.quorum.raft import Raft
 from stratalog.quorum.states import Timeouts
 from stratalog.quorum.voters import Voter, VoterSet
@@ -35,6 +44,9 @@ MUST_HAPPEN = (
     "batches lost",
     "snapshots loaded",
     "appends",
+    "voters added",
+    "voters removed",
+    "leaders removed",
 )
 
 Input = Callable[[Raft, int], list[Output]]
@@ -59,12 +71,21 @@ class World:
         """How often a fault hits a new leader."""
         count = chance.choice([3, 3, 4, 5])
         observers = chance.choice([0, 0, 1])
-        voters = VoterSet.of(Voter(one) for one in range(1, count + 1))
+        self.changing = Random(f"{seed}-voters")
+        self.is_dynamic = self.changing.random() < 0.5
+        make = voter if self.is_dynamic else Voter
+        voters = VoterSet.of(make(one) for one in range(1, count + 1))
+        spare = 2 if self.is_dynamic else 0
         self.nodes = {
-            one: Node(self, one, voters, Random(f"{seed}-{one}"))
-            for one in range(1, count + observers + 1)
+            one: Node(
+                self,
+                one,
+                voters if one <= count or not self.is_dynamic else VoterSet(),
+                Random(f"{seed}-{one}"),
+                is_dynamic=self.is_dynamic,
+            )
+            for one in range(1, count + observers + spare + 1)
         }
-        self.voter_ids = voters.ids
 
     # The run
 
@@ -109,6 +130,9 @@ class World:
         at, gap = 0.0, chance.choice([20, 100, 500]) * self.faults_ms / 20_000
         while (at := at + chance.expovariate(1 / gap)) < self.faults_ms:
             yield at, partial(self._write, b"%f" % at)
+        at, gap = 0.0, self.changing.choice([100, 500]) * self.faults_ms / 20_000
+        while self.is_dynamic and (at := at + self.changing.expovariate(1 / gap)) < self.faults_ms:
+            yield at, self._change_voters
 
     def _until(self, end: float) -> None:
         while self._events and self._events[0][0] <= end:
@@ -230,6 +254,22 @@ class World:
 
             self._at(self.now + self.chance.choice([10, 200]), end)
 
+    def _change_voters(self) -> None:
+        """Ask the leader for one voter more or less, perhaps for its own removal."""
+        leader = self._leader()
+        if leader is None or leader.raft is None:
+            return
+        node_id = self.changing.choice(list(self.nodes))
+        if self.changing.random() < 0.2:
+            node_id = leader.id
+        request: VoterChangeRequest = AddVoterRequest(voter(node_id), 1000)
+        what = "voters added"
+        if leader.raft.voters.voter(node_id) is not None:
+            request = RemoveVoterRequest(voter(node_id).key, 1000)
+            what = "leaders removed" if node_id == leader.id else "voters removed"
+        self.trace(leader.id, request)
+        leader.run(leader.raft.on_change(what, request, leader.now_ms()))
+
     def _snapshot(self) -> None:
         self._node().take_snapshot()
 
@@ -240,21 +280,20 @@ class World:
 
     # Messages between nodes
 
-    def voter_logs(self) -> list[Log]:
-        return [self.nodes[one].log for one in self.voter_ids]
-
     def request(self, node: Node, sent: Send) -> None:
         token = (node.id, node.incarnation, sent.correlation_id)
-        to = self.nodes.get(sent.to)
-        if to is None:
-            return
+        to = self._node() if sent.to == ANY_NODE else self.nodes[sent.to]
         if to.raft is None and self.chance.random() < 0.8:
             self._break(node, to.id)  # connection refused
             return
         request: Request = sent.request
         self._deliver(node.id, to, lambda raft, now: raft.on_request(token, request, now))
 
-    def answer(self, node: Node, token: tuple[int, int, int], response: Response) -> None:
+    def answer(self, node: Node, token: Any, response: Response) -> None:
+        if isinstance(token, str):
+            is_done = response.error is ErrorCode.none
+            self.counts[token if is_done else f"{token}: {response.error.name}"] += 1
+            return
         to_id, incarnation, correlation_id = token
         to = self.nodes[to_id]
         if to.incarnation == incarnation:

@@ -29,6 +29,7 @@ from stratalog.quorum.messages import (
     Request,
     Send,
     Truncate,
+    VoterChangeResponse,
 )
 from stratalog.quorum.progress import UNKNOWN_OFFSET, Progress
 from stratalog.quorum.requests_sent import RequestsSent
@@ -135,6 +136,15 @@ class Member:
     def is_voter(self) -> bool:
         return self.voters.has(self.me)
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether this member may start an election: the latest voters have it, or may not be committed yet.
+
+        A member that alone has the record of its own removal must lead until that record is committed: voters without
+        the record cannot win against the longer log (Ongaro's thesis, 4.2.2; Kafka's members do not stand then).
+        """
+        return any(one.has(self.me) for one in self.voter_history.open_at(self.high_watermark))
+
     def start(self, now_ms: int) -> None:
         """Enter the state that follows from the saved one. Kafka: QuorumState.initialize."""
         saved, log_epoch = self.saved, self.log.last_epoch
@@ -194,7 +204,7 @@ class Member:
 
     def start_pre_vote(self, now_ms: int) -> None:
         """Find out whether a majority would vote for this member."""
-        ballots = Ballots({self.me.id})
+        ballots = Ballots(self._own_vote())
         self._enter(Prospective(self.election_deadline_ms(now_ms), ballots))
         if ballots.is_won(self.voters):
             self.become_candidate(now_ms)
@@ -219,7 +229,7 @@ class Member:
                 self.epoch + 1, voted_id=self.me.id, voted_directory_id=self.me.directory_id
             )
         )
-        ballots = Ballots({self.me.id})
+        ballots = Ballots(self._own_vote())
         self._enter(Candidate(self.election_deadline_ms(now_ms), ballots))
         if ballots.is_won(self.voters):
             self.become_leader(ballots, now_ms)
@@ -257,6 +267,11 @@ class Member:
                     error=error, leader_id=self.leader_id, leader_epoch=self.epoch
                 )
                 self.outputs.append(Answer(parked.token, response))
+            if left.change is not None:
+                changed = VoterChangeResponse(
+                    error=error, leader_id=self.leader_id, leader_epoch=self.epoch
+                )
+                self.outputs.append(Answer(left.change.token, changed))
 
     def _looks_for_leader(self) -> bool:
         """Return whether the member follows no leader of its epoch and would follow one."""
@@ -267,6 +282,9 @@ class Member:
                 return self.leader_id == NO_NODE
             case Follower() | Leader() | Resigned():
                 return False
+
+    def _own_vote(self) -> set[int]:
+        return {self.me.id} if self.is_voter else set()
 
     # Parts of transitions and answers
 
@@ -282,6 +300,13 @@ class Member:
         """Send, unless the node has an open request or a backoff."""
         if self.sent.is_ready(to, now_ms):
             self.outputs.append(Send(to, self.sent.add(to, request, now_ms), request))
+
+    def append_voters(self, voters: VoterSet) -> int:
+        """Append the record of another voter set, which counts from now on; return its offset."""
+        offset = self.log.end_offset
+        self.voter_history.add(offset, voters)
+        self.write(AppendControl(self.epoch, (voters_record(voters),)))
+        return offset
 
     def commit(self, high_watermark: int) -> None:
         """Raise the high watermark."""

@@ -20,7 +20,7 @@ from stratalog.errors import ErrorCode
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.ports import Buffer
 from stratalog.quorum.saved_state import NO_NODE, QuorumState
-from stratalog.quorum.voters import ReplicaKey
+from stratalog.quorum.voters import ReplicaKey, Voter
 from stratalog.wire.internal.control import ControlRecord
 
 ANY_NODE = NO_NODE
@@ -79,6 +79,36 @@ class FetchSnapshotRequest:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class AddVoterRequest:
+    """Request to make a node a voter; the answer waits for the commit, or comes once the record is in the log."""
+
+    voter: Voter
+    timeout_ms: int
+    ack_when_committed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVoterRequest:
+    """Request to take the vote from a node with that directory."""
+
+    voter: ReplicaKey
+    timeout_ms: int
+    ack_when_committed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateVoterRequest:
+    """A voter's notice to the leader of `epoch` of its endpoints and versions; the answer waits for no commit."""
+
+    voter: Voter
+    epoch: int
+    timeout_ms: int = 0
+    ack_when_committed: bool = False
+
+
+VoterChangeRequest = AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest
+
 Request = (
     VoteRequest
     | BeginQuorumEpochRequest
@@ -86,6 +116,7 @@ Request = (
     | FetchRequest
     | FetchSnapshotRequest
 )
+"""What members ask of one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +164,19 @@ class FetchSnapshotResponse:
     data: Buffer = b""
 
 
-Response = EpochResponse | VoteResponse | FetchResponse | FetchSnapshotResponse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChangeResponse:
+    """Answer to a change of the voters."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    leader_id: int = NO_NODE
+    leader_epoch: int
+
+
+Response = (
+    EpochResponse | VoteResponse | FetchResponse | FetchSnapshotResponse | VoterChangeResponse
+)
 
 
 # Outputs

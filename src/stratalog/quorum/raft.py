@@ -20,6 +20,7 @@ from stratalog.quorum.messages import (
     Output,
     Request,
     Response,
+    VoterChangeRequest,
     VoteRequest,
 )
 from stratalog.quorum.progress import UNKNOWN_OFFSET
@@ -34,6 +35,7 @@ from stratalog.quorum.states import (
     Resigned,
     Unattached,
 )
+from stratalog.quorum.voter_changes import answer_change, change_voters, is_removed
 from stratalog.quorum.voters import ReplicaKey, VoterSet
 
 
@@ -66,6 +68,10 @@ class Raft:
     def voters(self) -> VoterSet:
         """The current voters, perhaps not committed yet."""
         return self._member.voters
+
+    def voters_at(self, offset: int) -> VoterSet:
+        """Return the voters that counted at an offset: those that a snapshot up to there names."""
+        return self._member.voter_history.at(offset)
 
     @property
     def has_logged_voters(self) -> bool:
@@ -102,6 +108,12 @@ class Raft:
         """Take a request; an `Answer` with the token comes now, or later for a fetch that waits."""
         self._run_timers(now_ms)
         answer(self._member, token, request, now_ms)
+        return self.tick(now_ms)
+
+    def on_change(self, token: Any, request: VoterChangeRequest, now_ms: int) -> list[Output]:
+        """Take a change of the voters; an `Answer` with the token comes now, or once the change is committed."""
+        self._run_timers(now_ms)
+        change_voters(self._member, token, request, now_ms)
         return self.tick(now_ms)
 
     def on_response(self, correlation_id: int, response: Response, now_ms: int) -> list[Output]:
@@ -178,6 +190,7 @@ class Raft:
                 times += [] if check is None else [check]
                 if check is not None or state.progress.followers:
                     times.append(state.begin_ms)
+                times += [] if state.change is None else [state.change.deadline_ms]
             case _:
                 times.append(state.deadline_ms)
         future = [one for one in times if one > now_ms]
@@ -199,13 +212,15 @@ class Raft:
     def _run_timer(self, now_ms: int) -> None:
         member = self._member
         state = member.state
-        may_stand = member.is_voter and not member.is_stopping
+        may_stand = member.may_stand and not member.is_stopping
         match state:
             case Prospective() | Candidate():
                 self._count_ballots(state, now_ms)
             case Leader():
+                answer_change(member, state, now_ms)
                 check = state.progress.check_deadline_ms(member.voters)
-                if member.is_stopping or (check is not None and now_ms >= check):
+                is_cut_off = check is not None and now_ms >= check
+                if member.is_stopping or is_cut_off or is_removed(member, state):
                     member.resign(now_ms)
                 elif any(one.deadline_ms <= now_ms for one in state.parked):
                     release_fetches(member, state, now_ms)
@@ -223,7 +238,7 @@ class Raft:
     def _count_ballots(self, state: Prospective | Candidate, now_ms: int) -> None:
         member = self._member
         ballots, is_over = state.ballots, now_ms >= state.deadline_ms
-        if not member.is_voter:
+        if not member.may_stand:
             member.lose_leader(now_ms)
         elif ballots.is_won(member.voters):
             if isinstance(state, Prospective):
@@ -273,6 +288,8 @@ class Raft:
         for node_id in ballots.open_voters(member.voters):
             voter = member.voters.voter(node_id)
             assert voter is not None
+            if node_id == member.me.id:
+                continue  # the voter is another directory of this node
             request = VoteRequest(
                 member.epoch,
                 member.me,

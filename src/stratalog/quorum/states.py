@@ -111,6 +111,15 @@ class ParkedFetch:
     deadline_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenChange:
+    """A change of the voters that waits for the commit of the record at `offset`, or for `deadline_ms`."""
+
+    token: Any
+    offset: int
+    deadline_ms: int
+
+
 @dataclass(slots=True)
 class Leader:
     """See the module."""
@@ -119,6 +128,7 @@ class Leader:
     begin_ms: int
     """When BeginQuorumEpoch is next sent to voters that do not fetch."""
     parked: list[ParkedFetch] = field(default_factory=list)
+    change: OpenChange | None = None
 
 
 @dataclass(slots=True)

@@ -73,6 +73,10 @@ class VoterSet:
         """Return the voter of that id, or None."""
         return next((one for one in self.voters if one.id == voter_id), None)
 
+    def named(self) -> str:
+        """Return the ids of the voters, for messages."""
+        return f"voters {', '.join(map(str, self.ids))}"
+
     def has(self, key: ReplicaKey) -> bool:
         """Return whether that replica is a voter; a voter without a directory id matches any directory."""
         voter = self.voter(key.id)
@@ -98,6 +102,14 @@ class VoterHistory:
     def latest_offset(self) -> int:
         """The offset of the record with the latest set; -1 where the log has none."""
         return self._sets[-1][0]
+
+    def at(self, offset: int) -> VoterSet:
+        """Return the set that counted up to `offset`, the record there included."""
+        return next(voters for at, voters in reversed(self._sets) if at <= max(offset, -1))
+
+    def open_at(self, high_watermark: int) -> list[VoterSet]:
+        """Return the sets that may count while all below `high_watermark` is committed: that one, and later ones."""
+        return [self.at(high_watermark - 1), *(v for at, v in self._sets if at >= high_watermark)]
 
     def add(self, offset: int, voters: VoterSet) -> None:
         """Note the set of the Voters record at `offset`."""
