@@ -16,6 +16,8 @@ from tests.sim.world import START_MS
 from stratalog.wire.messages.produce import ProduceRequest
 from stratalog.wire.records import Record, build_batch
 
+VOTER = {"cluster_id": None, "voter_id": 1, "voter_directory_id": str(UUID(int=7))}
+VERSIONS = {"min_supported_version": 0, "max_supported_version": 1}
 NONE, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 0, 29, 30, 31, 53
 Ask = Callable[["Named"], Any]
 
@@ -492,5 +494,22 @@ CASES: Mapping[str, Sequence[Case]] = {
     "Vote": [_case("vote", 2, CLUSTER, lambda _: {"topics": []})],
     "BeginQuorumEpoch": [_case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
     "EndQuorumEpoch": [_case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
+    "AddRaftVoter": [
+        _case("add_raft_voter", 0, CLUSTER, lambda _: {**VOTER, "timeout_ms": 9, "listeners": []})
+    ],
+    "RemoveRaftVoter": [_case("remove_raft_voter", 0, CLUSTER, lambda _: VOTER)],
+    "UpdateRaftVoter": [
+        _case(
+            "update_raft_voter",
+            0,
+            CLUSTER,
+            lambda _: {
+                **VOTER,
+                "current_leader_epoch": 1,
+                "listeners": [],
+                "kraft_version_feature": VERSIONS,
+            },
+        )
+    ],
     "FetchSnapshot": [_case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
 }

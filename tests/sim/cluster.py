@@ -1,4 +1,4 @@
-"""Several machines of one world that form one cluster: a quorum of static voters, each with both roles.
+"""Several machines of one world that form one cluster: a quorum, whose members have both roles by default.
 
 In: a world, the number of nodes. Out: formatted machines, and waiting for what they agree on. It repairs nothing.
 """
@@ -11,6 +11,8 @@ from tests.sim.world import World
 
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.storage.claim import format_directory
+from stratalog.broker.storage.first_voters import Begin, first_voters, write_first_voters
+from stratalog.config import BrokerConfig
 
 CLUSTER_ID = "simulated-cluster-0000"
 CONTROLLER_PORT = 9093
@@ -29,13 +31,19 @@ class Cluster:
         nodes: int = 3,
         settings: Mapping[str, str] | None = None,
         roles: Mapping[int, str] | None = None,
+        begins: Mapping[int, Begin] | None = None,
     ) -> None:
+        """`begins`: the log names the voters, and those nodes were formatted so; the others join."""
         self.world = world
         self.machines: dict[int, Machine] = {}
         roles = roles or {}
         every = "broker,controller"
         voters = [one for one in range(1, nodes + 1) if "controller" in roles.get(one, every)]
-        self.voters = ",".join(f"{one}@{host_of(one)}:{CONTROLLER_PORT}" for one in voters)
+        self.begins = begins
+        named = [f"{host_of(one)}:{CONTROLLER_PORT}" for one in voters]
+        if begins is None:
+            named = [f"{one}@{at}" for one, at in zip(voters, named, strict=True)]
+        self.voters = ",".join(named)
         for node_id in range(1, nodes + 1):
             self.machines[node_id] = self._machine(node_id, roles.get(node_id, every), settings)
 
@@ -53,13 +61,30 @@ class Cluster:
                 "listeners": ",".join(listeners[one] for one in role.split(",")),
                 "controller.listener.names": "CONTROLLER",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-                "controller.quorum.voters": self.voters,
+                f"controller.quorum.{'voters' if self.begins is None else 'bootstrap.servers'}": self.voters,
                 **(settings or {}),
             },
         )
-        disk = machine.host.disk("/data")
-        format_directory("/data", disk, node_id, CLUSTER_ID, machine.host.outside.entropy)
+        self._format(machine, node_id)
         return machine
+
+    def _format(self, machine: Machine, node_id: int) -> None:
+        """Do as `strata storage format`."""
+        disk, entropy = machine.host.disk("/data"), machine.host.outside.entropy
+        begin = (self.begins or {}).get(node_id, Begin(no_controllers=self.begins is not None))
+        voters = first_voters(BrokerConfig.load(machine.settings)[0], begin, entropy)
+        mine = voters.voter(node_id) if voters is not None else None
+        directory_id = mine.directory_id if mine is not None else None
+        format_directory("/data", disk, node_id, CLUSTER_ID, entropy, directory_id)
+        if voters is not None:
+            write_first_voters(disk, voters, machine.host.outside.clock.now_ms())
+
+    def format_anew(self, node_id: int) -> None:
+        """Give a node that does not run an empty disk, formatted to join."""
+        machine = self.machines[node_id]
+        del machine.host.disks["/data"]
+        self.begins = {}
+        self._format(machine, node_id)
 
     async def start(self) -> None:
         """Start all machines at once: none is ready before a quorum has a leader."""

@@ -7,10 +7,16 @@ placement.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.ids import TopicPartition
+from stratalog.wire.messages.add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    Listener,
+)
 from stratalog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -36,6 +42,10 @@ from stratalog.wire.messages.elect_leaders import (
 from stratalog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+)
+from stratalog.wire.messages.remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
 )
 
 _FENCED_FROM: Final = 2
@@ -79,6 +89,7 @@ class QuorumReplica:
     """A node's copy of the metadata log; times are epoch ms, -1 where the leader knows none."""
 
     node_id: int
+    directory_id: UUID
     is_voter: bool
     log_end_offset: int
     last_fetch_ms: int
@@ -93,6 +104,10 @@ class QuorumInfo:
     leader_epoch: int
     high_watermark: int
     replicas: tuple[QuorumReplica, ...]
+
+    def voter(self, node_id: int) -> "QuorumReplica | None":
+        """Return the voter of that id, or None."""
+        return next((one for one in self.replicas if one.is_voter and one.node_id == node_id), None)
 
 
 def describe_cluster() -> Call[list[RegisteredBroker]]:
@@ -206,9 +221,41 @@ def describe_quorum() -> Call[QuorumInfo]:
     return asking(DescribeQuorumRequest(topics=[topic]), read)
 
 
+def add_voter(
+    node_id: int, directory_id: UUID, listener: tuple[str, str, int], timeout_ms: int
+) -> Call[None]:
+    """Make a controller a voter; `listener` is its name, host and port. Raises Rejected as KIP-853 says."""
+    name, host, port = listener
+    request = AddRaftVoterRequest(
+        cluster_id=None,
+        timeout_ms=timeout_ms,
+        voter_id=node_id,
+        voter_directory_id=directory_id,
+        listeners=[Listener(name=name, host=host, port=port)],
+    )
+
+    def read(body: AddRaftVoterResponse) -> None:
+        _checked(body.error_code, body.error_message, f"voter {node_id}")
+
+    return asking(request, read)
+
+
+def remove_voter(node_id: int, directory_id: UUID) -> Call[None]:
+    """Take a controller out of the voters. Raises Rejected as KIP-853 says."""
+    request = RemoveRaftVoterRequest(
+        cluster_id=None, voter_id=node_id, voter_directory_id=directory_id
+    )
+
+    def read(body: RemoveRaftVoterResponse) -> None:
+        _checked(body.error_code, body.error_message, f"voter {node_id}")
+
+    return asking(request, read)
+
+
 def _replica(state: ReplicaState, *, is_voter: bool) -> QuorumReplica:
     return QuorumReplica(
         state.replica_id,
+        state.replica_directory_id,
         is_voter,
         state.log_end_offset,
         state.last_fetch_timestamp,

@@ -19,7 +19,7 @@ from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
 from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
 from stratalog.config.profiles import PROFILES, WITH_THREE, WITH_TIER
-from stratalog.config.quorum_settings import Address, check_quorum, parse_voters
+from stratalog.config.quorum_settings import Address, check_quorum, parse_servers, parse_voters
 from stratalog.config.shown import name_in
 from stratalog.errors import UserError
 
@@ -253,6 +253,16 @@ class BrokerConfig:
         """The address of each voter by node id; none where this node is a quorum of its own."""
         return parse_voters(self.list("controller.quorum.voters"))
 
+    @property
+    def quorum_servers(self) -> tuple[Address, ...]:
+        """Controllers to ask for the leader, where the metadata log names the voters."""
+        return tuple(parse_servers(self.list("controller.quorum.bootstrap.servers")))
+
+    @property
+    def is_alone(self) -> builtins.bool:
+        """Whether the configuration makes this node a quorum of its own."""
+        return not self.quorum_servers and set(self.quorum_voters) <= {self.int("node.id")}
+
     def check(self) -> None:
         """Raise UserError for settings that are valid alone and contradict one another."""
         self._check_roles()
@@ -289,7 +299,12 @@ class BrokerConfig:
         names = [name.upper() for name in self.list("controller.listener.names")]
         listeners = [parse_listener(text).name for text in self.list("listeners")]
         check_quorum(
-            self.list("process.roles"), self.int("node.id"), self.quorum_voters, names, listeners
+            self.list("process.roles"),
+            self.int("node.id"),
+            self.quorum_voters,
+            self.quorum_servers,
+            names,
+            listeners,
         )
         inter_broker = self.get("inter.broker.listener.name")
         if not inter_broker or not self.is_broker:

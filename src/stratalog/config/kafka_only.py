@@ -184,7 +184,6 @@ _TABLES: Final = {
         broker.id int -1
         controller.quorum.append.linger.ms int 25
         controller.quorum.auto.join.enable boolean false
-        controller.quorum.bootstrap.servers list ''
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -

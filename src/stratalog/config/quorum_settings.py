@@ -38,6 +38,18 @@ def parse_voters(texts: Sequence[str]) -> dict[int, Address]:
     return voters
 
 
+def parse_servers(texts: Sequence[str]) -> list[Address]:
+    """Return the addresses of `host:port` items; raises BadValue."""
+    servers = [Address(*parse_address(text)) for text in texts]
+    if any(not one.host or not one.port or one.host == _ANY_HOST for one in servers):
+        raise BadValue
+    return servers
+
+
+def _check_servers(texts: Sequence[str]) -> None:
+    parse_servers(texts)
+
+
 def _check_voters(texts: Sequence[str]) -> None:
     parse_voters(texts)
 
@@ -51,11 +63,20 @@ QUORUM = (
         "controller.quorum.voters",
         Kind.LIST,
         (),
-        "The controllers that vote, and where each listens. Without it this node is a quorum of its own.",
+        "The controllers that vote, and where each listens; the set never changes. Without it, and without "
+        "`controller.quorum.bootstrap.servers`, this node is a quorum of its own.",
         Shaped(
             _check_voters,
             "id@host:port, several separated by commas, each id once, no host 0.0.0.0",
         ),
+    ),
+    Setting(
+        "controller.quorum.bootstrap.servers",
+        Kind.LIST,
+        (),
+        "Controllers of which a node asks one for the leader, where the metadata log names the voters (KIP-853). "
+        "Without it `controller.quorum.voters` names them.",
+        Shaped(_check_servers, "host:port, several separated by commas, no host 0.0.0.0"),
     ),
     Setting(
         "controller.quorum.election.timeout.ms",
@@ -121,6 +142,7 @@ def check_quorum(
     roles: Collection[str],
     node_id: int,
     voters: Mapping[int, Address],
+    servers: Sequence[Address],
     controller_names: Sequence[str],
     listeners: Collection[str],
 ) -> None:
@@ -129,10 +151,10 @@ def check_quorum(
     `controller_names` are those of `controller.listener.names`, `listeners` the names of all listeners.
     """
     if "controller" not in roles:
-        if not voters:
+        if not voters and not servers:
             raise UserError(
                 "controller.quorum.voters: '' is not accepted where process.roles is broker; "
-                "accepted: the controllers, as id@host:port"
+                "accepted: the controllers, as id@host:port, or controller.quorum.bootstrap.servers"
             )
         if node_id in voters:
             raise UserError(
@@ -151,9 +173,9 @@ def check_quorum(
                 "accepted: listeners that are not in controller.listener.names"
             )
         return
-    if not voters:
+    if not voters and not servers:
         return
-    if node_id not in voters:
+    if voters and node_id not in voters:
         raise UserError(
             f"controller.quorum.voters: it lacks node.id {node_id}, whose process.roles has controller; "
             "accepted: voters with this node"

@@ -129,6 +129,8 @@ NODE_2 = (
     ("overrides", "complaint"),
     [
         (["controller.quorum.voters=1@a"], "id@host:port"),
+        (["controller.quorum.bootstrap.servers=0.0.0.0:1"], "no host 0.0.0.0"),
+        (["controller.quorum.bootstrap.servers=a"], "host:port"),
         (["controller.quorum.voters=1@a:1,1@b:1"], "each id once"),
         (["controller.quorum.voters=2@0.0.0.0:9093,1@a:1"], "no host 0.0.0.0"),
         (["controller.quorum.voters=2@b:0"], "id@host:port"),
@@ -167,6 +169,11 @@ def test_a_node_has_the_roles_that_it_is_configured_with() -> None:
     assert (controller.is_broker, controller.listeners) == (False, ())
     broker = load(*NODE_2, "process.roles=broker", "node.id=4", "listeners=PLAINTEXT://:9092")
     assert (broker.is_controller, broker.controller_listeners) == (False, ())
+    assert not both.is_alone
+    servers = "controller.quorum.bootstrap.servers=a:1,b:2"
+    dynamic = load(*NODE_2, "controller.quorum.voters=", servers)
+    assert dynamic.quorum_servers == (("a", 1), ("b", 2))
+    assert not dynamic.is_alone, "the log names the voters"
     alone = load("controller.quorum.voters=1@localhost:9093")
     assert set(alone.quorum_voters) == {1}
 

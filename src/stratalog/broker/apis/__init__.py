@@ -44,6 +44,7 @@ def _handler(name: str) -> Handler:
 
 
 _FORWARDED = {
+    "AddRaftVoter",
     "AlterConfigs",
     "AlterPartitionReassignments",
     "CreatePartitions",
@@ -53,6 +54,7 @@ _FORWARDED = {
     "ElectLeaders",
     "IncrementalAlterConfigs",
     "ListPartitionReassignments",
+    "RemoveRaftVoter",
     "UnregisterBroker",
     "UpdateFeatures",
 }
@@ -160,6 +162,9 @@ _TABLE = (
     _api("Vote", 52, (0, 2), "CLUSTER_ACTION CLUSTER"),
     _api("BeginQuorumEpoch", 53, (0, 1), "CLUSTER_ACTION CLUSTER"),
     _api("EndQuorumEpoch", 54, (0, 1), "CLUSTER_ACTION CLUSTER"),
+    _api("AddRaftVoter", 80, (0, 1), "ALTER CLUSTER"),
+    _api("RemoveRaftVoter", 81, (0, 0), "ALTER CLUSTER"),
+    _api("UpdateRaftVoter", 82, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("FetchSnapshot", 59, (0, 1), "CLUSTER_ACTION CLUSTER"),
 )
 

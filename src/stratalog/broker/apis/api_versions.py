@@ -5,13 +5,12 @@ minimum of 0. The answer's header is always version 0, and an unknown higher ver
 """
 
 import re
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.network.dispatch import Api, Call, advertised
 from stratalog.errors import ErrorCode
-from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL
+from stratalog.quorum.features import SUPPORTED_FEATURES
 from stratalog.wire.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -20,10 +19,8 @@ from stratalog.wire.messages.api_versions import (
 )
 
 _FLEXIBLE_FROM: Final = 3
-_SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
-    METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL)
-}
-"""Features, with the lowest and the highest level that this broker supports."""
+_LEVEL_0_FROM: Final = 4
+"""Earlier versions cannot name level 0 (KAFKA-17011)."""
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """Names and versions of client software (Kafka: `ApiVersionsRequest.isValid`)."""
 
@@ -49,8 +46,12 @@ def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
         error_code=ErrorCode.none,
         api_keys=advertised(call.needs.apis, call.session.listener.kind),
         supported_features=[
-            SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in _SUPPORTED.items()
+            SupportedFeatureKey(
+                name=one.name,
+                min_version=max(one.min_level, call.version < _LEVEL_0_FROM),
+                max_version=one.max_level,
+            )
+            for one in SUPPORTED_FEATURES
         ]
         if call.version >= _FLEXIBLE_FROM
         else [],

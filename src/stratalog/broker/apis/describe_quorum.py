@@ -14,7 +14,7 @@ from stratalog.errors import ErrorCode
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.quorum.progress import Follower
-from stratalog.quorum.voters import ReplicaKey
+from stratalog.quorum.voters import ReplicaKey, Voter
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -56,7 +56,7 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
             )
             async for topic in call.pace.each(call.body.topics)
         ],
-        nodes=[_node(call, voter.id) for voter in call.needs.quorum.voters.voters],
+        nodes=[_node(call, voter) for voter in call.needs.quorum.voters.voters],
     )
 
 
@@ -136,12 +136,11 @@ def _state(clock: Clock, key: ReplicaKey, seen: Follower) -> ReplicaState:
     )
 
 
-def _node(call: Call[DescribeQuorumRequest, Needs], voter_id: int) -> Node:
-    broker = call.needs.cluster.image.brokers.get(voter_id)
+def _node(call: Call[DescribeQuorumRequest, Needs], voter: Voter) -> Node:
+    """Return a voter with its endpoints as the log names them, else with its broker's."""
+    broker = call.needs.cluster.image.brokers.get(voter.id)
+    endpoints = voter.endpoints or (broker.endpoints if broker is not None else ())
     return Node(
-        node_id=voter_id,
-        listeners=[
-            Listener(name=one.name, host=one.host, port=one.port)
-            for one in (broker.endpoints if broker is not None else ())
-        ],
+        node_id=voter.id,
+        listeners=[Listener(name=one.name, host=one.host, port=one.port) for one in endpoints],
     )

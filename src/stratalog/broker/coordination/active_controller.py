@@ -93,6 +93,10 @@ class ActiveController:
                 f"{self._log.directory.path}/{self._log.log.directory}: {error}"
             ) from error
 
+    def append_open(self) -> None:
+        """Append what is decided: the next record of the log is another writer's."""
+        self._runtime.append_open()
+
     def resign(self) -> None:
         """Decide nothing more: another node leads. What is not committed fails with NOT_CONTROLLER."""
         self._runtime.resign()

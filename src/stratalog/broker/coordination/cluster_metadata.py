@@ -20,7 +20,6 @@ from stratalog.broker.coordination.quorum_peers import QuorumPeers
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
-from stratalog.config.quorum_settings import Address
 from stratalog.errors import UserError
 from stratalog.ports import Outside
 from stratalog.quorum.member import Member
@@ -66,15 +65,14 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     """
     clock, node_id = outside.clock, config.int("node.id")
     addresses = config.quorum_voters
-    is_alone = set(addresses) <= {node_id}
-    opened = await open_metadata_log(directory, clock, is_alone=is_alone)
+    opened = await open_metadata_log(directory, clock, is_alone=config.is_alone)
     log, replay = opened.log, opened.replay
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     timeouts = _timeouts(config)
     member = Member(
         ReplicaKey(node_id, directory.id),
         log,
-        _voters(opened, addresses, ReplicaKey(node_id, directory.id)),
+        _voters(opened, config, ReplicaKey(node_id, directory.id)),
         saved=opened.state,
         timeouts=timeouts,
         entropy=outside.entropy,
@@ -87,6 +85,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
         QuorumPeers(
             outside.network,
             addresses,
+            config.quorum_servers,
             cluster_id=cluster_id,
             request_timeout_ms=timeouts.request_ms,
         ),
@@ -107,13 +106,17 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     return ClusterMetadata(quorum, image, snapshots, local, controller, registration)
 
 
-def _voters(opened: OpenedLog, addresses: dict[int, Address], me: ReplicaKey) -> VoterHistory:
-    """Return the voters: those of the configuration, or this node alone, which the log names then.
+def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHistory:
+    """Return the voters: those of the log, or of the configuration, or this node alone, which the log names then.
 
-    Raises UserError where the log names others than the configuration.
+    With `controller.quorum.bootstrap.servers` the log counts; a new node knows no voters, and asks those servers.
+    Raises UserError where the log names others than `controller.quorum.voters` alone.
     """
+    addresses = config.quorum_voters
+    if config.quorum_servers and (opened.voters or not addresses):
+        return VoterHistory(VoterSet(), opened.voters, kraft_version=KRAFT_VERSION)
     alone = VoterSet((Voter(*me),))
-    if set(addresses) <= {me.id}:
+    if config.is_alone:
         is_logged = bool(opened.voters) and opened.voters[-1][1] == alone
         logged = [(opened.log.end_offset - 1, alone)] if is_logged else []
         return VoterHistory(alone, logged, kraft_version=KRAFT_VERSION)

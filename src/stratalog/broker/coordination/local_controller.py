@@ -61,6 +61,10 @@ class LocalController:
         """Return a controller that refuses every request with this code."""
         return LocalController(lambda: None, self._entropy, code)
 
+    def check_active(self) -> None:
+        """Raise Rejected where this node is not the active controller, or may not act as it."""
+        assert self._active is not None
+
     @property
     def _active(self) -> ActiveController:
         active = self._find()

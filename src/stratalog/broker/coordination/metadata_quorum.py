@@ -28,7 +28,14 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.difference import difference
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.ports import Clock
-from stratalog.quorum.messages import Request, Response, Send
+from stratalog.quorum.messages import (
+    Output,
+    Request,
+    Response,
+    Send,
+    VoterChangeRequest,
+    VoterChangeResponse,
+)
 from stratalog.quorum.metadata_batches import decode_record
 from stratalog.quorum.progress import Follower
 from stratalog.quorum.raft import Raft
@@ -73,6 +80,8 @@ class MetadataQuorum:
         self._open_controller = open_controller
         self._on_failed = on_failed
         self._seen = (self.leader_id, self.leader_epoch)
+        self._voters = VoterSet()
+        """The voters whose addresses the peers know."""
         self._opened: ActiveController | None = None
         """The controller, also before it serves: from its opening on it publishes what it decides."""
         self._led_epoch = -1
@@ -135,10 +144,10 @@ class MetadataQuorum:
         """The voters that count."""
         return self._raft.voters
 
-    @property
-    def logged_voters(self) -> VotersRecord | None:
-        """The record of the voters; None where the configuration names them, and not the log."""
-        return voters_record(self._raft.voters) if self._raft.has_logged_voters else None
+    def voters_until(self, offset: int) -> VotersRecord | None:
+        """Return the record of the voters up to `offset`; None where the configuration names them, and not the log."""
+        raft = self._raft
+        return voters_record(raft.voters_at(offset)) if raft.has_logged_voters else None
 
     @property
     def high_watermark(self) -> int:
@@ -157,6 +166,23 @@ class MetadataQuorum:
         """Pass a request of another node; the future has the answer."""
         return self._driver.request(request)
 
+    async def kraft_versions(self, host: str, port: int) -> tuple[int, int]:
+        """Ask a controller for its range of kraft.version. Raises Unavailable, Rejected."""
+        return await self._peers.kraft_versions(host, port)
+
+    async def change(self, request: VoterChangeRequest) -> VoterChangeResponse:
+        """Change the voters, where this node leads; wait as `quorum.voter_changes.change_voters` says."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def step(now_ms: int) -> list[Output]:
+            if self._opened is not None:
+                self._opened.append_open()  # what is decided has its offsets already
+            return self._raft.on_change(answer, request, now_ms)
+
+        self._driver.take(step)
+        changed: VoterChangeResponse = await answer
+        return changed
+
     def _send(self, sent: Send) -> None:
         """Send a request, and pass on what comes back."""
 
@@ -171,6 +197,11 @@ class MetadataQuorum:
     def _on_step(self) -> None:
         """Close the controller of an epoch that this node leads no more, before anything else is done."""
         raft = self._raft
+        if raft.voters is not self._voters:
+            self._voters = raft.voters
+            for voter in raft.voters.voters:
+                for endpoint in voter.endpoints[:1]:
+                    self._peers.learn(voter.id, endpoint.host, endpoint.port)
         if self._led_epoch >= 0 and not (raft.is_leader and raft.epoch == self._led_epoch):
             self._led_epoch = -1
             opened, self._opened = self._opened, None

@@ -68,7 +68,7 @@ class MetadataSnapshots:
         wall_ms = clock.now_ms()
         identity = snapshot_id(image)
         data = bytearray()
-        control = voters_control(self._quorum.logged_voters)
+        control = voters_control(self._quorum.voters_until(image.offset))
         for batch in snapshot_batches(image, wall_ms, wall_ms, control):
             data += batch
             await asyncio.sleep(0)

@@ -4,7 +4,8 @@ In: requests of this node's member. Out: responses, or that there is none. It ne
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -13,7 +14,14 @@ from stratalog.client.peer import Peer
 from stratalog.config.quorum_settings import Address
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Network
-from stratalog.quorum.messages import FetchRequest, FetchSnapshotRequest, Response, Send
+from stratalog.quorum.messages import (
+    ANY_NODE,
+    FetchRequest,
+    FetchSnapshotRequest,
+    Response,
+    Send,
+)
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
 
 __all__ = ["QuorumPeers"]
 
@@ -27,17 +35,26 @@ class QuorumPeers:
         self,
         network: Network,
         addresses: Mapping[int, Address],
+        servers: Sequence[Address],
         *,
         cluster_id: str,
         request_timeout_ms: int,
     ) -> None:
         self._network = network
-        self._addresses = addresses
+        self._addresses = dict(addresses)
+        self._servers = deque(servers)
         self._cluster_id = cluster_id
         self._timeout_s = request_timeout_ms / 1000
         self._peers: dict[tuple[int, bool], Peer] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._refused: set[tuple[int, str]] = set()
+
+    def learn(self, node_id: int, host: str, port: int) -> None:
+        """Note where a node's controller listens, as the log or another node says."""
+        address = Address(host, port)
+        if node_id >= 0 and host and port and self._addresses.get(node_id) != address:
+            self._addresses[node_id] = address
+            self._drop(node_id)
 
     def address_of(self, node_id: int) -> Address | None:
         """Return where a node's controller listens; None where that is not known."""
@@ -56,6 +73,18 @@ class QuorumPeers:
         for peer in self._peers.values():
             peer.close()
 
+    async def kraft_versions(self, host: str, port: int) -> tuple[int, int]:
+        """Ask a controller for its range of kraft.version. Raises Unavailable, Rejected."""
+        peer = Peer(self._network, host, port, client_id="raft", timeout_s=self._timeout_s)
+        try:
+            answer = await peer.request(
+                ApiVersionsRequest(client_software_name="raft", client_software_version="1")
+            )
+        finally:
+            peer.close()
+        found = [one for one in answer.supported_features if one.name == "kraft.version"]
+        return (found[0].min_version, found[0].max_version) if found else (0, 0)
+
     async def _send(self, sent: Send, answered: Callable[[Response | None], None]) -> None:
         response = None
         try:
@@ -63,7 +92,10 @@ class QuorumPeers:
             peer = self._peer(sent.to, is_fetch=is_fetch)
             if peer is not None:
                 request = wire_request(sent.request, self._cluster_id)
-                response = response_of(await peer.request(request))
+                answer = await peer.request(request)
+                for one in getattr(answer, "node_endpoints", ()):
+                    self.learn(one.node_id, one.host, one.port)
+                response = response_of(answer)
         except Unavailable:
             pass  # the quorum asks again
         except Rejected as error:
@@ -72,7 +104,18 @@ class QuorumPeers:
                 _log.warning("quorum request refused", node=sent.to, reason=error.message)
         answered(response)
 
+    def _drop(self, node_id: int) -> None:
+        for is_fetch in (False, True):
+            earlier = self._peers.pop((node_id, is_fetch), None)
+            if earlier is not None:
+                earlier.close()
+
     def _peer(self, node_id: int, *, is_fetch: bool) -> Peer | None:
+        if node_id == ANY_NODE and self._servers:
+            # Another one each time: of several some may be down.
+            self._servers.rotate(-1)
+            self._drop(ANY_NODE)
+            self._addresses[ANY_NODE] = self._servers[0]
         peer = self._peers.get((node_id, is_fetch))
         address = self._addresses.get(node_id)
         if peer is None and address is not None:

@@ -51,16 +51,26 @@ def new_cluster_id(entropy: Entropy) -> str:
 
 
 def format_directory(
-    path: str, disk: Disk, node_id: int, cluster_id: str, entropy: Entropy
+    path: str,
+    disk: Disk,
+    node_id: int,
+    cluster_id: str,
+    entropy: Entropy,
+    directory_id: UUID | None = None,
 ) -> MetaProperties:
-    """Write `meta.properties` into a directory that has none and holds nothing. Raises UserError otherwise."""
+    """Write `meta.properties` into a directory that has none and holds nothing; without `directory_id` with a new id.
+
+    Raises UserError otherwise.
+    """
     held = [entry.name for entry in disk.list("") if entry.name not in _IGNORED]
     if held:
         raise UserError(
             f"log directory {path} has no {META_PROPERTIES} but is not empty ({held[0]}, …): "
             "name an empty directory, or run `strata storage format` on it after moving these away"
         )
-    meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=entropy.uuid())
+    meta = MetaProperties(
+        cluster_id=cluster_id, node_id=node_id, directory_id=directory_id or entropy.uuid()
+    )
     disk.write_file(META_PROPERTIES, encode_meta_properties(meta))
     return meta
 
@@ -88,9 +98,8 @@ def open_directories(
         if metadata_path in failures:
             raise _unusable(metadata_path, failures[metadata_path])
         node_id = config.int("node.id")
-        is_alone = set(config.quorum_voters) <= {node_id}
         claimed = claim(
-            list(disks.items()), node_id, outside.entropy, metadata_path, is_alone=is_alone
+            list(disks.items()), node_id, outside.entropy, metadata_path, is_alone=config.is_alone
         )
     except UserError:
         for disk in disks.values():

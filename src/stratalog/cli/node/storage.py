@@ -12,6 +12,7 @@ from stratalog.cli.node.serving import load_config
 from stratalog.cli.shared.terminal import Json, Overrides, PropertiesFile, note, show, show_json
 
 if TYPE_CHECKING:
+    from stratalog.broker.storage.first_voters import Begin
     from stratalog.config import BrokerConfig
 
 storage_app = typer.Typer(help="Format log directories and look at them.", no_args_is_help=True)
@@ -30,31 +31,65 @@ def format_storage(
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted directories alone.")
     ] = False,
+    standalone: Annotated[
+        bool,
+        typer.Option(
+            "--standalone", "-s", help="Begin a quorum with this controller as its voter."
+        ),
+    ] = False,
+    initial_controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="VOTERS",
+            help="Begin a quorum with these voters: id@host:port:directory, separated by commas.",
+        ),
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool,
+        typer.Option(
+            "--no-initial-controllers", "-N", help="Join the quorum that other nodes began."
+        ),
+    ] = False,
 ) -> None:
     """Give empty log directories a cluster id. A broker does this on its first start too.
 
+    Where `controller.quorum.bootstrap.servers` is set, a controller needs one of --standalone, --initial-controllers
+    and --no-initial-controllers.
+
     Example: strata storage format server.properties
     """
+    from stratalog.broker.storage.first_voters import Begin
+
     config = load_config(properties, override)
     if cluster_id is not None:
         check_cluster_id(cluster_id)
-    for line in format_directories(config, cluster_id, ignore_formatted=ignore_formatted):
+    begin = Begin(standalone, initial_controllers, no_initial_controllers)
+    for line in format_directories(config, cluster_id, begin, ignore_formatted=ignore_formatted):
         note(line)
 
 
 def format_directories(
-    config: "BrokerConfig", cluster_id: str | None, *, ignore_formatted: bool
+    config: "BrokerConfig",
+    cluster_id: str | None,
+    begin: "Begin | None" = None,
+    *,
+    ignore_formatted: bool,
 ) -> list[str]:
     """Format the empty log directories, with a new cluster id for None; print a line for each directory.
 
-    Raises UserError where a broker has locked one, or one is formatted already or of another cluster.
+    Raises UserError where a broker has locked one, or one is formatted already or of another cluster, and as
+    `first_voters`.
     """
     from stratalog.adapters.local_disk import check_distinct
-    from stratalog.adapters.system import SystemEntropy
+    from stratalog.adapters.system import SystemClock, SystemEntropy
     from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
+    from stratalog.broker.storage.first_voters import Begin, first_voters, write_first_voters
     from stratalog.errors import UserError
 
     entropy, node_id = SystemEntropy(), config.int("node.id")
+    voters = first_voters(config, begin or Begin(), entropy)
     check_distinct(config.log_dirs)
     disks = {path: locked_disk(path) for path in config.log_dirs}
     lines = []
@@ -76,7 +111,11 @@ def format_directories(
                 )
         for path, disk in disks.items():
             if metas[path] is None:
-                format_directory(path, disk, node_id, chosen, entropy)
+                mine = voters.voter(node_id) if voters and path == config.metadata_log_dir else None
+                directory_id = mine.directory_id if mine else None
+                format_directory(path, disk, node_id, chosen, entropy, directory_id)
+                if voters is not None and mine is not None:
+                    write_first_voters(disk, voters, SystemClock().now_ms())
                 lines.append(f"formatted {path} for node {node_id} of cluster {chosen}")
             else:
                 lines.append(f"left {path} as it is")

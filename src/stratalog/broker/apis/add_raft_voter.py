@@ -1,0 +1,27 @@
+"""AddRaftVoter (key 80), versions 0-1.
+
+v1 an answer before the commit. Only the leader carries it out; a broker forwards the request to it. Kafka: KIP-853.
+"""
+
+from typing import NamedTuple
+
+from stratalog.broker.coordination.local_controller import LocalController
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.broker.coordination.voter_requests import changed
+from stratalog.broker.network.authorizer import Operation
+from stratalog.broker.network.dispatch import Call
+from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+
+
+class Needs(NamedTuple):
+    """The parts of the node that the handler works with."""
+
+    quorum: MetadataQuorum
+    local_controller: LocalController
+
+
+async def handle(call: Call[AddRaftVoterRequest, Needs]) -> AddRaftVoterResponse:
+    """Make a controller a voter of the quorum."""
+    quorum, controller = call.needs
+    done = await changed(call, quorum, Operation.ALTER, controller)
+    return AddRaftVoterResponse(error_code=done.error, error_message=done.message)
