@@ -65,6 +65,14 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "AlterPartitionReassignments": ((0, 1), None, {1}),
     "ListPartitionReassignments": ((0, 0), None, {0}),
     "UnregisterBroker": ((0, 0), None, set()),
+    "AddPartitionsToTxn": ((0, 3), (0, 0), set()),
+    "AddOffsetsToTxn": ((0, 4), (0, 0), set()),
+    # EndTxn 5 and TxnOffsetCommit 5 belong to transactions of KIP-890, which the broker does not serve yet.
+    "EndTxn": ((0, 4), (0, 1), set()),
+    "TxnOffsetCommit": ((0, 4), (0, 3), set()),
+    "WriteTxnMarkers": ((1, 1), None, set()),
+    "AddRaftVoter": ((0, 1), None, set()),
+    "RemoveRaftVoter": ((0, 0), None, set()),
 }
 # Versions that older clients need: kafkajs, aiokafka 0.14, kcat with librdkafka 2.0.
 OLDEST_NEEDED = {"Produce": 3, "Fetch": 4, "ListOffsets": 1, "Metadata": 0, "JoinGroup": 0}
@@ -175,6 +183,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [1]}]}]
     },
     "ListPartitionReassignments": {"topics": None},
+    "TxnOffsetCommit": {
+        **OF_GROUP,
+        "transactional_id": "t",
+        "topics": [{"name": TOPIC, "partitions": [COMMIT]}],
+    },
+    "WriteTxnMarkers": {"markers": [{"topics": [{"name": "none such", "partition_indexes": [0]}]}]},
 }
 
 
@@ -217,6 +231,11 @@ ANSWERED = {
     "AlterReplicaLogDirs": {"log_dir_not_found"},
     "ElectLeaders": {"none", "election_not_needed"},
     "UnregisterBroker": {"broker_id_not_registered"},
+    "AddOffsetsToTxn": {"invalid_request"},  # an empty transactional id
+    "EndTxn": {"invalid_request"},
+    "WriteTxnMarkers": {"unknown_topic_or_partition"},
+    "AddRaftVoter": {"invalid_request"},  # a voter without a directory
+    "RemoveRaftVoter": {"invalid_request"},
 }
 
 

@@ -3,53 +3,27 @@
 In: the topics and groups that a request names. Out: bodies. It sends nothing. Kafka: `KafkaApis`, `ControllerApis`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-import msgspec
 from tests.produce import produce_body
+from tests.sim.authorization_case import (
+    CLUSTER,
+    GROUP,
+    NONE,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Case,
+    Named,
+    case,
+)
+from tests.sim.authorization_voters import VOTER_CASES
 from tests.sim.records import batch
 from tests.sim.world import START_MS
 
 from stratalog.wire.messages.produce import ProduceRequest
 from stratalog.wire.records import Record, build_batch
-
-VOTER = {"cluster_id": None, "voter_id": 1, "voter_directory_id": str(UUID(int=7))}
-VERSIONS = {"min_supported_version": 0, "max_supported_version": 1}
-NONE, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 0, 29, 30, 31, 53
-Ask = Callable[["Named"], Any]
-
-
-class Named(NamedTuple):
-    """The resources that a request names: topics with their ids, and groups."""
-
-    topics: Mapping[str, UUID]
-    groups: Sequence[str]
-
-    def each(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return `fields` with the name of each topic."""
-        return [{"name": topic, **fields} for topic in self.topics]
-
-    def ids(self, **fields: Any) -> list[dict[str, Any]]:
-        """Return `fields` with the id of each topic."""
-        return [{"topic_id": str(topic), **fields} for topic in self.topics.values()]
-
-
-class Case(NamedTuple):
-    """`denied` is the error without any right; with `hides` that answer shows no name of a topic or group."""
-
-    version: int
-    ask: Ask
-    denied: int
-    hides: bool = False
-
-
-def _case(module: str, version: int, denied: int, ask: Ask, *, hides: bool = False) -> Case:
-    name = "".join(word.title() for word in module.split("_"))
-    cls = getattr(import_module(f"stratalog.wire.messages.{module}"), f"{name}Request")
-    return Case(version, lambda named: msgspec.convert(ask(named), cls), denied, hides)
 
 
 def _produce(topics: Sequence[str | UUID], transactional_id: str | None = None) -> ProduceRequest:
@@ -80,7 +54,7 @@ def _settings(named: Named, kind: int, **config: Any) -> list[dict[str, Any]]:
 
 
 def _describe_configs(kind: int, denied: int) -> Case:
-    return _case(
+    return case(
         "describe_configs",
         4,
         denied,
@@ -89,7 +63,7 @@ def _describe_configs(kind: int, denied: int) -> Case:
 
 
 def _alter_configs(module: str, config: dict[str, Any], kind: int, denied: int) -> Case:
-    return _case(
+    return case(
         module,
         1,
         denied,
@@ -103,7 +77,7 @@ def _offset_commit(version: int) -> Case:
         topics = each(partitions=[_COMMITTED])
         return {"group_id": named.groups[-1], "member_id": "", "topics": topics}
 
-    return _case("offset_commit", version, GROUP, ask)
+    return case("offset_commit", version, GROUP, ask)
 
 
 def _offset_fetch(version: int) -> Case:
@@ -111,7 +85,7 @@ def _offset_fetch(version: int) -> Case:
         topics = (named.ids if version >= 10 else named.each)(partition_indexes=[0])
         return {"groups": [{"group_id": group, "topics": topics} for group in named.groups]}
 
-    return _case("offset_fetch", version, GROUP, ask)
+    return case("offset_fetch", version, GROUP, ask)
 
 
 _SETTINGS = ((2, TOPIC), (32, GROUP), (4, CLUSTER))
@@ -128,13 +102,13 @@ CASES: Mapping[str, Sequence[Case]] = {
         Case(9, lambda n: _produce([*n.topics], "tx"), TOPIC),
     ],
     "Fetch": [
-        _case("fetch", 12, TOPIC, lambda n: _fetch("topic", n)),
-        _case("fetch", 17, TOPIC, lambda n: _fetch("topic_id", n), hides=True),
-        _case("fetch", 12, TOPIC, lambda n: _fetch("topic", n, replica_id=2)),
-        _case("fetch", 17, TOPIC, lambda n: _fetch("topic_id", n, replica_state={"replica_id": 2})),
+        case("fetch", 12, TOPIC, lambda n: _fetch("topic", n)),
+        case("fetch", 17, TOPIC, lambda n: _fetch("topic_id", n), hides=True),
+        case("fetch", 12, TOPIC, lambda n: _fetch("topic", n, replica_id=2)),
+        case("fetch", 17, TOPIC, lambda n: _fetch("topic_id", n, replica_state={"replica_id": 2})),
     ],
     "ListOffsets": [
-        _case(
+        case(
             "list_offsets",
             7,
             TOPIC,
@@ -145,11 +119,11 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "Metadata": [
-        _case("metadata", 9, TOPIC, lambda n: {"topics": n.each()}),
-        _case("metadata", 12, TOPIC, lambda n: {"topics": n.ids(name=None)}, hides=True),
-        _case("metadata", 9, NONE, lambda _: {"topics": None}, hides=True),
-        _case("metadata", 9, TOPIC, lambda _: {"topics": [{"name": "no-such-topic"}]}),
-        _case(
+        case("metadata", 9, TOPIC, lambda n: {"topics": n.each()}),
+        case("metadata", 12, TOPIC, lambda n: {"topics": n.ids(name=None)}, hides=True),
+        case("metadata", 9, NONE, lambda _: {"topics": None}, hides=True),
+        case("metadata", 9, TOPIC, lambda _: {"topics": [{"name": "no-such-topic"}]}),
+        case(
             "metadata",
             9,
             NONE,
@@ -159,7 +133,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "OffsetCommit": [_offset_commit(8), _offset_commit(10)],
     "OffsetFetch": [
         *[
-            _case(
+            case(
                 "offset_fetch",
                 version,
                 GROUP,
@@ -167,7 +141,7 @@ CASES: Mapping[str, Sequence[Case]] = {
             )
             for version in (1, 7)
         ],
-        _case(
+        case(
             "offset_fetch",
             7,
             GROUP,
@@ -178,18 +152,18 @@ CASES: Mapping[str, Sequence[Case]] = {
         _offset_fetch(10),
     ],
     "FindCoordinator": [
-        _case("find_coordinator", 3, GROUP, lambda n: {"key": n.groups[-1]}),
-        _case("find_coordinator", 4, GROUP, lambda n: {"coordinator_keys": n.groups}),
-        _case(
+        case("find_coordinator", 3, GROUP, lambda n: {"key": n.groups[-1]}),
+        case("find_coordinator", 4, GROUP, lambda n: {"coordinator_keys": n.groups}),
+        case(
             "find_coordinator",
             4,
             TRANSACTIONAL_ID,
             lambda _: {"coordinator_keys": ["tx"], "key_type": 1},
         ),
-        _case("find_coordinator", 6, CLUSTER, lambda _: {"coordinator_keys": ["s"], "key_type": 2}),
+        case("find_coordinator", 6, CLUSTER, lambda _: {"coordinator_keys": ["s"], "key_type": 2}),
     ],
     "JoinGroup": [
-        _case(
+        case(
             "join_group",
             2,
             GROUP,
@@ -203,7 +177,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "Heartbeat": [
-        _case(
+        case(
             "heartbeat",
             3,
             GROUP,
@@ -211,8 +185,8 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "LeaveGroup": [
-        _case("leave_group", 2, GROUP, lambda n: {"group_id": n.groups[-1], "member_id": "m"}),
-        _case(
+        case("leave_group", 2, GROUP, lambda n: {"group_id": n.groups[-1], "member_id": "m"}),
+        case(
             "leave_group",
             4,
             GROUP,
@@ -220,7 +194,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         ),
     ],
     "SyncGroup": [
-        _case(
+        case(
             "sync_group",
             3,
             GROUP,
@@ -232,9 +206,9 @@ CASES: Mapping[str, Sequence[Case]] = {
             },
         )
     ],
-    "ApiVersions": [_case("api_versions", 2, NONE, lambda _: {})],
+    "ApiVersions": [case("api_versions", 2, NONE, lambda _: {})],
     "CreateTopics": [
-        _case(
+        case(
             "create_topics",
             5,
             TOPIC,
@@ -252,20 +226,18 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "DeleteTopics": [
-        _case("delete_topics", 5, TOPIC, lambda n: {"topic_names": [*n.topics], "timeout_ms": 1}),
-        _case(
-            "delete_topics", 6, TOPIC, lambda n: {"topics": n.ids(), "timeout_ms": 1}, hides=True
-        ),
-        _case("delete_topics", 5, TOPIC, lambda _: {"topic_names": ["gone"], "timeout_ms": 1}),
+        case("delete_topics", 5, TOPIC, lambda n: {"topic_names": [*n.topics], "timeout_ms": 1}),
+        case("delete_topics", 6, TOPIC, lambda n: {"topics": n.ids(), "timeout_ms": 1}, hides=True),
+        case("delete_topics", 5, TOPIC, lambda _: {"topic_names": ["gone"], "timeout_ms": 1}),
     ],
     "InitProducerId": [
-        _case(
+        case(
             "init_producer_id",
             4,
             CLUSTER,
             lambda _: {"transactional_id": None, "transaction_timeout_ms": 1},
         ),
-        _case(
+        case(
             "init_producer_id",
             4,
             TRANSACTIONAL_ID,
@@ -273,7 +245,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         ),
     ],
     "AddPartitionsToTxn": [
-        _case(
+        case(
             "add_partitions_to_txn",
             3,
             TRANSACTIONAL_ID,
@@ -282,10 +254,10 @@ CASES: Mapping[str, Sequence[Case]] = {
                 "v3_and_below_topics": n.each(partitions=[0]),
             },
         ),
-        _case("add_partitions_to_txn", 4, CLUSTER, lambda _: {"transactions": []}),
+        case("add_partitions_to_txn", 4, CLUSTER, lambda _: {"transactions": []}),
     ],
     "AddOffsetsToTxn": [
-        _case(
+        case(
             "add_offsets_to_txn",
             3,
             TRANSACTIONAL_ID,
@@ -293,7 +265,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "TxnOffsetCommit": [
-        _case(
+        case(
             "txn_offset_commit",
             3,
             TRANSACTIONAL_ID,
@@ -305,7 +277,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "EndTxn": [
-        _case(
+        case(
             "end_txn",
             3,
             TRANSACTIONAL_ID,
@@ -313,7 +285,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "WriteTxnMarkers": [
-        _case(
+        case(
             "write_txn_markers",
             1,
             CLUSTER,
@@ -332,15 +304,13 @@ CASES: Mapping[str, Sequence[Case]] = {
     ],
     "DescribeConfigs": [_describe_configs(*one) for one in _SETTINGS],
     "DescribeCluster": [
-        _case(
-            "describe_cluster", 1, NONE, lambda _: {"include_cluster_authorized_operations": True}
-        )
+        case("describe_cluster", 1, NONE, lambda _: {"include_cluster_authorized_operations": True})
     ],
-    "DescribeGroups": [_case("describe_groups", 5, GROUP, lambda n: {"groups": n.groups})],
-    "ListGroups": [_case("list_groups", 4, NONE, lambda _: {}, hides=True)],
-    "DeleteGroups": [_case("delete_groups", 2, GROUP, lambda n: {"groups_names": n.groups})],
+    "DescribeGroups": [case("describe_groups", 5, GROUP, lambda n: {"groups": n.groups})],
+    "ListGroups": [case("list_groups", 4, NONE, lambda _: {}, hides=True)],
+    "DeleteGroups": [case("delete_groups", 2, GROUP, lambda n: {"groups_names": n.groups})],
     "OffsetDelete": [
-        _case(
+        case(
             "offset_delete",
             0,
             GROUP,
@@ -356,7 +326,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         for one in _SETTINGS
     ],
     "AlterReplicaLogDirs": [
-        _case(
+        case(
             "alter_replica_log_dirs",
             2,
             CLUSTER,
@@ -364,7 +334,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "CreatePartitions": [
-        _case(
+        case(
             "create_partitions",
             2,
             TOPIC,
@@ -376,7 +346,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "DeleteRecords": [
-        _case(
+        case(
             "delete_records",
             2,
             TOPIC,
@@ -387,13 +357,13 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "DescribeLogDirs": [
-        _case("describe_log_dirs", 3, CLUSTER, lambda _: {"topics": None}, hides=True)
+        case("describe_log_dirs", 3, CLUSTER, lambda _: {"topics": None}, hides=True)
     ],
     "DescribeProducers": [
-        _case("describe_producers", 0, TOPIC, lambda n: {"topics": n.each(partition_indexes=[0])})
+        case("describe_producers", 0, TOPIC, lambda n: {"topics": n.each(partition_indexes=[0])})
     ],
     "DescribeQuorum": [
-        _case(
+        case(
             "describe_quorum",
             1,
             CLUSTER,
@@ -405,12 +375,12 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "DescribeTopicPartitions": [
-        _case("describe_topic_partitions", 0, TOPIC, lambda n: {"topics": n.each()}),
-        _case("describe_topic_partitions", 0, NONE, lambda _: {"topics": []}, hides=True),
+        case("describe_topic_partitions", 0, TOPIC, lambda n: {"topics": n.each()}),
+        case("describe_topic_partitions", 0, NONE, lambda _: {"topics": []}, hides=True),
     ],
-    "ListConfigResources": [_case("list_config_resources", 1, CLUSTER, lambda _: {}, hides=True)],
+    "ListConfigResources": [case("list_config_resources", 1, CLUSTER, lambda _: {}, hides=True)],
     "OffsetForLeaderEpoch": [
-        _case(
+        case(
             "offset_for_leader_epoch",
             4,
             TOPIC,
@@ -422,9 +392,9 @@ CASES: Mapping[str, Sequence[Case]] = {
             },
         )
     ],
-    "UpdateFeatures": [_case("update_features", 1, CLUSTER, lambda _: {"feature_updates": []})],
+    "UpdateFeatures": [case("update_features", 1, CLUSTER, lambda _: {"feature_updates": []})],
     "ElectLeaders": [
-        _case(
+        case(
             "elect_leaders",
             2,
             CLUSTER,
@@ -432,10 +402,10 @@ CASES: Mapping[str, Sequence[Case]] = {
                 "topic_partitions": [{"topic": topic, "partitions": [0]} for topic in n.topics]
             },
         ),
-        _case("elect_leaders", 2, CLUSTER, lambda _: {"topic_partitions": None}, hides=True),
+        case("elect_leaders", 2, CLUSTER, lambda _: {"topic_partitions": None}, hides=True),
     ],
     "AlterPartitionReassignments": [
-        _case(
+        case(
             "alter_partition_reassignments",
             0,
             CLUSTER,
@@ -443,13 +413,13 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "ListPartitionReassignments": [
-        _case("list_partition_reassignments", 0, CLUSTER, lambda _: {}, hides=True)
+        case("list_partition_reassignments", 0, CLUSTER, lambda _: {}, hides=True)
     ],
     "AlterPartition": [
-        _case("alter_partition", 3, CLUSTER, lambda _: {"broker_id": 1, "topics": []})
+        case("alter_partition", 3, CLUSTER, lambda _: {"broker_id": 1, "topics": []})
     ],
     "BrokerRegistration": [
-        _case(
+        case(
             "broker_registration",
             4,
             CLUSTER,
@@ -464,7 +434,7 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "BrokerHeartbeat": [
-        _case(
+        case(
             "broker_heartbeat",
             2,
             CLUSTER,
@@ -477,39 +447,23 @@ CASES: Mapping[str, Sequence[Case]] = {
         )
     ],
     "Envelope": [
-        _case(
+        case(
             "envelope",
             0,
             CLUSTER,
             lambda _: {"request_data": "", "request_principal": "", "client_host_address": ""},
         )
     ],
-    "UnregisterBroker": [_case("unregister_broker", 0, CLUSTER, lambda _: {"broker_id": 1})],
+    "UnregisterBroker": [case("unregister_broker", 0, CLUSTER, lambda _: {"broker_id": 1})],
     "AllocateProducerIds": [
-        _case("allocate_producer_ids", 0, CLUSTER, lambda _: {"broker_id": 1, "broker_epoch": 0})
+        case("allocate_producer_ids", 0, CLUSTER, lambda _: {"broker_id": 1, "broker_epoch": 0})
     ],
     "AssignReplicasToDirs": [
-        _case("assign_replicas_to_dirs", 0, CLUSTER, lambda _: {"broker_id": 1, "directories": []})
+        case("assign_replicas_to_dirs", 0, CLUSTER, lambda _: {"broker_id": 1, "directories": []})
     ],
-    "Vote": [_case("vote", 2, CLUSTER, lambda _: {"topics": []})],
-    "BeginQuorumEpoch": [_case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
-    "EndQuorumEpoch": [_case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
-    "AddRaftVoter": [
-        _case("add_raft_voter", 0, CLUSTER, lambda _: {**VOTER, "timeout_ms": 9, "listeners": []})
-    ],
-    "RemoveRaftVoter": [_case("remove_raft_voter", 0, CLUSTER, lambda _: VOTER)],
-    "UpdateRaftVoter": [
-        _case(
-            "update_raft_voter",
-            0,
-            CLUSTER,
-            lambda _: {
-                **VOTER,
-                "current_leader_epoch": 1,
-                "listeners": [],
-                "kraft_version_feature": VERSIONS,
-            },
-        )
-    ],
-    "FetchSnapshot": [_case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
+    "Vote": [case("vote", 2, CLUSTER, lambda _: {"topics": []})],
+    "BeginQuorumEpoch": [case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
+    "EndQuorumEpoch": [case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
+    "FetchSnapshot": [case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
+    **VOTER_CASES,
 }

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 from tests.produce import produce_body
-from tests.sim.authorization_cases import CASES, NONE, Case, Named
+from tests.sim.authorization_case import NONE, Case, Named
+from tests.sim.authorization_cases import CASES
 from tests.sim.controller_listener import Either, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sim.authorization_cases import CASES, Case, Named
+from tests.sim.authorization_case import Case, Named
+from tests.sim.authorization_cases import CASES
 from tests.sim.controller_listener import PORT, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine
