@@ -25,7 +25,6 @@ EVERY_DEPTH = range(14)
 # Place of an allowed difference -> its reason.
 EXCUSED = {
     r".*\.configs\.tier\.max\.lag\.ms": "a setting of ours",
-    r".*\.min\.insync\.replicas\.(config_source|synonyms.*)": "Kafka sets it as eligible leader replicas are enabled",
     r"settings_are_changed#12 .*error_code": "Kafka fails with UNKNOWN_SERVER_ERROR where an operation does not exist",
     r"settings_are_changed#14 .*": "Kafka answers a resource that is named twice twice",
     r".*_named_twice#.* (DescribeConfigs|DescribeGroups|DescribeProducers|OffsetFetch)\..*": "an answer is no copies",
