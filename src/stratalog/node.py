@@ -188,11 +188,14 @@ class Node:
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
         advertised = self.config.advertised_listeners
+        # As in Kafka, clients wait: librdkafka gives up every broker that an answer lacks, and the image may lack all.
+        self._connections.admits_clients = False
         endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
         async with self._patience.waiting():
             await registration.register(endpoints, hosting.previous_epoch)
             await metadata.act()
             await registration.unfence()
+            self._connections.admits_clients = True
             self._background.spawn(registration.keep_session())
             await self._assign_all(assign, hosting)
             await self._resume_moves(hosting, moves)

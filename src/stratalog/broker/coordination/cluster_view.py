@@ -65,17 +65,14 @@ class ClusterView:
     def live_brokers(self, listener: str) -> list[LiveBroker]:
         """Return (node id, host, port, rack) of each broker that is not fenced, for clients of `listener`.
 
-        A broker without that listener appears with its first endpoint. This broker is missing until it is registered
-        and unfenced, as in Kafka: the image may have its address from before a restart. The others are there at once:
-        librdkafka gives up every broker that an answer lacks, and an answer with none leaves it without a broker.
+        A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
-        own = None if self._registration.is_complete else self.node_id
+        if not self._registration.is_complete:
+            return []
         return [
             (broker.id, endpoint.host, endpoint.port, broker.rack)
             for broker in self.image.brokers.values()
-            if broker.is_active
-            and broker.id != own
-            and (endpoint := _endpoint(broker.endpoints, listener)) is not None
+            if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
 
     def live_broker(self, node_id: int, listener: str) -> LiveBroker | None:

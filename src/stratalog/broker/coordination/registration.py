@@ -97,7 +97,7 @@ class Registration:
             await asyncio.sleep(_CATCH_UP_S)
 
     async def unfence(self) -> None:
-        """Wait until this broker is unfenced. It leads in new leader epochs what it led before."""
+        """Wait until this broker is unfenced, also in its image. It leads in new leader epochs what it led before."""
         delay_s = _CATCH_UP_S
         while not await self._is_unfenced():
             await asyncio.sleep(delay_s)
@@ -123,10 +123,13 @@ class Registration:
 
     async def _is_unfenced(self) -> bool:
         try:
-            return not (await self.heartbeat()).is_fenced
+            if (await self.heartbeat()).is_fenced:
+                return False
         except Rejected as error:
             self._log.warning("no heartbeat", reason=error.message)
             return False
+        own = self._image.image.brokers.get(self.node_id)
+        return own is not None and own.is_active
 
     async def heartbeat(self) -> HeartbeatAnswer:
         """Send a heartbeat with the metadata offset that this broker has applied. Raises Rejected."""
