@@ -119,12 +119,13 @@ class Verifiable:
         self._thread.start()
 
     def _read(self, lines: IO[bytes]) -> None:
-        for line in lines:
-            event = json.loads(line)
-            if event["name"] == "producer_send_success":
-                self.acknowledged[event["partition"]][event["offset"]] = int(event["value"])
-            elif event["name"] == "producer_send_error":
-                self.errors.append(event["message"])
+        with lines:
+            for line in lines:
+                event = json.loads(line)
+                if event["name"] == "producer_send_success":
+                    self.acknowledged[event["partition"]][event["offset"]] = int(event["value"])
+                elif event["name"] == "producer_send_error":
+                    self.errors.append(event["message"])
 
     def end(self) -> None:
         self._process.terminate()
