@@ -58,8 +58,8 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def cpu_seconds(self) -> float:
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        """Return the CPU time of all threads, ended ones too, to the nanosecond: psutil's comes in steps of 10 ms."""
+        return time.clock_gettime((~self.process.pid << 3) | 2)  # Linux: the clock of another process
 
     def resident_mb(self) -> float:
         return float(psutil.Process(self.process.pid).memory_info().rss / 1e6)
