@@ -126,6 +126,8 @@ IN_OTHER_MODULES = {
     "max.compaction.lag.ms": "../unit/log/test_cleaning.py::test_max_compaction_lag_ms_makes_a_log_due_at_any_ratio",
     "min.compaction.lag.ms": "../unit/log/test_cleaning.py::test_min_compaction_lag_ms_ends_the_cleanable_part",
     "min.cleanable.dirty.ratio": "../unit/log/test_cleaning.py::test_a_log_is_due_above_min_cleanable_dirty_ratio",
+    "leader.replication.throttled.replicas": "../sim/test_throttles.py::test_a_move_takes_the_time_of_its_limit",
+    "follower.replication.throttled.replicas": "../sim/test_throttles.py::test_a_move_takes_the_time_of_its_limit",
     "unclean.leader.election.enable": "../properties/test_elections.py::test_a_clean_election_loses_no_record",
 }
 

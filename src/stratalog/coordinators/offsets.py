@@ -9,8 +9,9 @@ Kafka: `OffsetMetadataManager`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.coordinators.messages import (
     NO_EPOCH,

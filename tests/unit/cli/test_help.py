@@ -24,6 +24,8 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "cluster stop",
     "config alter",
     "group delete",
+    "quorum add",
+    "quorum remove",
 }
 """Commands that print nothing but notes."""
 

@@ -65,9 +65,8 @@ async def handle(call: _Request) -> AddPartitionsToTxnResponse:
 async def _carry_out(
     call: _Request, one: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    named = [
-        TopicPartition(topic.name, index) for topic in one.topics for index in topic.partitions
-    ]
+    keys = (TopicPartition(topic.name, index) for topic in one.topics for index in topic.partitions)
+    named = [key async for key in call.pace.each(keys)]
     try:
         errors = await _errors(call, one, named)
     except Rejected as error:
@@ -75,7 +74,7 @@ async def _carry_out(
         if code is ErrorCode.producer_fenced and call.version < _FENCED_FROM:
             code = ErrorCode.invalid_producer_epoch
         errors = dict.fromkeys(named, code)
-    return [_result(topic, errors) for topic in one.topics]
+    return [await _result(call, topic, errors) for topic in one.topics]
 
 
 async def _errors(
@@ -94,9 +93,13 @@ async def _errors(
             key: ErrorCode.none
             if await transactions.verify(one.transactional_id, producer, key)
             else other
-            for key in named
+            async for key in call.pace.each(named)
         }
-    refused = {key: error for key in named if (error := _refusal(call, key)) is not None}
+    refused = {
+        key: error
+        async for key in call.pace.each(named)
+        if (error := _refusal(call, key)) is not None
+    }
     if refused:
         return dict.fromkeys(named, ErrorCode.operation_not_attempted) | refused
     await transactions.add_partitions(one.transactional_id, producer, frozenset(named))
@@ -113,7 +116,9 @@ def _refusal(call: _Request, key: TopicPartition) -> ErrorCode | None:
     return None
 
 
-def _result(topic: AddPartitionsToTxnTopic, errors: _Errors) -> AddPartitionsToTxnTopicResult:
+async def _result(
+    call: _Request, topic: AddPartitionsToTxnTopic, errors: _Errors
+) -> AddPartitionsToTxnTopicResult:
     return AddPartitionsToTxnTopicResult(
         name=topic.name,
         results_by_partition=[
@@ -121,6 +126,6 @@ def _result(topic: AddPartitionsToTxnTopic, errors: _Errors) -> AddPartitionsToT
                 partition_index=index,
                 partition_error_code=errors[TopicPartition(topic.name, index)],
             )
-            for index in topic.partitions
+            async for index in call.pace.each(topic.partitions)
         ],
     )

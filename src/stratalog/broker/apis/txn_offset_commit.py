@@ -35,13 +35,13 @@ class Needs(NamedTuple):
 async def handle(call: _Request) -> TxnOffsetCommitResponse:
     """Add offsets of a group to the producer's transaction; they count once that is committed."""
     topics = call.body.topics
-    named = [
+    keys = (
         TopicPartition(one.name, part.partition_index) for one in topics for part in one.partitions
-    ]
+    )
     try:
         errors = await _commit(call)
     except Rejected as error:
-        errors = dict.fromkeys(named, error.code)
+        errors = {key: error.code async for key in call.pace.each(keys)}
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -51,10 +51,10 @@ async def handle(call: _Request) -> TxnOffsetCommitResponse:
                         partition_index=one.partition_index,
                         error_code=errors[TopicPartition(topic.name, one.partition_index)],
                     )
-                    for one in topic.partitions
+                    async for one in call.pace.each(topic.partitions)
                 ],
             )
-            for topic in topics
+            async for topic in call.pace.each(topics)
         ]
     )
 
@@ -64,7 +64,7 @@ async def _commit(call: _Request) -> _Errors:
     call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
     call.authorize(Operation.READ, Resource.GROUP, body.group_id)
     errors: _Errors = {}
-    existing = [_existing(call, topic, errors) for topic in body.topics]
+    existing = [await _existing(call, topic, errors) async for topic in call.pace.each(body.topics)]
     request = OffsetCommit(
         group_id=body.group_id,
         topics=tuple(topic for topic in existing if topic.partitions),
@@ -81,14 +81,16 @@ async def _commit(call: _Request) -> _Errors:
     return errors
 
 
-def _existing(call: _Request, topic: TxnOffsetCommitRequestTopic, errors: _Errors) -> CommitTopic:
+async def _existing(
+    call: _Request, topic: TxnOffsetCommitRequestTopic, errors: _Errors
+) -> CommitTopic:
     """Return the partitions of a topic that exist and that the client may read; note the errors of the others."""
     found = call.needs.cluster.topic(topic.name)
     error = ErrorCode.unknown_topic_or_partition
     if not call.allows(Operation.READ, Resource.TOPIC, topic.name):
         found, error = None, DENIED[Resource.TOPIC]
     partitions = []
-    for one in topic.partitions:
+    async for one in call.pace.each(topic.partitions):
         if found is None or one.partition_index not in found.partitions:
             errors[TopicPartition(topic.name, one.partition_index)] = error
             continue

@@ -3,11 +3,12 @@
 A transaction's coordinator sends it to the partitions' leaders. v1 flexible. v2 the transaction's version (KIP-1228).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from stratalog.broker.coordination.markers import Markers
+from stratalog.broker.coordination.markers import Errors, Markers
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.slices import slices
 from stratalog.errors import ErrorCode
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.markers import Ended, Marker
@@ -19,6 +20,9 @@ from stratalog.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+
+_WRITTEN_AT_ONCE: Final = 100
+"""Each marker is a task and a write of its own: a turn of the event loop makes so many."""
 
 
 class Needs(NamedTuple):
@@ -39,13 +43,16 @@ async def _written(
 ) -> WritableTxnMarkerResult:
     marker = Marker(one.transaction_result, one.coordinator_epoch)
     ended = Ended(one.producer_id, one.producer_epoch, marker)
-    named = [
+    keys = (
         TopicPartition(topic.name, index)
         for topic in one.topics
         for index in topic.partition_indexes
-    ]
+    )
+    named = [key async for key in call.pace.once(keys, lambda key: key)]
     if call.allows_cluster(Operation.CLUSTER_ACTION):
-        errors = await call.needs.markers.write(ended, named)
+        errors: Errors = {}
+        for part in slices(named, _WRITTEN_AT_ONCE):
+            errors |= await call.needs.markers.write(ended, part)
     else:
         errors = dict.fromkeys(named, ErrorCode.cluster_authorization_failed)
     return WritableTxnMarkerResult(
@@ -58,9 +65,9 @@ async def _written(
                         partition_index=index,
                         error_code=errors[TopicPartition(topic.name, index)],
                     )
-                    for index in topic.partition_indexes
+                    async for index in call.pace.each(topic.partition_indexes)
                 ],
             )
-            for topic in one.topics
+            async for topic in call.pace.each(one.topics)
         ],
     )
