@@ -120,7 +120,7 @@ def test_kafka_python_reads_what_confluent_kafka_wrote_and_back(broker: BrokerPr
 
 
 def test_offsets_by_time_and_at_both_ends(broker: BrokerProcess) -> None:
-    create(broker, "timed", partitions=1)
+    create(broker, "timed", partitions=1, retention__ms="-1")
     producer = Producer({"bootstrap.servers": broker.address})
     for number in range(10):
         producer.produce("timed", value=b"x", timestamp=1_700_000_000_000 + number * 1000)
