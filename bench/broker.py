@@ -288,7 +288,13 @@ def touch_memory(size: int) -> None:
             scratch.write(piece)
 
 
-def report(bench: Bench) -> None:
+def report(bench: Bench, seconds: float) -> None:
+    """Print the circumstances of a run that took so long, and its table."""
+    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {bench.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
+        f"{seconds / 60:.0f} minutes\n"
+    )
     ours_name, theirs_name = bench.starters
     print(f"| line | {ours_name} | {theirs_name} | ratio |\n|---|---|---|---|")
     for line, by in bench.measured.items():
@@ -344,12 +350,7 @@ def main() -> None:
         for name, line in OWN.items():
             if bench.wants(name):
                 line(bench)
-    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(
-        f"{time.strftime('%Y-%m-%d')}, {chosen.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
-        f"{(time.monotonic() - begun) / 60:.0f} minutes\n"
-    )
-    report(bench)
+    report(bench, time.monotonic() - begun)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ nor files.
 """
 
 import argparse
-import os
 import signal
 import subprocess
 import tempfile
@@ -348,12 +347,7 @@ def main() -> None:
         running(bench, chosen.warm_gb)
         if bench.wants(START):
             starts(bench)
-    load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(
-        f"{time.strftime('%Y-%m-%d')}, {chosen.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
-        f"{(time.monotonic() - begun) / 60:.0f} minutes\n"
-    )
-    report(bench)
+    report(bench, time.monotonic() - begun)
 
 
 if __name__ == "__main__":
