@@ -37,7 +37,7 @@ OURS, THEIRS = "Stratalog", "Apache Kafka"
 
 
 class HistoryReader:
-    """A consumer that reads a topic from its beginning, repeatedly, during the block; at most `rate` bytes/s."""
+    """A consumer that reads the topic `history` repeatedly during the block, at most `rate` bytes a second."""
 
     def __init__(self, server: Server, rate: float | None = None) -> None:
         self.bytes_per_second = 0.0
@@ -73,7 +73,7 @@ class HistoryReader:
 
 
 class TailReader:
-    """A consumer at the end of the topic `live` during the block, and the age of each record when it arrives."""
+    """A consumer at the end of the topic `live` during the block; it notes the age of each record on arrival."""
 
     def __init__(self, server: Server, ages_file: Path) -> None:
         self.p99_ms = 0.0
@@ -96,7 +96,9 @@ class TailReader:
         self._process.terminate()
         self._process.wait(30)
         ages = [int(line) / 1000 for line in self._ages_file.read_text().split() if line.isdigit()]
-        assert len(ages) > RATE, f"{len(ages)} ages"
+        assert len(ages) > RATE, (
+            f"the consumer at the tail received {len(ages)} records: too few for a p99"
+        )
         self.p99_ms = statistics.quantiles(ages[RATE // 2 :], n=100)[98]
 
 
@@ -110,7 +112,7 @@ def produced(server: Server, records: int) -> float:
 
 
 def live(server: Server, seconds: float, scratch: Path) -> tuple[float, float]:
-    """Return p99 in ms of a steady producer, and of a consumer at the tail, from the record's creation."""
+    """Return p99 in ms of a steady producer, and of the age of records that reach a consumer at the tail."""
     with TailReader(server, scratch / "ages") as tail:
         _median, produce = load.latencies(server, "live", RATE, seconds)
     return produce, tail.p99_ms
@@ -178,7 +180,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mb", type=int, default=384, help="history")
+    parser.add_argument("--mb", type=int, default=384, help="size of the history in MiB")
     parser.add_argument(
         "--records", type=int, default=500_000, help="records of a producer at full speed"
     )

@@ -1,11 +1,11 @@
-"""Our broker beside a warm Apache Kafka, in turn: throughput, latency, broker CPU, memory, starts.
+"""Measure our broker beside a warm Apache Kafka: throughput, latency, broker CPU, memory, starts.
 
 usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0] [--against STRATA]
 
-The same compiled client loads both brokers, in turn, round by round. The command prints medians, spread and ratios as
-the table of RESULTS.md. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
---list); `--scale 0.1` makes every load a tenth. `--against` puts another version of this project in Kafka's place: the
-path of its `strata` command. The command leaves neither processes nor files.
+The same compiled client loads both brokers, in turn, round by round. The command prints a table for RESULTS.md:
+medians, spread and ratios. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
+--list); `--scale 0.1` makes every load a tenth. `--against` puts another version of this project in Kafka's place:
+the path of its `strata` command. The command leaves neither processes nor files.
 """
 
 import argparse
@@ -85,12 +85,12 @@ def produce_100(bench: Bench, peer: str, server: Server, topic: str) -> None:
 
 
 def made_batches(bench: Bench, peer: str, server: Server, topic: str) -> None:
-    """Measure as above without librdkafka, which spends more on a small record than either broker."""
+    """Measure a producer of ready batches, because librdkafka spends more on a small record than either broker."""
     seconds = 2 * bench.scale
     for size, name in ((1024, "1 KiB"), (100, "100 B")):
         touch_memory(
             round(seconds * 1.2e9)
-        )  # as much as either broker needs: else the faster one pays for new memory
+        )  # as much as either broker needs: otherwise the faster one pays for new memory
         made = load.made_batches(server, topic, size, seconds)
         bench.note(f"made batches of {name}, MB/s", peer, made.rate)
         bench.note(f"made batches of {name}, CPU s/GB", peer, made.cpu)
@@ -236,7 +236,7 @@ def wide_starts(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Measure memory idle, then with 10,000 partitions of one record each; and their creation and stop. Runs once."""
+    """Measure, once: idle memory, 10,000 new partitions of one record each, memory with them, and the stop."""
     records = load.batch(100, 1, round(time.time() * 1000))
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
     for peer, start in bench.starters.items():
@@ -281,7 +281,7 @@ def drop(server: load.Loaded, topic: str) -> None:
 
 
 def touch_memory(size: int) -> None:
-    """Write and delete `size` bytes: memory that a virtual machine touches first costs ten times as much."""
+    """Write and delete `size` bytes, because the first touch of memory costs a virtual machine ten times as much."""
     with tempfile.TemporaryFile(prefix="bench-touch-") as scratch:
         piece = bytes(8 << 20)
         for _ in range(size // len(piece)):
@@ -289,7 +289,7 @@ def touch_memory(size: int) -> None:
 
 
 def report(bench: Bench, seconds: float) -> None:
-    """Print the circumstances of a run that took so long, and its table."""
+    """Print the circumstances of a run of `seconds` seconds, and its table."""
     load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     print(
         f"{time.strftime('%Y-%m-%d')}, {bench.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
@@ -313,7 +313,7 @@ def spread(values: list[float], digits: int | None = None) -> str:
 
 
 def prepare(start: Starter, directory: Path) -> None:
-    """Do what must not count as a part of the start: install this checkout, format Apache Kafka's directory."""
+    """Install this checkout and format Apache Kafka's directory: neither counts as a part of the start."""
     if start is kafka:
         prepare_kafka(directory)
     else:

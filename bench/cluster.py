@@ -1,4 +1,4 @@
-"""Three of our nodes beside three of Apache Kafka, in turn: acks=all with three replicas, CPU, starts, failover.
+"""Measure three of our nodes beside three of Apache Kafka: acks=all with three replicas, CPU, starts, failover.
 
 usage: python -m bench.cluster [--rounds 3] [--warm-gb 1] [--only LINE]... [--scale 1.0]
 
@@ -56,7 +56,7 @@ DEFAULTS = {
 
 @dataclass
 class Cluster:
-    """A running cluster: for the loads, a `Loaded`."""
+    """A running cluster; it is a `Loaded` for the generators of load."""
 
     name: str
     ports: dict[int, int]
@@ -85,7 +85,7 @@ class Cluster:
 
 @contextmanager
 def strata(directory: Path) -> Iterator[Cluster]:
-    """Three of our nodes, ready to serve: this checkout, as installed."""
+    """Yield three of our nodes, ready to serve: this checkout, as installed."""
     nodes = ClusterProcesses(directory, NODES, DEFAULTS, command=[product_command()])
     clients = {node: each.clients for node, each in nodes.ports.items()}
     controllers = {node: each.controllers for node, each in nodes.ports.items()}
@@ -103,7 +103,7 @@ def strata(directory: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def kafka(directory: Path) -> Iterator[Cluster]:
-    """Three nodes of Apache Kafka, formatted and listening."""
+    """Yield three nodes of Apache Kafka, formatted and listening."""
     ports, controllers = prepare_kafka(directory)
     processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -203,7 +203,7 @@ def latency(bench: Bench, cluster: Cluster, topic: str) -> None:
 
 
 def failover(bench: Bench, cluster: Cluster, topic: str) -> None:
-    """Kill -9 the active controller: how long until another is active, and until each partition has a leader."""
+    """Measure, after kill -9 of the active controller, when another is active and each partition has a leader."""
     killed, epoch = active(cluster, list(cluster.ports))
     others = [node for node in cluster.ports if node != killed]
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})

@@ -1,13 +1,13 @@
-"""How fast one core turns record batches into Arrow, beside what the codec alone takes for the same batches.
+"""Measure how fast one core turns record batches into Arrow, beside the codec alone with the same batches.
 
-In: nothing. Out: a table for RESULTS.md. GB/s of CPU time, of records as they were before compression; the codec alone
-restores the same batches into one buffer, the two take turns.
+In: nothing. Out: a table for RESULTS.md, in GB of records before compression for each second of CPU time. The codec
+alone restores the same batches into one buffer. The two take turns.
 
     python -m bench.decode [--rounds 5] [--mb 64] [--batch-bytes 16384] [--codecs none,zstd]
 
 The log: records of about 200 B with a key, text and a header; five producers, most of their transactions committed,
 some aborted, each ended by its marker; one offset in a hundred batches is missing, as after compaction. The decoder
-gives every column and the headers, and passes over what was aborted.
+returns every column and the headers, and leaves out aborted records.
 """
 
 import time
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
 
 def story(batches: int) -> list[Batch]:
-    """Whose batches follow each other: transactions of five producers, side by side."""
+    """Return the order of the log's batches: transactions of five producers, side by side."""
     found, written, number = [], [0] * PRODUCERS, list(range(PRODUCERS))
     for at in range(batches):
         producer = at % PRODUCERS
@@ -71,7 +71,7 @@ def story(batches: int) -> list[Batch]:
 
 
 def made(codec: str, size: int, batch_bytes: int) -> Made:
-    """A log of about `size` bytes of records."""
+    """Return a log of about `size` bytes of records."""
     chance = Random(1)
     words = [
         "".join(chance.choices("etaoinshrdlucmfw", k=chance.randrange(3, 9))) for _ in range(600)
@@ -120,7 +120,7 @@ def made(codec: str, size: int, batch_bytes: int) -> Made:
 
 
 def chunked(pieces: Sequence[bytearray]) -> list[bytes]:
-    """Whole batches in buffers as a task gets them."""
+    """Return whole batches in buffers, as a task receives them."""
     chunks, chunk = [], bytearray()
     for piece in pieces:
         chunk += piece
@@ -131,7 +131,7 @@ def chunked(pieces: Sequence[bytearray]) -> list[bytes]:
 
 
 def decode(log: Made) -> None:
-    """As a task does."""
+    """Decode the log as a task does."""
     decoder = Decoder(Layout("bench", 0, (*COLUMNS, HEADERS)), 0, log.end)
     rows = 0
     for chunk in log.chunks:
@@ -148,7 +148,7 @@ def restore(log: Made, target: memoryview) -> None:
 
 
 def rate(work: Callable[[], None], size: int) -> float:
-    """GB/s of CPU time."""
+    """Return GB of records for each second of CPU time."""
     began = time.process_time()
     work()
     return size / 1e9 / (time.process_time() - began)
@@ -157,7 +157,7 @@ def rate(work: Callable[[], None], size: int) -> float:
 def main() -> None:
     parser = ArgumentParser(prog="python -m bench.decode")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mb", type=int, default=64, help="of records before compression")
+    parser.add_argument("--mb", type=int, default=64, help="MiB of records before compression")
     parser.add_argument("--batch-bytes", type=int, default=16384, help="Kafka's batch.size")
     parser.add_argument("--codecs", default=",".join(CODEC_NAMES))
     chosen = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What it costs a broker to look at every produced record before it stores a batch (docs/decisions/0009).
+"""Measure the check of every produced record, which a broker makes before it stores a batch (docs/decisions/0009).
 
-In: nothing. Out: one line for each size and codec: CPU seconds for each GB of records as they were before compression,
-of the check as it is imported (compiled or not) and of the same text interpreted; and of the CRC beside it.
+In: nothing. Out: one line for each size and codec, in CPU seconds for each GB of records before compression. The
+columns are the check as it is imported (compiled or not), the same text interpreted, and the CRC alone.
 
     python -m bench.door
 """
@@ -26,7 +26,7 @@ SIZES = (1024, 100)
 
 
 def made(size: int, codec: str) -> tuple[bytes, int]:
-    """A batch of records of `size` bytes, half of each chance; its bytes before compression."""
+    """Return a batch of records of `size` bytes, half of them random, and its bytes before compression."""
     chance = Random(size)
     builder = BatchBuilder(codec)
     while builder.size + size < BATCH_BYTES:
@@ -36,7 +36,7 @@ def made(size: int, codec: str) -> tuple[bytes, int]:
 
 
 def cpu_s(work: Callable[[], object], seconds: float) -> float:
-    """CPU seconds of one call, the least of five tries of `seconds` each."""
+    """Return the CPU seconds of one call: the least of five tries of `seconds` seconds each."""
     tries = []
     for _ in range(5):
         calls, began = 0, time.process_time()
@@ -49,7 +49,7 @@ def cpu_s(work: Callable[[], object], seconds: float) -> float:
 
 def main() -> None:
     parser = ArgumentParser(prog="python -m bench.door")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of CPU for each try")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds of CPU for each try")
     seconds = parser.parse_args().seconds
     spec = importlib.util.spec_from_file_location("text", walk.__file__.partition(".")[0] + ".py")
     assert spec is not None

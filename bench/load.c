@@ -1,17 +1,17 @@
 /*
- * Loads a broker with requests that were made before, over any number of connections.
+ * Load a broker with ready requests, over any number of connections.
  *
- * In: requests as files of ready bytes (bench/load.py makes them). Out: one line of figures. It knows of Kafka's
- * protocol only what it must look at in an answer, so that it costs a broker's neighbour as little as may be.
+ * In: requests as files of ready bytes (bench/load.py makes them). Out: one line of numbers. It reads of an
+ * answer only the fields that it needs, because it shares the machine with the broker.
  *
  * load produce PORT SECONDS CONNECTIONS PRODUCE_FILE IN_FLIGHT
- *     every connection keeps so many requests unanswered: "answers seconds"
+ *     each connection keeps IN_FLIGHT requests unanswered; prints "answers seconds"
  * load tail PORT SECONDS CONSUMERS PRODUCE_FILE FETCH_FILE OFFSET_AT
- *     one connection produces, the others fetch at the tail; the next request is sent when all of them have the last
- *     one's records: "rounds seconds bytes-delivered"
+ *     one connection produces, the others fetch at the tail; the producer sends its next request once all consumers have
+ *     the records of the last one; prints "rounds seconds bytes-delivered"
  *
- * Produce is version 7, Fetch version 11, each of one partition. Exit status 1 with a line on stderr where an answer is
- * none or carries an error.
+ * Produce is version 7, Fetch version 11, each of one partition. Exit status 1, with a line on stderr, if an answer is
+ * missing or has an error.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -88,7 +88,7 @@ static void open_connection(struct connection *one, int poll, int port, int64_t 
     if (!one->answer || epoll_ctl(poll, EPOLL_CTL_ADD, one->fd, &event)) fail("cannot poll");
 }
 
-/* Blocking: a broker that does not read makes us wait, and nothing else is asked of us meanwhile. */
+/* Blocks while the broker does not read: this program has no other work meanwhile. */
 static void send_all(int fd, const unsigned char *bytes, size_t size) {
     while (size > 0) {
         ssize_t sent = write(fd, bytes, size);
@@ -104,7 +104,7 @@ static void receive(struct connection *one) {
     one->have += (size_t)got;
 }
 
-/* The size of the first whole answer, or 0 while some of it is missing. */
+/* Return the size of the first whole answer, or 0 while a part of it is missing. */
 static size_t whole(struct connection *one) {
     if (one->have < 4) return 0;
     size_t size = 4 + u32(one->answer);
@@ -129,7 +129,7 @@ static int64_t produced_at(const unsigned char *answer) {
     return i64(at + 2);
 }
 
-/* The records' bytes; moves the connection's offset past them. */
+/* Return the size of the answer's records; move the connection's offset past them. */
 static size_t fetched(struct connection *one) {
     /* size, correlation, throttle, error, session, topics, name, partitions, index, error */
     const unsigned char *at = one->answer + 4 + 4 + 4;

@@ -1,4 +1,4 @@
-"""Load for a broker, the same for both: librdkafka's generator, and our own for many connections.
+"""Load any broker in the same way: with librdkafka's generator, or with our own for many connections.
 
 In: a running server and a topic. Out: measurements from the client's side. The generators are compiled, so
 that no broker waits for its client.
@@ -46,10 +46,10 @@ class Loaded(Protocol):
 
     @property
     def address(self) -> str:
-        """`host:port,…`."""
+        """Return `host:port,…`."""
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds that its processes have used."""
+        """Return the CPU seconds that the processes of this broker or cluster have used."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,9 @@ def latencies(
         lines = Path(times.name).read_text().split()
     # The first records wait for the connection and the metadata.
     each = [int(line) / 1000 for line in lines if line.isdigit()][per_second // 2 :]
-    assert len(each) > per_second * seconds / 2, f"{len(each)} latencies"
+    assert len(each) > per_second * seconds / 2, (
+        f"{len(each)} acknowledgements: the producer did not keep its rate"
+    )
     cuts = statistics.quantiles(each, n=100)
     return cuts[49], cuts[98]
 
@@ -181,7 +183,7 @@ def once(server: Server, topic: str, partitions: int, records: bytes) -> None:
             answer = b""
             while len(answer) < 4 or len(answer) - 4 < _LENGTH.unpack_from(answer)[0]:
                 more = connection.recv(1 << 20)
-                assert more, "the connection was closed"
+                assert more, "the broker closed the connection"
                 answer += more
             _correlation, body = decode_response(PRODUCE, PRODUCE_VERSION, memoryview(answer)[4:])
             answers = body.responses[0].partition_responses

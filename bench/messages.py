@@ -1,4 +1,4 @@
-"""How long one core takes to read a small request and to write its response, and what a node's import takes.
+"""Measure how long one core reads a small request and writes its response, and the cost of a node's import.
 
 In: nothing. Out: a table for RESULTS.md: microseconds of CPU time for one message, medians over the rounds. A request
 is read as the broker reads it (`decode_request`), a response is made and written as a handler does.
@@ -69,7 +69,7 @@ print(int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 
 class Small(NamedTuple):
-    """A request and what makes the response to it."""
+    """A request, and the function that makes its response."""
 
     name: str
     version: int
@@ -145,7 +145,7 @@ def commit_response() -> OffsetCommitResponse:
 
 
 def metadata() -> MetadataRequest:
-    """Return a question about one topic."""
+    """Return a Metadata request for one topic."""
     return MetadataRequest(topics=[MetadataRequestTopic(name="topic")])
 
 

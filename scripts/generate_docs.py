@@ -246,9 +246,9 @@ def protocol() -> str:
 
 {NOTICE}
 The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
-the order of the requests of a connection. A listener of a kind serves the APIs of its kind alone; all listeners are
-brokers' today. "rights" are what the broker asks its authorizer for, as Apache Kafka
-does. Stratalog has no authorizer yet: each client may do everything.
+the order of the requests of a connection. A listener for controllers (`controller.listener.names`)
+serves the APIs of "controller" alone, and all other listeners those of "broker". "rights" are the rights that a request
+needs, as in Apache Kafka. Stratalog has no authorizer yet: each client may do everything.
 
 {table(("key", "API", "advertised", "served", "listeners", "rights", "handler"), rows)}
 ## What the versions changed

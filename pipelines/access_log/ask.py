@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from answers import Answers, read_answers
-from broker import RunningBroker
+from broker import Serving
 from place import TOPIC, Place
 from rich.console import Console
 from sinks.sink import Sink
@@ -26,7 +26,7 @@ def java_options(log_bytes: int) -> str:
 
 
 def ask_pipeline(
-    place: Place, broker: RunningBroker, sink: Sink | None, options: str, console: Console
+    place: Place, broker: Serving, sink: Sink | None, options: str, console: Console
 ) -> Answers:
     """Run one update of the pipeline over bucket and broker, and into `sink`; return its answers."""
     conf = {

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
@@ -32,6 +33,20 @@ SETTINGS = {
 }
 
 
+class Serving(Protocol):
+    """A broker, or a cluster of them, at `address` (host:port,…) with the bucket at `tier_url`."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def tier_url(self) -> str: ...
+    async def leader_data(self, topic: str) -> Path:
+        """Return the log directory of the broker that leads the topic's first partition."""
+
+    def stop(self) -> None:
+        """Stop what runs. Raises UserError where a broker does not stop cleanly."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
     """A broker that serves at `address` (host:port), data under `data`, bucket at `tier_url`."""
@@ -41,6 +56,9 @@ class RunningBroker:
     data: Path
     tier_url: str
     log: Path
+
+    async def leader_data(self, topic: str) -> Path:  # noqa: ARG002 - it leads all
+        return self.data
 
     def stop(self) -> None:
         """Send SIGTERM, and wait. Raises UserError unless the broker exits with 0 and its port refuses connections."""

@@ -13,12 +13,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from answers import Answers
 from ask import ask_bucket, ask_pipeline, java_options
-from broker import RunningBroker, running_broker
+from broker import Serving, running_broker
+from brokers import NODES_MAX, RunningCluster, check_count, running_cluster
 from load import Survey, check_readable, create_topic, load, survey
 from page import write_page
 from place import TOPIC, Place, a_place
@@ -35,6 +37,7 @@ from stratalog.adapters.system import SystemClock
 from stratalog.cli.main import explanation
 from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
+from stratalog.client.idempotent import IdempotentPipeline
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
 from stratalog.tier.reading.reader import open_bucket
 
@@ -63,9 +66,12 @@ class Steps:
 
 
 async def fill(
-    broker: RunningBroker, paths: Sequence[Path], console: Console
+    broker: Serving, paths: Sequence[Path], console: Console, replicas: int
 ) -> tuple[Survey, int]:
-    """Load the files into the topic; return their survey, and the number of acknowledged records."""
+    """Load the files into the topic; return their survey, and the number of acknowledged records.
+
+    Of a cluster, the topic's leader dies in the middle.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     file_bytes = sum(path.stat().st_size for path in paths)
     with Progress(*columns, console=console) as progress:
@@ -74,23 +80,33 @@ async def fill(
         progress.update(looking, completed=file_bytes, visible=False)
         loading = progress.add_task("Load  ", total=file_bytes)
         async with await Client.connect(TcpNetwork(), broker.address) as client:
-            await create_topic(client, TOPIC, seen)
-            count = await load(
-                client, TOPIC, paths, seen, lambda read: progress.update(loading, advance=read)
-            )
+            await create_topic(client, TOPIC, seen, replicas)
+            end_one = None
+            if isinstance(broker, RunningCluster):
+                end_one = partial(broker.kill_leader, TOPIC)
+            async with IdempotentPipeline(client) as pipeline:
+                count = await load(
+                    pipeline,
+                    TOPIC,
+                    paths,
+                    seen,
+                    lambda read: progress.update(loading, advance=read),
+                    end_one,
+                )
     return seen, count
 
 
-async def tiered(place: Place, console: Console) -> None:
-    """Wait until every closed segment is in the bucket and has left the local disk, so that only the active one
+async def tiered(broker: Serving, console: Console) -> None:
+    """Wait until every closed segment is in the bucket and has left the leader's disk, so that only the active one
     stays.
     """
     loop = asyncio.get_running_loop()
     patience = loop.time() + TIERED_S
     left_before = sys.maxsize
+    data = await broker.leader_data(TOPIC)
     with console.status("Waiting for closed segments to reach the bucket and leave the disk"):
         while True:
-            left = sum(1 for _ in place.data.glob(f"{TOPIC}-*/*.log"))
+            left = sum(1 for _ in data.glob(f"{TOPIC}-*/*.log"))
             if left <= 1:
                 return
             if left < left_before:
@@ -134,21 +150,25 @@ def ask_sink(sink: Sink, answers: Answers) -> SinkCounts:
 
 def through(
     paths: Sequence[Path], place: Place, options: Namespace, steps: Steps, console: Console
-) -> tuple[int, Answers, SinkCounts | None]:
-    """Send the files through a broker, its bucket and the pipeline; return the survey, the number of records and the
-    answers.
+) -> tuple[int, Answers, SinkCounts | None, int | None]:
+    """Send the files through a broker, its bucket and the pipeline; return the number of records, the answers, those of
+    the sink, and the killed broker.
     """
     asked: SinkCounts | None = None
     with ExitStack() as running:
         sink = running.enter_context(opened_sink(options, place, steps))
         with steps.step("broker"):
-            broker = running.enter_context(
+            broker: Serving = running.enter_context(
                 running_broker(place.data, place.tier_url, place.root / "broker.log")
+                if options.brokers == 1
+                else running_cluster(place.data, place.tier_url, options.brokers)
             )
         with steps.step("load"):
-            seen, records_in = asyncio.run(fill(broker, paths, console))
+            seen, records_in = asyncio.run(fill(broker, paths, console, min(options.brokers, 3)))
+        if isinstance(broker, RunningCluster):
+            console.print(f"Broker {broker.killed} led the topic, and was killed in the middle")
         with steps.step("tier"):
-            asyncio.run(tiered(place, console))
+            asyncio.run(tiered(broker, console))
         with steps.step("pipeline"):
             answers = ask_pipeline(place, broker, sink, java_options(seen.bytes), console)
         show_answers(answers, console)
@@ -165,7 +185,8 @@ def through(
         console.print(f"Page: {place.page}", soft_wrap=True)
         with steps.step("stop"):
             broker.stop()
-    return records_in, answers, asked
+        killed = broker.killed if isinstance(broker, RunningCluster) else None
+    return records_in, answers, asked, killed
 
 
 def run_job(
@@ -175,7 +196,7 @@ def run_job(
     spark_environment(place.pipeline, master=MASTER)  # no Java: say so before anything is started
     steps = Steps()
     with steps.step("total"):
-        records_in, answers, asked = through(paths, place, options, steps, console)
+        records_in, answers, asked, killed = through(paths, place, options, steps, console)
         segments = count_tiered(place.tier_url)
         alone: dict[int | None, int] = {}
         with steps.step("bucket_only"), console.status("Asking the bucket alone"):
@@ -202,6 +223,8 @@ def run_job(
         "bucket_only_records": sum(alone.values()),
         "seconds": steps.seconds,
     }
+    if killed is not None:
+        result["killed_broker"] = killed
     if place.own_bucket is not None:
         stays = f"{len(sizes):,} objects, {sum(sizes):,} bytes, in {place.own_bucket}"
         console.print(f"What stays: {stays}", soft_wrap=True)
@@ -225,6 +248,13 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "logs", nargs="*", type=Path, metavar="LOGFILE", help="combined format, plain or gzip"
     )
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"a cluster of N brokers, 3 to {NODES_MAX}, whose leader is killed in the middle",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave bucket, data, tables and page in DIR"
@@ -241,6 +271,7 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     options = parser.parse_args(arguments)
     if options.sink_url is not None and options.sink is None:
         raise UserError(f"--sink-url {options.sink_url}: of which --sink ({', '.join(SINKS)})?")
+    check_count(options.brokers)
     return options
 
 

@@ -10,7 +10,7 @@ import gzip
 import io
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from combined import line_time_ms
 
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
+from stratalog.client.idempotent import IdempotentPipeline
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.wire.records import BatchBuilder
 
@@ -30,7 +31,6 @@ SEGMENTS = 12
 SEGMENT_BYTES_MIN = 1 << 20  # Kafka's own limit
 SEGMENT_BYTES_MAX = 1 << 26
 WINDOWS_PER_SEGMENT = 8
-BATCHES_IN_FLIGHT = 8
 LONG_MAX = (1 << 63) - 1
 
 
@@ -141,8 +141,11 @@ def _both_ends(path: Path, on_read: Callable[[int], None]) -> tuple[bytes, bytes
     return first, last, size
 
 
-async def create_topic(client: Client, topic: str, seen: Survey) -> None:
-    """Create the topic: one partition, kept for ever, tiered as soon as its segments close. Raises Rejected."""
+async def create_topic(client: Client, topic: str, seen: Survey, replicas: int = 1) -> None:
+    """Create the topic: one partition, kept for ever, tiered as soon as its segments close. Raises Rejected.
+
+    Of several replicas all but one must have a record before it counts.
+    """
     configs = {
         "remote.storage.enable": "true",
         "retention.ms": "-1",
@@ -154,43 +157,55 @@ async def create_topic(client: Client, topic: str, seen: Survey) -> None:
         # Lines may have any time: Kafka's limit of an hour ahead would refuse a whole batch.
         "message.timestamp.before.max.ms": str(LONG_MAX),
         "message.timestamp.after.max.ms": str(LONG_MAX),
+        "min.insync.replicas": str(max(1, replicas - 1)),
     }
     [made] = await client.create_topics(
-        [NewTopic(topic, partitions=1, replication_factor=1, configs=configs)]
+        [NewTopic(topic, partitions=1, replication_factor=replicas, configs=configs)]
     )
     if made.error != ErrorCode.none:
         raise Rejected(made.error, made.message or f"topic {topic} cannot be created")
 
 
 async def load(
-    client: Client, topic: str, paths: Sequence[Path], seen: Survey, on_read: Callable[[int], None]
+    pipeline: IdempotentPipeline,
+    topic: str,
+    paths: Sequence[Path],
+    seen: Survey,
+    on_read: Callable[[int], None],
+    halfway: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
-    """Send every line as a record of `topic`, in order; return the number of acknowledged records.
+    """Send every line as a record of `topic`, in order; return the number of records. `halfway` runs once in between.
 
     A batch ends at a size, or once time has advanced by a part of a segment: the broker rolls between batches, never
     inside one.
     """
     window_ms = max(1, seen.segment_ms // WINDOWS_PER_SEGMENT)
     time_ms = seen.first_ms
-    count = 0
-    async with client.pipeline(window=BATCHES_IN_FLIGHT) as pipeline:
-        batch = BatchBuilder()
-        window_end = time_ms + window_ms
-        for path in paths:
-            for some in lines(path, on_read):
-                for line in some:
-                    found = line_time_ms(line)
-                    if found is not None and found >= 0:  # Kafka has no records from before 1970
-                        time_ms = found
-                    full = batch.size + len(line) > BATCH_BYTES_MAX
-                    if (full or time_ms >= window_end) and batch.count:
-                        _ = await pipeline.send(topic, 0, batch.build())
-                        count += batch.count
-                        batch = BatchBuilder()
-                    if time_ms >= window_end:
-                        window_end = time_ms + window_ms
-                    batch.add(None, line, time_ms)
-        if batch.count:
-            _ = await pipeline.send(topic, 0, batch.build())
-            count += batch.count
+    count = sent_bytes = 0
+    batch = BatchBuilder()
+    window_end = time_ms + window_ms
+    for path in paths:
+        for some in lines(path, on_read):
+            for line in some:
+                found = line_time_ms(line)
+                if found is not None and found >= 0:  # Kafka has no records from before 1970
+                    time_ms = found
+                full = batch.size + len(line) > BATCH_BYTES_MAX
+                if (full or time_ms >= window_end) and batch.count:
+                    await pipeline.send(topic, 0, batch)
+                    count += batch.count
+                    sent_bytes += batch.size
+                    batch = BatchBuilder()
+                    if halfway is not None and sent_bytes >= seen.bytes // 2:
+                        await halfway()
+                        halfway = None
+                if time_ms >= window_end:
+                    window_end = time_ms + window_ms
+                batch.add(None, line, time_ms)
+    if halfway is not None:
+        await halfway()
+    if batch.count:
+        await pipeline.send(topic, 0, batch)
+        count += batch.count
+    await pipeline.drain()
     return count

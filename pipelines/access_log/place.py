@@ -53,10 +53,10 @@ class Place:
         return self.root / "sink"
 
     def local_bytes(self) -> int:
-        """Return bytes of the topic's partitions on the broker's disk: segments, indexes, all else in their
+        """Return bytes of the topic's partitions on the brokers' disks: segments, indexes, all else in their
         directories.
         """
-        return sum(bytes_below(path) for path in self.data.glob(f"{TOPIC}-*"))
+        return sum(bytes_below(path) for path in self.data.rglob(f"{TOPIC}-*"))
 
     def bucket_sizes(self) -> list[int]:
         """Return bytes of each object in the bucket: segments, manifests, identity."""

@@ -44,7 +44,7 @@ from stratalog.ports import Disk, Outside
 from stratalog.replication.roles import Transition
 from stratalog.wire.apis import ListenerKind
 from stratalog.wire.ids import TopicIdPartition
-from stratalog.wire.validation import INTERPRETED
+from stratalog.wire.interpreted import INTERPRETED
 
 if TYPE_CHECKING:
     from stratalog.broker.controller_server import ControllerServer
@@ -152,7 +152,33 @@ class Node:
         cluster.quorum.start()
         async with self._patience.waiting():
             await cluster.quorum.caught_up
+        if endpoints:
+            from stratalog.broker.coordination.controller_registration import (  # noqa: PLC0415
+                keep_controller_registered,
+            )
+
+            self._background.spawn(
+                keep_controller_registered(
+                    self.node_id,
+                    endpoints,
+                    self.outside.entropy,
+                    cluster.image,
+                    cluster.controller,
+                )
+            )
+            self._join_voters(cluster.quorum, endpoints)
         return endpoints[0] if endpoints else None
+
+    def _join_voters(self, quorum: MetadataQuorum, endpoints: list[Endpoint]) -> None:
+        """Ask to become a voter, again and again, where the settings want it."""
+        if self.config.bool("controller.quorum.auto.join.enable"):
+            from stratalog.broker.coordination.auto_join import join_voters  # noqa: PLC0415
+
+            timeout_ms = self.config.int("controller.quorum.request.timeout.ms")
+            self._background.repeat(
+                partial(join_voters, quorum, self.node_id, endpoints, timeout_ms),
+                self.config.int("controller.quorum.fetch.timeout.ms") / 1000,
+            )
 
     async def _start_broker(self, cluster: ClusterMetadata, hosting: Hosting) -> Endpoint:
         """Host this broker's partitions, listen, and register; return the first listener's endpoint."""
@@ -301,6 +327,7 @@ class Node:
         if self.broker is not None:
             self.broker.groups.close()
             self.broker.transactions.close()
+            self.broker.verification.close()
             for part in slices(self.broker.hosting.all(), _PARTITIONS_A_TURN):
                 for hosted in part:
                     hosted.wake()
@@ -349,6 +376,8 @@ class Node:
         if delta.deleted_topics and self.broker is not None:
             gone = {topic.name: topic.id for topic in delta.deleted_topics.values()}
             self._background.spawn(self.broker.groups.forget_topics(gone))
+            if self.broker.tiering is not None:
+                self.broker.tiering.topics_deleted(gone.values())
         return done
 
     def _configure(self, in_effect: BrokerConfig) -> None:
@@ -356,6 +385,16 @@ class Node:
         self._connections.configure(in_effect)
         if self.broker is not None:
             self.broker.configure(in_effect)
+            self._cordon(self.broker, in_effect.list("cordoned.log.dirs"))
+
+    def _cordon(self, broker: Broker, paths: Sequence[str]) -> None:
+        accepted = {directory.path for directory in self.directories} | {"*"}
+        for path in paths:
+            if path not in accepted:
+                self._log.warning("cordoned.log.dirs names no directory of this broker", path=path)
+        for directory in self.directories:
+            directory.is_cordoned = directory.path in paths or "*" in paths
+        broker.registration.cordon([one.id for one in self.directories if one.is_cordoned])
 
     async def _assign_all(self, assign: Assign, hosting: Hosting) -> None:
         for part in slices(list(hosting.by_id), _PARTITIONS_A_TURN):

@@ -28,7 +28,7 @@ from stratalog.node import Node
 
 __all__ = ["run_server"]
 
-_FREED_MEMORY_S: Final = 5.0
+_FREED_MEMORY_S: Final = 15.0
 
 
 def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:

@@ -1,6 +1,8 @@
 """`python -m tests.cluster --seeds 500`: runs of a cluster under faults; `--bugs`: how soon each planted bug is found.
 
-In: how many seeds, from which one. Out: counts of what happened; for each run that breaks a property, its seed.
+In: how many seeds, from which one. Out: counts of what happened; for each run that breaks a property its seed, and with
+`--shrink` the fewest faults that still break one, and a trace. A planted bug counts as found where a property is broken
+(`Broken`): a cluster that only stops, or an accident, is not enough.
 """
 
 import argparse
@@ -10,47 +12,69 @@ from collections import Counter
 
 import structlog
 from tests.cluster.bugs import BUGS, planted
-from tests.cluster.run import check_counts, run_seed
+from tests.cluster.checks import Broken
+from tests.cluster.run import Run, check_counts, run_seed
+from tests.cluster.schedule import Fault, shorter
 
 
-def runs(first: int, count: int) -> int:
+def outcome(seed: int, faults: list[Fault] | None = None) -> Counter[str] | Exception:
+    """Return the counts of a run, or its error."""
+    try:
+        return run_seed(seed, faults)
+    except Exception as error:  # noqa: BLE001 - the seed is reported
+        return error
+
+
+def runs(first: int, count: int, *, shrink: bool) -> int:
     counts: Counter[str] = Counter()
     broken = 0
     for seed in range(first, first + count):
-        try:
-            counts += run_seed(seed)
-        except Exception as error:  # noqa: BLE001 - the seed is reported
-            broken += 1
-            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
-    if count > 1:
-        check_counts(counts)
+        found = outcome(seed)
+        if isinstance(found, Counter):
+            counts += found
+            continue
+        broken += 1
+        print(f"seed {seed}: {described(shrunk(seed, found) if shrink else found)}", flush=True)
     print(
         f"{count} seeds, {broken} broke; {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"
     )
+    if count > 1:
+        check_counts(counts)
     return 1 if broken else 0
+
+
+def shrunk(seed: int, error: Exception) -> Exception:
+    """Return the error of the shortest list of faults that still ends in the same kind of error."""
+    faults = shorter(Run.faults_of(seed), lambda fewer: type(outcome(seed, fewer)) is type(error))
+    found = outcome(seed, faults)
+    assert isinstance(found, Exception), "it failed just before"
+    return found
+
+
+def described(error: Exception) -> str:
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     """Return after how many seeds a planted bug broke a property, and which; None where it never did."""
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
-            try:
-                run_seed(seed)
-            except Exception as error:  # noqa: BLE001 - any failure finds the bug
-                return number, f"{type(error).__name__}: {error}".partition("\n")[0]
+            found = outcome(seed)
+            if isinstance(found, Broken):
+                return number, str(found).partition("\n")[0]
     return None
 
 
-def bugs(first: int, count: int) -> int:
+def bugs(first: int, count: int, names: list[str]) -> int:
     missed = 0
-    for name in BUGS:
+    for name in names:
         found = found_after(name, first, count)
         missed += found is None
         line = (
             f"not within {count} seeds" if found is None else f"seed {found[0]}: {found[1][:110]}"
         )
         print(f"{name:32} {line}", flush=True)
-    print(f"{len(BUGS) - missed} of {len(BUGS)} planted bugs were found")
+    print(f"{len(names) - missed} of {len(names)} planted bugs were found")
     return 1 if missed else 0
 
 
@@ -59,9 +83,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--bugs", action="store_true", help="plant each bug in turn")
+    parser.add_argument("--bug", choices=BUGS, help="plant this bug")
+    parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     chosen = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    return (bugs if chosen.bugs else runs)(chosen.first, chosen.seeds)
+    if chosen.bugs or chosen.bug:
+        return bugs(chosen.first, chosen.seeds, [chosen.bug] if chosen.bug else list(BUGS))
+    return runs(chosen.first, chosen.seeds, shrink=chosen.shrink)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""Bugs that replication may have, each as a patch of the product, for `python -m tests.cluster --bugs`.
+"""Bugs that a cluster may have, each as a patch of the product, for `python -m tests.cluster --bugs`.
 
-In: the name of a bug. Out: a context in which every node has that bug. Some seed must find each.
+In: the name of a bug. Out: a context in which every node has that bug. A checker must find each after some seed.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from stratalog.broker.apis import fetch
+from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.quorum import elections
+from stratalog.broker.coordination.metadata_log import MetadataLog
+from stratalog.broker.fetching import gathering
+from stratalog.errors import ErrorCode
+from stratalog.metadata import delta
+from stratalog.quorum import brokers, elections, isr
+from stratalog.quorum.saved_state import NO_NODE
 from stratalog.replication.partition import PartitionReplica
 
 Patch = tuple[Any, str, Any]
@@ -41,33 +47,30 @@ def watermark_from_one_replica() -> Iterator[Patch]:
 
 
 def unclean_election() -> Iterator[Patch]:
-    """The controller elects any replica that is alive."""
+    """The controller elects a replica that is alive where no eligible one is."""
     real = elections._elect
 
-    def elect(before: Any, replicas: Any, isr: Any, elr: Any, election: Any, rules: Any) -> Any:
-        for broker in replicas:
-            if broker != before.leader and rules.may_lead(broker):
-                return elections._Elected(broker, unclean=True)
-        return real(before, replicas, isr, elr, election, rules)
+    def elect(before: Any, replicas: Any, isr: Any, elr: Any, _election: Any, rules: Any) -> Any:
+        return real(before, replicas, isr, elr, elections.Election.UNCLEAN, rules)
 
     yield elections, "_elect", elect
 
 
 def no_truncation() -> Iterator[Patch]:
-    """The leader sees no divergence, so a follower keeps what only it has."""
+    """The leader sees no divergence, so a follower keeps records that no other log has."""
 
     def none(*_: Any) -> None:
         return None
 
-    yield fetch, "diverging_epoch", none
+    yield gathering, "diverging_epoch", none
 
 
 def isr_joined_too_early() -> Iterator[Patch]:
-    """A follower joins the ISR before it has what is committed."""
+    """A follower joins the ISR before it has every committed record."""
 
     def joins(self: Any, node_id: int) -> bool:
         follower = self.followers[node_id]
-        return bool(follower.log_end_offset >= 0)
+        return follower.may_join and node_id not in self.isr and follower.log_end_offset >= 0
 
     yield PartitionReplica, "_joins", joins
 
@@ -82,13 +85,92 @@ def acts_before_it_registered() -> Iterator[Patch]:
     yield ClusterImage, "hold", hold
 
 
+def vote_not_saved() -> Iterator[Patch]:
+    """A voter answers before its vote is on the disk, and the vote never comes there."""
+    real = MetadataLog.save_state
+
+    def save_state(self: Any, state: Any) -> Any:
+        if state.voted_id != NO_NODE:
+            return self.directory.write([])
+        return real(self, state)
+
+    yield MetadataLog, "save_state", save_state
+
+
+def epoch_not_raised() -> Iterator[Patch]:
+    """A new leader of a partition has the epoch of the leader before."""
+    real = delta.changed_partition
+
+    def changed_partition(before: Any, record: Any) -> Any:
+        return replace(real(before, record), leader_epoch=before.leader_epoch)
+
+    yield delta, "changed_partition", changed_partition
+
+
+def stale_isr() -> Iterator[Patch]:
+    """The controller accepts an ISR from a leader that leads no more."""
+    yield isr, "_refusal", lambda *_: ErrorCode.none
+
+
+def old_image_served() -> Iterator[Patch]:
+    """A broker answers with the settings of a topic that it knew first."""
+
+    def topic_configs(self: Any, name: str) -> Any:
+        known = self.__dict__.setdefault("_known", {})
+        return known.setdefault(name, self.image.topic_configs(name))
+
+    yield ClusterImage, "topic_configs", topic_configs
+
+
+def acknowledged_before_the_quorum() -> Iterator[Patch]:
+    """The controller answers once its own disk has the record."""
+
+    def commit(self: Any, _high_watermark: int) -> None:
+        self._high_watermark = 1 << 60
+        self._uncommitted.commit(self._high_watermark)
+
+    yield MetadataLog, "commit", commit
+
+
+def elr_ignored() -> Iterator[Patch]:
+    """A broker that lost its last records stays eligible."""
+    yield brokers, "_lost_data", lambda *_: False
+
+
+def least_isr_ignored() -> Iterator[Patch]:
+    """The high watermark moves while the ISR is smaller than `min.insync.replicas`."""
+    yield PartitionReplica, "is_below_min_isr", property(lambda self: False)
+
+
+def short_snapshot() -> Iterator[Patch]:
+    """A snapshot of the metadata lacks its last records."""
+    real = metadata_snapshots.snapshot_batches
+
+    def snapshot_batches(image: Any, *others: Any) -> Any:
+        configs = dict(list(image.configs.items())[:-1])
+        return real(replace(image, configs=configs), *others)
+
+    yield metadata_snapshots, "snapshot_batches", snapshot_batches
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
-    "acknowledged before the ISR": acknowledged_before_the_isr,
-    "watermark from one replica": watermark_from_one_replica,
-    "unclean election": unclean_election,
-    "no truncation": no_truncation,
-    "ISR joined too early": isr_joined_too_early,
-    "acts before it registered": acts_before_it_registered,
+    bug.__name__.replace("_", " "): bug
+    for bug in (
+        acknowledged_before_the_isr,
+        watermark_from_one_replica,
+        unclean_election,
+        no_truncation,
+        isr_joined_too_early,
+        acts_before_it_registered,
+        vote_not_saved,
+        epoch_not_raised,
+        stale_isr,
+        elr_ignored,
+        least_isr_ignored,
+        old_image_served,
+        acknowledged_before_the_quorum,
+        short_snapshot,
+    )
 }
 
 

@@ -1,60 +1,98 @@
 """One run of a cluster of real nodes under faults, from a seed.
 
-In: a seed. Out: counts of what happened; raises `Broken` where an acknowledged record is lost, moved or there twice,
-where replicas differ, or where the healed cluster makes no progress.
+In: a seed, and perhaps a shorter list of faults than its own. Out: counts of what happened; raises `Broken` where a
+property does not hold, and `Stuck` where the healed cluster makes no progress. Both carry a trace.
 
-Three nodes, each broker and controller, hold every partition of one topic (`min.insync.replicas=2`). Producers write
-with acks=all and note each acknowledged record in a ledger. Meanwhile processes are killed and paused, machines lose
-power, and the network is cut in one or both directions. Then all faults end. Every replica must reach the same log,
-byte for byte, and every record of the ledger must be in it at its offset.
-
-A machine loses power only while every partition has all its replicas in sync: a record on no disk and in no process is
-lost in Kafka too.
+Three nodes, each broker and controller, hold every partition (`min.insync.replicas=2`). In half of the runs the log
+names the voters, and they change. Clients produce and read, write in transactions, commit offsets, create and delete
+topics, and change a setting (`clients.py`, `transactions.py`, `registers.py`). Meanwhile faults strike (`faults.py`).
+Then all faults end. The clients must go on, every replica must reach the same log, byte for byte, and every answer
+that a client got must still be true.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from random import Random
 
-from tests.sim.cluster import Cluster, host_of
+from tests.cluster.checks import (
+    MIN_ISR,
+    Broken,
+    Stuck,
+    Watch,
+    check_metadata,
+    check_replicas,
+    log_bytes,
+    newest,
+    partitions_of,
+    quorums,
+)
+from tests.cluster.clients import Ledger, Producer, Reader, Session
+from tests.cluster.faults import FIRST, SECOND, Faults
+from tests.cluster.registers import Histories
+from tests.cluster.schedule import Fault, draw
+from tests.cluster.transactions import CommittedReader, TransactionalProducer, committed_in
+from tests.sim.cluster import Cluster
 from tests.sim.loop import run
-from tests.sim.machine import Machine
-from tests.sim.records import batch, values_in
 from tests.sim.world import World
 
-from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.client.aio import Client
+from stratalog.broker.storage.first_voters import Begin
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.metadata.image import Image, Partition
+from stratalog.errors import ErrorCode
+from stratalog.wire.ids import TopicPartition
 
-TOPIC = "t"
+TOPIC, TRANSACTIONAL = "t", "x"
 PARTITIONS = 3
+TRANSACTIONAL_PARTITIONS = 2
 NODES = 3
-PRODUCERS = 2
-FAULTS = 12
-BOOTSTRAP = ",".join(f"{host_of(one)}:9092" for one in range(1, NODES + 1))
-HEALED_WITHIN_S = 120.0
+HEALED_WITHIN_S = 60.0
+TRACE_LINES = 60
 SETTINGS = {
     "default.replication.factor": str(NODES),
-    "min.insync.replicas": "2",
-    "replica.lag.time.max.ms": "5000",
+    "min.insync.replicas": str(MIN_ISR),
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    "log.dirs": f"{FIRST},{SECOND}",
+    "transaction.state.log.num.partitions": "2",
+    "metadata.log.max.record.bytes.between.snapshots": "8000",
 }
-NEEDED = ("acknowledged", "elections", "ISR changes", "kills", "losses of power", "cuts", "pauses")
+LAGS_MS = 1000, 5000
+"""With the first, a leader that is cut off shrinks the ISR before it notices the loss of its controller."""
+NEEDED = (
+    "acknowledged",
+    "read",
+    "read committed",
+    "transactions committed",
+    "transactions aborted",
+    "changes of objects",
+    "elections",
+    "ISR changes",
+    "truncations",
+    "restarts",
+    "voter changes",
+    "kill",
+    "loss of power",
+    "cut",
+    "cut in one direction",
+    "pause",
+    "late proposal",
+)
 
 
-class Broken(AssertionError):
-    """A property does not hold."""
-
-
-def run_seed(seed: int) -> Counter[str]:
-    """Run a seed in virtual time; return the count of each event."""
+def run_seed(seed: int, faults: list[Fault] | None = None) -> Counter[str]:
+    """Run a seed in virtual time; return the count of each event. `faults`: another list than the seed's."""
 
     async def whole() -> Counter[str]:
-        one = Run(seed)
-        await one.carry_out()
+        one = Run(seed, faults)
+        try:
+            await one.carry_out()
+        except Exception as error:
+            error.add_note(one.trace())
+            for machine in one.cluster.machines.values():
+                if machine.is_up:
+                    machine.resume()
+            raise
         return one.counts
 
     return run(whole())
@@ -63,231 +101,198 @@ def run_seed(seed: int) -> Counter[str]:
 class Run:
     """See the module."""
 
-    def __init__(self, seed: int) -> None:
-        self.chance = Random(seed)
+    def __init__(self, seed: int, faults: list[Fault] | None = None) -> None:
+        chance = Random(seed)
+        self.faults = self.faults_of(seed) if faults is None else faults
         self.counts: Counter[str] = Counter()
-        self.cluster = Cluster(World(seed), NODES, SETTINGS)
-        self.sent: set[bytes] = set()
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
-        """(partition, offset) -> value."""
+        self._voters_change = chance.random() < 0.5
+        begins = {1: Begin(standalone=True)} if self._voters_change else None
+        settings = {**SETTINGS, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
+        self.cluster = Cluster(World(seed), NODES, settings, begins=begins)
+        self._ledger = Ledger(TOPIC, PARTITIONS)
+        given = self.cluster, self.counts
+        seeds = iter(chance.sample(range(1 << 30), 10))
+        self._producers = [
+            Producer(one, given[0], self._ledger, given[1], next(seeds)) for one in (1, 2)
+        ]
+        self._reader = Reader(self.cluster, self._ledger, self.counts, next(seeds))
+        place = TRANSACTIONAL, TRANSACTIONAL_PARTITIONS
+        self._writers = [TransactionalProducer(one, *given, next(seeds), *place) for one in (1, 2)]
+        self._committed = CommittedReader(*given, next(seeds), *place)
+        self._histories = Histories(*given, next(seeds), TOPIC)
+        self._striker = Faults(*given, self._note, voters_change=self._voters_change)
+        self._lines: list[str] = []
+        self._beside: list[asyncio.Task[None]] = []
         self._is_over = False
-        self._is_losing_power = False
-        self._last_epochs: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    @staticmethod
+    def faults_of(seed: int) -> list[Fault]:
+        """Return the faults that a seed draws."""
+        return draw(Random(f"faults {seed}"), NODES)
+
+    def trace(self) -> str:
+        """Return the faults and the last notes."""
+        faults = "\n".join(f"  {one.shown()}" for one in self.faults)
+        return f"faults:\n{faults}\ntrace:\n" + "\n".join(self._lines[-TRACE_LINES:])
+
+    def _note(self, line: str) -> None:
+        self._lines.append(f"  {asyncio.get_running_loop().time():8.3f} s: {line}")
 
     async def carry_out(self) -> None:
         """Run to the end."""
-        cluster = self.cluster
-        await cluster.start()
-        await self._create()
-        writers = [asyncio.create_task(self._produce(number)) for number in range(PRODUCERS)]
-        watcher = asyncio.create_task(self._watch())
-        for _ in range(FAULTS):
-            await self._fault()
-            for writer in writers:
-                if writer.done():
-                    writer.result()  # raises the violated property
-        await self._until_they_agree()
-        before = len(self.acknowledged)
-        await cluster.until(
-            lambda: len(self.acknowledged) > before, "an acknowledged record after healing", 60
-        )
+        await self._begin()
+        watch = Watch(self.cluster, self.counts, self._note, TOPIC)
+        clients = [
+            *self._producers,
+            self._reader,
+            *self._writers,
+            self._committed,
+        ]
+        works = [self._again(one.step) for one in clients]
+        works += [self._again(partial(self._histories.step, worker)) for worker in (0, 1)]
+        self._beside = [asyncio.create_task(one) for one in (watch.look_again_and_again(), *works)]
+        self._note("the faults begin")
+        await self._go_on(self._striker.carry_out(self.faults))
+        self._note("the faults have ended")
+        await self._go_on(self._heal())
         self._is_over = True
-        await asyncio.gather(*writers)
-        watcher.cancel()
-        await self._until_they_agree()
-        self._check()
-        for machine in cluster.machines.values():
-            if machine.broken_tasks or machine.reasons_to_stop:
-                raise Broken(
-                    f"{machine.host.name}: {machine.broken_tasks} {machine.reasons_to_stop}"
-                )
-        await cluster.stop()
+        await self._go_on(self._until(self._clients_are_done, "an end of each client's step", 120))
+        await self._until(self._logs_agree, "all logs end at the high watermark")
+        await self._check()
+        self._beside[0].cancel()
+        await self.cluster.stop()
 
-    # Clients
+    async def _begin(self) -> None:
+        """Start the nodes, have the log name all voters, create the topics."""
+        await self.cluster.start()
+        if self._voters_change:
+            for node_id in range(2, NODES + 1):
+                await self._striker.add_voter(node_id)
+        await self._until(lambda: len(self._active_brokers()) == NODES, "all brokers", 60)
+        session = Session(self.cluster, self.counts)
+        wanted = [
+            NewTopic(TOPIC, PARTITIONS, NODES),
+            NewTopic(TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, NODES),
+        ]
+        created = await session.ask(lambda client: client.create_topics(wanted))
+        if created is None or any(one.error is not ErrorCode.none for one in created):
+            raise Stuck(f"no topics: {created}")
+        await session.close()
 
-    async def _create(self) -> None:
-        client = await self._connect()
-        await self.cluster.until(lambda: len(self._active_brokers()) == NODES, "all brokers", 60)
-        (created,) = await client.create_topics([NewTopic(TOPIC, PARTITIONS, NODES)])
-        if created.error is not ErrorCode.none:
-            raise Broken(f"no topic: {created}")
-        await client.close()
+    async def _again(self, step: Callable[[], Awaitable[None]]) -> None:
+        while not self._is_over:
+            await step()
+
+    async def _go_on(self, part: Coroutine[None, None, None]) -> None:
+        """Wait for a part of the story; raise what a client or the watch finds meanwhile."""
+        task = asyncio.create_task(part)
+        watched = self._beside[:1] if self._is_over else self._beside
+        await asyncio.wait((task, *watched), return_when=asyncio.FIRST_COMPLETED)
+        for one in self._beside:
+            if one.done():
+                one.result()
+        await task
+
+    async def _until(
+        self, holds: Callable[[], bool], what: str, within_s: float = HEALED_WITHIN_S
+    ) -> None:
+        try:
+            await self.cluster.until(holds, what, within_s)
+        except AssertionError as error:
+            raise Stuck(f"{error}; {self._left()}") from error
+
+    async def _heal(self) -> None:
+        """Wait until all is in sync, and each kind of client has gone on."""
+        await self._until(self._is_in_sync, "all replicas in sync")
+        before = self.counts.copy()
+        kinds = "acknowledged", "transactions committed", "changes of objects"
+        self._histories.may_go_on()
+        await self._until(
+            lambda: all(self.counts[kind] > before[kind] for kind in kinds),
+            f"after the faults, each of: {', '.join(kinds)}",
+        )
 
     def _active_brokers(self) -> list[int]:
-        newest = max(self._images(), key=lambda image: image.offset)
-        return [broker.id for broker in newest.brokers.values() if broker.is_active]
+        image = newest(self.cluster)
+        return [] if image is None else [one.id for one in image.brokers.values() if one.is_active]
 
-    async def _connect(self) -> Client:
-        return await Client.connect(self.cluster.world.network, BOOTSTRAP, timeout_s=5.0)
-
-    async def _produce(self, number: int) -> None:
-        """Write until the run is over. A failed record is not sent again: the log may have it or not."""
-        client: Client | None = None
-        count = 0
-        while not self._is_over:
-            count += 1
-            partition = self.chance.randrange(PARTITIONS)
-            values = [b"%d-%d-%d" % (number, count, n) for n in range(self.chance.randint(1, 4))]
-            self.sent.update(values)
-            try:
-                client = client or await self._connect()
-                made = batch(values, self.cluster.world.clock.now_ms())
-                produced = await client.produce(TOPIC, partition, made)
-            except (Unavailable, Rejected) as error:
-                self.counts["refused"] += 1
-                self.counts[f"refused: {_kind(error)}"] += 1
-                if client is not None:
-                    await client.close()
-                client = None
-                await asyncio.sleep(0.2)
-                continue
-            for place, value in enumerate(values):
-                at = partition, produced.base_offset + place
-                if self.acknowledged.setdefault(at, value) != value:
-                    raise Broken(
-                        f"two records acknowledged at {at}: {value!r}, {self.acknowledged[at]!r}"
-                    )
-            self.counts["acknowledged"] += len(values)
-            if self.chance.random() < 0.5:
-                await asyncio.sleep(self.chance.uniform(0, 0.3))
-        if client is not None:
-            await client.close()
-
-    async def _watch(self) -> None:
-        """Count elections and changes of ISRs."""
-        while True:
-            for index, partition in self._partitions():
-                epoch, isr = self._last_epochs.get(index, (partition.leader_epoch, partition.isr))
-                self.counts["elections"] += partition.leader_epoch != epoch
-                self.counts["ISR changes"] += partition.isr != isr
-                self._last_epochs[index] = partition.leader_epoch, partition.isr
-            await asyncio.sleep(0.05)
-
-    def _images(self) -> list[Image]:
-        return [
-            machine.node._quorum.image.image
-            for machine in self.cluster.machines.values()
-            if machine.is_up and machine.node._quorum is not None
-        ]
-
-    def _partitions(self) -> list[tuple[int, Partition]]:
-        newest = max(self._images(), key=lambda image: image.offset, default=None)
-        topic = None if newest is None else newest.topic(TOPIC)
-        return [] if topic is None else sorted(topic.partitions.items())
-
-    # Faults
-
-    async def _fault(self) -> None:
-        """One fault of one machine, or of the network, and its end; sometimes a second one meanwhile."""
-        chance = self.chance
-        await asyncio.sleep(chance.uniform(0, 4))
-        victims = chance.sample(list(self.cluster.machines.values()), chance.choice((1, 1, 1, 2)))
-        await asyncio.gather(*(self._suffer(machine) for machine in victims))
-
-    async def _suffer(self, machine: Machine) -> None:
-        kinds = [self._kill, self._pause, self._cut, self._cut_one_way]
-        if self._all_in_sync():
-            kinds.append(self._lose_power)
-        await self.chance.choice(kinds)(machine)
-
-    def _all_in_sync(self) -> bool:
-        return (
-            all(machine.is_up for machine in self.cluster.machines.values())
-            and all(len(one.isr) == NODES for _, one in self._partitions())
-            and not self._is_losing_power
+    def _is_in_sync(self) -> bool:
+        image = newest(self.cluster)
+        names = [] if image is None else [one.name for one in image.topics_by_id.values()]
+        return all(one.is_up for one in self.cluster.machines.values()) and all(
+            len(one.isr) == len(one.replicas) and one.leader >= 0
+            for name in names
+            for one in partitions_of(image, name).values()
         )
 
-    async def _kill(self, machine: Machine) -> None:
-        self.counts["kills"] += 1
-        await machine.kill()
-        await self._restart(machine)
+    def _left(self) -> str:
+        """Return what is not in sync, for people."""
+        image = newest(self.cluster)
+        lines = [f"{name} is down" for name, one in self.cluster.machines.items() if not one.is_up]
+        for topic in () if image is None else image.topics_by_id.values():
+            for index, one in topic.partitions.items():
+                if one.leader < 0 or len(one.isr) < len(one.replicas):
+                    lines.append(
+                        f"{topic.name}-{index}: leader {one.leader}, ISR {one.isr}, eligible "
+                        f"{one.eligible_leader_replicas}, replicas {one.replicas}"
+                    )
+        return "; ".join(lines)
 
-    async def _lose_power(self, machine: Machine) -> None:
-        self.counts["losses of power"] += 1
-        self._is_losing_power = True
-        await machine.lose_power(silent=self.chance.random() < 0.5)
-        await self._restart(machine)
-        self._is_losing_power = False
+    def _clients_are_done(self) -> bool:
+        return all(one.done() for one in self._beside[1:])
 
-    async def _restart(self, machine: Machine) -> None:
-        await asyncio.sleep(self.chance.uniform(0, 8))
-        await machine.start()
-
-    async def _pause(self, machine: Machine) -> None:
-        self.counts["pauses"] += 1
-        machine.pause()
-        await asyncio.sleep(self.chance.uniform(0.5, 10))
-        machine.resume()
-
-    async def _cut(self, machine: Machine) -> None:
-        await self._cut_for_a_while(machine, both=True)
-
-    async def _cut_one_way(self, machine: Machine) -> None:
-        await self._cut_for_a_while(machine, both=False)
-
-    async def _cut_for_a_while(self, machine: Machine, *, both: bool) -> None:
-        self.counts["cuts"] += 1
-        here = machine.host.name
-        others = [one.host.name for one in self.cluster.machines.values() if one is not machine]
-        pairs = [(here, other) for other in others]
-        if both or self.chance.random() < 0.5:
-            pairs = [(b, a) for a, b in pairs] + (pairs if both else [])
-        network = self.cluster.world.network
-        for source, target in pairs:
-            network.cut(source, target)
-        await asyncio.sleep(self.chance.uniform(0.5, 10))
-        for source, target in pairs:
-            network.heal(source, target)
-
-    # The end
-
-    async def _until_they_agree(self) -> None:
-        """Wait until every partition is led, all replicas are in sync, and all logs end where the high watermark is."""
-        await self.cluster.until(self._agree, "all replicas in sync", HEALED_WITHIN_S)
-
-    def _agree(self) -> bool:
-        if not all(len(one.isr) == NODES and one.leader >= 0 for _, one in self._partitions()):
+    def _logs_agree(self) -> bool:
+        """Return whether all replicas end at the high watermark, and all nodes have the same image."""
+        offsets = {one.image.image.offset for one in quorums(self.cluster).values()}
+        if not self._is_in_sync() or len(offsets) != 1:
             return False
-        if not self._is_over:
-            return True
-        for index in range(PARTITIONS):
+        for name in _names():
             ends = set()
-            for hosted in self._replicas(index):
+            for machine in self.cluster.machines.values():
+                hosted = machine.partition(*name)
                 ends |= {hosted.log.log_end_offset, hosted.high_watermark}
             if len(ends) != 1:
                 return False
         return True
 
-    def _replicas(self, index: int) -> list[HostedPartition]:
-        return [machine.partition(TOPIC, index) for machine in self.cluster.machines.values()]
+    async def _check(self) -> None:
+        """Compare what the clients were answered with what the cluster has."""
+        for one in self._writers:
+            await one.finish()
+        await self._until(self._are_decided, "an end of each transaction", 60)
+        await self._until(self._logs_agree, "all logs end at the high watermark")
+        visible = {}
+        for name in _names():
+            data = check_replicas(self.cluster, name)
+            if name.topic == TOPIC:
+                self._ledger.check(name.partition, data)
+            else:
+                visible[name.partition] = committed_in(data)[0]
+        for one in self._writers:
+            await one.check(visible)
+        self._committed.check(visible)
+        await self._histories.check()
+        check_metadata(self.cluster)
+        for machine in self.cluster.machines.values():
+            if machine.broken_tasks or machine.reasons_to_stop:
+                reasons = [*machine.broken_tasks, *machine.reasons_to_stop]
+                raise Broken(f"{machine.host.name}: {reasons}")
+        for client in (*self._producers, self._reader, *self._writers, self._committed):
+            await client.close()
 
-    def _check(self) -> None:
-        for index in range(PARTITIONS):
-            logs = [_bytes(machine, index) for machine in self.cluster.machines.values()]
-            if len(set(logs)) != 1:
-                raise Broken(
-                    f"{TOPIC}-{index}: replicas differ: {[len(one) for one in logs]} bytes"
-                )
-            found = list(values_in(logs[0]))
-            if [offset for offset, _ in found] != list(range(len(found))):
-                raise Broken(f"{TOPIC}-{index}: a gap")
-            values = [value for _, value in found]
-            if len(set(values)) != len(values) or not set(values) <= self.sent:
-                raise Broken(f"{TOPIC}-{index}: a record is there twice, or was never sent")
-            for (partition, offset), value in self.acknowledged.items():
-                if partition == index and (offset >= len(values) or values[offset] != value):
-                    there = values[offset] if offset < len(values) else None
-                    raise Broken(f"{TOPIC}-{index}: {value!r} lost at {offset}: {there!r}")
+    def _are_decided(self) -> bool:
+        first = self.cluster.machines[1]
+        return not any(
+            committed_in(log_bytes(first, name))[1]
+            for name in _names()
+            if name.topic == TRANSACTIONAL
+        )
 
 
-def _bytes(machine: Machine, index: int) -> bytes:
-    log = machine.partition(TOPIC, index).log
-    disk = machine.host.disk("/data")
-    return b"".join(bytes(disk.read(one.path, 0, one.size)) for one in log.segments)
-
-
-def _kind(error: Exception) -> str:
-    return error.code.name if isinstance(error, Rejected) else "unavailable"
+def _names() -> list[TopicPartition]:
+    return [TopicPartition(TOPIC, index) for index in range(PARTITIONS)] + [
+        TopicPartition(TRANSACTIONAL, index) for index in range(TRANSACTIONAL_PARTITIONS)
+    ]
 
 
 def check_counts(counts: Counter[str]) -> None:

@@ -6,16 +6,23 @@
 from collections import Counter
 
 import pytest
-from tests.cluster.__main__ import found_after
+from tests.cluster.__main__ import found_after, outcome
+from tests.cluster.bugs import BUGS, planted
+from tests.cluster.checks import Broken
 from tests.cluster.run import check_counts, run_seed
+from tests.cluster.schedule import Fault
 
-FOUND_A_FAULT = 184
-"""A node that lost power led with its shorter log: its earlier incarnation had been elected meanwhile."""
-SEEDS = (0, 1, 2, 3, FOUND_A_FAULT)
-QUICKLY_FOUND = ("acknowledged before the ISR",)
+SEEDS = range(4, 12)
+STORIES = ("last replica", "late proposal")
+BUGS_OF_STORIES = (
+    ("last replica", "least isr ignored"),
+    ("last replica", "elr ignored"),
+    ("late proposal", "stale isr"),
+)
+QUICKLY_FOUND = ("acknowledged before the isr",)
 
 
-def test_acknowledged_records_stay() -> None:
+def test_answers_stay_true() -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
         counts += run_seed(seed)
@@ -25,3 +32,25 @@ def test_acknowledged_records_stay() -> None:
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
 def test_a_planted_bug_is_found(name: str) -> None:
     assert found_after(name, 0, 10) is not None
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_of_three_nodes_ends_well(story: str) -> None:
+    assert run_seed(1, [story_of(story)])[story] == 1
+
+
+@pytest.mark.parametrize(("story", "bug"), BUGS_OF_STORIES)
+def test_a_story_finds_its_bug(story: str, bug: str) -> None:
+    with planted(bug):
+        found = [outcome(seed, [story_of(story)]) for seed in (1, 2, 3)]
+    assert any(isinstance(one, Broken) for one in found), found
+
+
+def story_of(kind: str) -> Fault:
+    return Fault(2.0, kind, node=1, lasts_s=3.0, choice=0.5)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_each_bug_has_its_place_in_the_product(name: str) -> None:
+    with planted(name):
+        pass

@@ -317,3 +317,34 @@ def create_and_fill(broker: BrokerProcess, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     produce(broker, topic, 100)
+
+
+@pytest.mark.big
+def test_transactions_are_listed_described_and_a_hanging_one_is_aborted(
+    broker: BrokerProcess,
+) -> None:
+    tool(broker, TOPICS, "--create", "--topic", "in-transactions")
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "listed"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("in-transactions", b"x", partition=0)
+    assert producer.flush(30) == 0
+    listed = tool(broker, TRANSACTIONS, "list").splitlines()
+    assert [line.split()[0] for line in listed] == ["TransactionalId", "listed"]
+    assert listed[1].split()[-1] == "Ongoing"
+    older = tool(broker, TRANSACTIONS, "list", "--duration-filter", "1000000")
+    assert len(older.splitlines()) == 1
+    described = tool(broker, TRANSACTIONS, "describe", "--transactional-id", "listed")
+    row = described.splitlines()[1].split()
+    assert (row[1], row[4], row[-1]) == ("listed", "Ongoing", "in-transactions-0")
+    missing = tool(broker, TRANSACTIONS, "describe", "--transactional-id", "none such", fails=True)
+    assert "none such" in missing
+    of_broker = ("--broker-id", "1", "--max-transaction-timeout", "0")
+    hanging = tool(broker, TRANSACTIONS, "find-hanging", *of_broker)
+    assert len(hanging.splitlines()) == 1, "the coordinator knows it"
+    partition = ("--topic", "in-transactions", "--partition", "0")
+    tool(broker, TRANSACTIONS, "abort", *partition, "--start-offset", "0")
+    row = tool(broker, TRANSACTIONS, "describe-producers", *partition).splitlines()[1].split()
+    assert row[-1] == "None"
+    refused = tool(broker, TRANSACTIONS, "abort", *partition, "--start-offset", "0", fails=True)
+    assert "Could not find any open transactions" in refused

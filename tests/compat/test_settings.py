@@ -35,6 +35,12 @@ NOT_WHILE_RUNNING = {
     "listener.security.protocol.map": "only PLAINTEXT is served",
 }
 """Dynamic in Kafka, and not here."""
+LOWEST = {
+    # Kafka takes these and then refuses to create the topic, whose own limit is a mebibyte.
+    "offsets.topic.segment.bytes": 1 << 20,
+    "transaction.state.log.segment.bytes": 1 << 20,
+}
+"""Limits that are higher than Kafka's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ def test_limits_are_kafkas(table: str) -> None:
         if found is None or setting.kind not in INTEGER_RANGES or setting.inert:
             continue
         looked_at += 1
-        low, also = int(found[1]), found[3]
+        low, also = LOWEST.get(name, int(found[1])), found[3]
         high = int(found[2]) if found[2] else INTEGER_RANGES[setting.kind][1]
         for number in (low, high, *([int(also)] if also else [])):
             assert setting.parse(str(number)) == number, name

@@ -53,7 +53,7 @@ REFUSED = {
     "format 3": ({3: 3}, ErrorCode.corrupt_message),
     "an unknown codec": ({5: 5}, ErrorCode.unsupported_compression_type),
     "a control batch": ({5: 0x20}, ErrorCode.invalid_record),
-    "a transaction": ({5: 0x10}, ErrorCode.invalid_record),
+    "a transaction": ({5: 0x10}, ErrorCode.transactional_id_authorization_failed),
     "the broker's timestamps": ({5: 8}, ErrorCode.invalid_timestamp),
     "a timestamp below none": ({7: -2}, ErrorCode.invalid_timestamp),
     "a producer without a sequence": (PRODUCER | {11: -1}, ErrorCode.invalid_record),

@@ -11,6 +11,7 @@ from tests.integration.server_process import Server
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
+from stratalog.client.idempotent import IdempotentPipeline
 
 
 def append(server: Server, path: Path, lines: list[str], *, create: bool) -> None:
@@ -21,6 +22,7 @@ def append(server: Server, path: Path, lines: list[str], *, create: bool) -> Non
         async with await Client.connect(TcpNetwork(), server.address) as client:
             if create:
                 await create_topic(client, "access_log", seen)
-            return await load(client, "access_log", [path], seen, lambda _: None)
+            async with IdempotentPipeline(client) as pipeline:
+                return await load(pipeline, "access_log", [path], seen, lambda _: None)
 
     assert asyncio.run(fill()) == len(lines)

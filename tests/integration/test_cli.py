@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.integration.server_process import STRATA, Server, strata, strata_process
 
+from stratalog.adapters.free_ports import free_ports
+
 TIER = (
     "remote.log.manager.task.interval.ms=100",
     "log.retention.check.interval.ms=100",
@@ -363,9 +365,7 @@ def test_an_unreachable_broker_is_one_line() -> None:
 
 
 def test_a_command_waits_for_a_server_that_is_starting(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)  # not one that another test may get meanwhile
     command = [*STRATA, "topic", "create", "t", "-b", f"127.0.0.1:{port}"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -99,6 +99,9 @@ def test_three_nodes_are_started_killed_restarted_and_stopped(cluster: Cluster) 
     cluster.ok("stop")
     assert not any(map(is_running, processes))
     assert (cluster.directory / "node-2/data/.kafka_cleanshutdown").exists()
+    for node in (1, 2, 3):  # the active controller goes last, so it answered the others
+        log = (cluster.directory / f"node-{node}/server.log").read_text()
+        assert "stopping without the controller" not in log
     assert "no node serves" in cluster.refused("bootstrap")
     assert "--nodes: 4 is not accepted; accepted: 3" in cluster.refused("start", "--nodes", "4")
 

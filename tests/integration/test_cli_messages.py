@@ -46,6 +46,18 @@ def test_a_wrong_start_is_the_fault_of_its_own_option(broker: TemporaryBroker, t
         assert consume.startswith(f"--from: '{wrong}' is not accepted")
 
 
+@pytest.mark.parametrize(
+    "words", [("produce",), ("consume",), ("perf", "produce"), ("topic", "delete")], ids=" ".join
+)
+def test_a_topics_name_that_no_topic_may_have_is_explained(
+    broker: TemporaryBroker, words: tuple[str, ...]
+) -> None:
+    assert refused(broker, *words, "bad name!") == (
+        "topic name 'bad name!': only ASCII letters, digits, '.', '_' and '-' are allowed "
+        "(INVALID_TOPIC_EXCEPTION)"
+    )
+
+
 def test_an_offset_beyond_the_end_is_moved_with_a_warning(
     broker: TemporaryBroker, topic: str
 ) -> None:
@@ -98,7 +110,7 @@ def test_a_group_with_members_is_named_with_the_remedy(broker: TemporaryBroker, 
 def test_a_missing_topic_says_how_to_create_it(broker: TemporaryBroker) -> None:
     for words in (("consume", "no"), ("produce", "no"), ("topic", "describe", "no")):
         assert refused(broker, *words) == (
-            "topic no does not exist; create it: strata topic create no"
+            "topic no does not exist; list topics: strata topic list; create it: strata topic create no"
         )
 
 

@@ -188,7 +188,7 @@ def closed(in_time: list[Line]) -> list[dict[str, Any]]:
 def check(
     said: dict[str, list[dict[str, Any]]], all_lines: list[Line], in_time: list[Line]
 ) -> None:
-    """Both ways of both pipelines: all of history, and what streams have closed and had in time."""
+    """The results of both pipelines, each over all of history and as a stream: closed, and without late records."""
     watermark = max(line.time for line in in_time) - DELAY
     assert ordered(said["sessions_in_history"]) == ordered(sessions(all_lines))
     assert ordered(said["sessions"]) == ordered(closed(in_time))

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.server_process import Server
 
 from stratalog.wire import validation
-from stratalog.wire.validation import INTERPRETED
+from stratalog.wire.interpreted import INTERPRETED
 
 SOURCE = Path(validation.__file__).parent.parent
 INSTALLED = Path(pytest.__file__).parent.parent

@@ -1,4 +1,4 @@
-"""Third-party clients against a real broker process: each consumes what it and the others produce."""
+"""Third-party clients against a real broker process: each one consumes the records of all of them."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""New code: over all of history beside a stream that goes on, and on tables that are there; late and bad lines.
+"""New code over all of history beside a running stream, and on existing tables; late and bad lines.
 
 Real broker, bucket, producer and streams.
 
@@ -32,6 +32,7 @@ from tests.spark_scratch import scratch
 from stratalog.adapters.network import TcpNetwork
 from stratalog.cli.pipeline import table_files
 from stratalog.client.aio import Client
+from stratalog.client.idempotent import IdempotentPipeline
 
 PIPELINE = Path(__file__).parent.parent.parent / "pipelines" / "access_log"
 HISTORY = 3000
@@ -53,7 +54,8 @@ def fill(server: Server, log: Path) -> None:
         async with await Client.connect(TcpNetwork(), server.address) as client:
             seen = survey([log], lambda _: None)
             await create_topic(client, "access_log", seen)
-            assert await load(client, "access_log", [log], seen, lambda _: None) == HISTORY
+            async with IdempotentPipeline(client) as pipeline:
+                assert await load(pipeline, "access_log", [log], seen, lambda _: None) == HISTORY
 
     asyncio.run(run())
 

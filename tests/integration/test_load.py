@@ -8,6 +8,7 @@ from tests.broker_process import broker_process
 from stratalog import read
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
+from stratalog.client.idempotent import IdempotentPipeline
 
 TIMES = {
     "17/May/2015:10:05:03 +0000": 1_431_857_103_000,
@@ -26,7 +27,8 @@ def test_lines_dated_far_ahead_and_long_ago_are_taken_with_their_times(tmp_path)
             seen = survey([log], lambda _: None)
             async with await Client.connect(TcpNetwork(), broker.address) as client:
                 await create_topic(client, "t", seen)
-                return await load(client, "t", [log], seen, lambda _: None)
+                async with IdempotentPipeline(client) as pipeline:
+                    return await load(pipeline, "t", [log], seen, lambda _: None)
 
         assert asyncio.run(loaded()) == len(TIMES)
         rows = read("t", bootstrap_servers=broker.address, columns=["timestamp"]).read_all()

@@ -56,3 +56,14 @@ def test_a_malformed_quorum_state_is_one_line_with_the_remedy(junk: bytes, tmp_p
         assert "\n" not in line
         (tmp_path / STATE).unlink()
         broker.start()  # the remedy of the message works
+
+
+def test_a_cordoned_directory_outside_of_log_dirs_is_refused(tmp_path: Path) -> None:
+    words = ["--override", f"log.dirs={tmp_path}", "--override", "cordoned.log.dirs=/nowhere"]
+    for done in (strata("storage", "format", *words), strata_process("server", *words)):
+        assert done.returncode == 2
+        assert done.stderr == (
+            "strata: cordoned.log.dirs: '/nowhere' is not accepted; "
+            f"accepted: *, or of log.dirs: {tmp_path}\n"
+        )
+    assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,7 @@ from tests.integration.server_process import Server
 from stratalog.adapters.network import TcpNetwork
 from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
+from stratalog.client.idempotent import IdempotentPipeline
 from stratalog.errors import UserError
 
 START = datetime(2024, 2, 27, tzinfo=UTC)
@@ -106,6 +107,20 @@ def test_a_log_passes_broker_bucket_and_pipeline_and_a_second_update_continues(t
     assert sorted(new_offsets(kept)) == list(range(LINES, LINES + 100))
 
 
+@pytest.mark.big
+def test_the_counts_are_the_same_where_the_leader_of_three_brokers_is_killed(tmp_path):
+    lines = made_up(0, LINES)
+    log = tmp_path / "made-up.log"
+    log.write_text("\n".join(lines), encoding="utf-8")
+    result = answer(job("--json", "--brokers", "3", "--keep", tmp_path / "kept", log))
+    assert result["killed_broker"] in {1, 2, 3}
+    assert result["records_in"] == result["records_out"] == LINES
+    assert result["bucket_only_records"] == result["from_bucket"] > LINES / 2
+    assert result["status"] == dict(sorted(statuses(lines).items()))
+    assert result["bad_lines"] == sum(line in BAD for line in lines)
+    assert not processes_that_name(tmp_path)
+
+
 def go_on(kept: Path, more: list[str]) -> dict[str, int]:
     """Start a broker on the job's data, append, run the pipeline again; return the rows by table."""
     log = kept / "more.log"
@@ -116,11 +131,14 @@ def go_on(kept: Path, more: list[str]) -> dict[str, int]:
     with Server(kept, [f"tier.url={tier_url}"]) as server:
 
         async def append() -> int:
-            async with await Client.connect(TcpNetwork(), server.address) as client:
+            async with (
+                await Client.connect(TcpNetwork(), server.address) as client,
+                IdempotentPipeline(client) as pipeline,
+            ):
                 seen = Survey(
                     0, 0, int(START.timestamp() * 1000), int(START.timestamp() * 1000) + 1
                 )
-                return await load(client, "access_log", [log], seen, lambda _: None)
+                return await load(pipeline, "access_log", [log], seen, lambda _: None)
 
         assert asyncio.run(append()) == len(more)
         settings = {
@@ -205,6 +223,7 @@ def test_a_users_error_is_one_line(tmp_path):
         ([tmp_path], "not a regular file"),
         (["--keep", tmp_path / "taken", tmp_path / "log"], "bucket is there already"),
         (["--keep", tmp_path / "log"], "File exists"),
+        (["--brokers", "2"], "--brokers: 2 is not accepted; accepted: 1, or 3 to 9"),
     ):
         done = job(*arguments)
         assert done.returncode == 2

@@ -257,7 +257,7 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     for partition in (0, 1):
         cold, hot = origins["bucket", partition], origins["broker", partition]
         assert cold["last"] + 1 == hot["first"], "bucket and broker must meet at one exact seam"
-    # Pushed-down conditions limit what is read, if the session allows pushdown.
+    # Pushed-down conditions limit the records that are read, if the session allows pushdown.
     where = "partition = 1 AND offset >= 5500 AND timestamp > TIMESTAMP '2001-01-01'"
     few = driver.ask("pruned", options=both(broker, "seam", pushdown="true"), where=where)
     whole(few["rows"], 1, 5500, 6000)

@@ -1,18 +1,24 @@
 """Three nodes in this process: records that outlive their leader, and replicas that move."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.server_process import strata
+from tests.integration.server_process import STRATA, strata
 from tests.integration.waiting import wait_for
 
 from stratalog.testing import TemporaryCluster, cluster
 
 RECORDS = 50
+SEGMENT_BYTES = 1 << 20
+TIERED_RECORDS = 5500
+"""Of a thousand bytes: five whole segments and a part of one."""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,6 +113,7 @@ def test_a_factor_grows_and_a_broker_is_drained(three: TemporaryCluster) -> None
     json_of(three, "partition", "reassign", "orders", *throttled)
     for where in (("--topic", "orders"), *(("--broker", str(node)) for node in (1, 2, 3))):
         described = ("config", "describe", *where, "-b", three.address)
+        assert strata(*described).returncode == 0
         wait_for(lambda: "throttled" not in strata(*described).stdout, "limits that went")  # noqa: B023
     row = partition_of(three, "orders")
     assert len(row["replicas"]) == len(row["isr"]) == 2
@@ -116,3 +123,88 @@ def test_a_factor_grows_and_a_broker_is_drained(three: TemporaryCluster) -> None
     assert leader not in row["replicas"]
     assert row["state"] == "in sync"
     assert consumed(three, "orders", RECORDS) == list(range(RECORDS))
+
+    # The drained broker is cordoned: it gets no replica, until it is undrained.
+    wait_for(lambda: state_of(three, leader) == "cordoned", "a cordoned broker")
+    create(three, "two", factor=2, partitions=6)
+    rows = json_of(three, "partition", "list", "two")
+    assert all(leader not in row["replicas"] for row in rows)
+    refused = strata("topic", "create", "three", "--replication-factor", "3", "-b", three.address)
+    assert "replication factor 3 with 2 brokers registered and 1 cordoned" in refused.stderr
+    asked = ("partition", "reassign", "two", "--replicas", f"{leader},{row['leader']}")
+    assert f"broker {leader} is cordoned" in strata(*asked, "-b", three.address).stderr
+    assert strata("broker", "undrain", str(leader), "-b", three.address).returncode == 0
+    wait_for(lambda: state_of(three, leader) == "serving", "a broker for new replicas")
+    create(three, "three", factor=3)
+
+
+def state_of(three: TemporaryCluster, broker: int) -> str:
+    return next(row["state"] for row in json_of(three, "broker", "list") if row["id"] == broker)
+
+
+def test_the_limits_of_a_move_that_was_interrupted_are_removed_by_the_next_wait(
+    three: TemporaryCluster,
+) -> None:
+    """The move cannot end while its new replica's broker is down."""
+    create(three, "orders", factor=1)
+    leader = partition_of(three, "orders")["leader"]
+    down = leader % 3 + 1
+    three.kill(down)
+    words = ("partition", "reassign", "orders", "--replicas", f"{leader},{down}")
+    moving = subprocess.Popen(
+        [*STRATA, *words, "--throttle", "50MB/s", "-b", three.address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: len(partition_of(three, "orders")["replicas"]) == 2, "the move's begin")
+    moving.send_signal(signal.SIGINT)
+    _, said = moving.communicate(timeout=60)
+    assert "strata partition reassign --wait removes them" in said
+    described = ("config", "describe", "-b", three.address)
+    assert "throttled" in strata(*described, "--topic", "orders").stdout
+    three.restart(down)
+    done = strata("partition", "reassign", "--wait", "-b", three.address)
+    assert done.returncode == 0, done.stderr
+    assert partition_of(three, "orders")["state"] == "in sync"
+    for where in (("--topic", "orders"), *(("--broker", str(node)) for node in (1, 2, 3))):
+        wait_for(lambda: "throttled" not in strata(*described, *where).stdout, "no limit")  # noqa: B023
+
+
+def test_a_dry_run_counts_the_bytes_that_then_move(tmp_path: Path) -> None:
+    """The bucket has most of the partition, and the leader's disk has all of it: a new replica fetches the rest."""
+    settings = {
+        "tier.url": (tmp_path / "bucket").as_uri(),
+        "remote.log.manager.task.interval.ms": 200,
+        "follower.fetch.last.tiered.offset.enable": True,
+    }
+    with cluster(3, settings) as three:
+        config = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES)}
+        admin = AdminClient({"bootstrap.servers": three.address})
+        for future in admin.create_topics([NewTopic("orders", 1, 1, config=config)]).values():
+            future.result(30)
+        producer = Producer({"bootstrap.servers": three.address, "batch.size": 16384})
+        for _ in range(TIERED_RECORDS):
+            producer.produce("orders", b"x" * 1000)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        leader = partition_of(three, "orders")["leader"]
+        wait_for(
+            lambda: len(in_bucket(tmp_path)) == TIERED_RECORDS * 1000 // SEGMENT_BYTES, "a tier"
+        )
+        words = ("partition", "reassign", "orders", "--replication-factor", "2")
+        plan = json_of(three, *words, "--dry-run", "--throttle", "1MB/s")
+        assert plan["bytes"] < 2 * SEGMENT_BYTES
+        assert plan["seconds"] == pytest.approx(plan["bytes"] / 1e6)
+        json_of(three, *words)
+        (added,) = {*partition_of(three, "orders")["replicas"]} - {leader}
+        assert set(plan["brokers"]) == {leader, added}
+        held = {row["id"]: row["bytes"] for row in json_of(three, "broker", "list")}
+        assert held[leader] > TIERED_RECORDS * 1000
+        assert held[added] == pytest.approx(plan["bytes"], rel=0.1)
+
+
+def in_bucket(place: Path) -> list[Path]:
+    """Return the tiered segments; another object may be renamed at any moment."""
+    found = (place / "bucket").rglob("*.seg")
+    return [one for one in found if one.stat().st_size > SEGMENT_BYTES // 2]

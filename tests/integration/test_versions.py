@@ -71,6 +71,9 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "EndTxn": ((0, 4), (0, 1), set()),
     "TxnOffsetCommit": ((0, 4), (0, 3), set()),
     "WriteTxnMarkers": ((1, 1), None, set()),
+    "DescribeTransactions": ((0, 0), None, set()),
+    # Version 2 has a pattern of RE2, which the broker does not serve.
+    "ListTransactions": ((0, 1), None, set()),
     "AddRaftVoter": ((0, 1), None, set()),
     "RemoveRaftVoter": ((0, 0), None, set()),
 }
@@ -96,7 +99,7 @@ LATEST = {"current_leader_epoch": -1, "timestamp": -1}
 OF_GROUP = {"group_id": "g"}
 UNKNOWN_MEMBER = {"group_id": "g", "member_id": "unknown"}
 
-# The fields of a request that succeeds, or is refused for what it names.
+# The fields of a request that succeeds, or that names something without existence.
 REQUESTS: dict[str, dict[str, Any]] = {
     "Produce": {"topics": [{"name": TOPIC, "topic_id": KNOWN, "partitions": [(0, BATCH)]}]},
     "Fetch": {
@@ -188,6 +191,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "transactional_id": "t",
         "topics": [{"name": TOPIC, "partitions": [COMMIT]}],
     },
+    "DescribeTransactions": {"transactional_ids": ["none such"]},
+    "ListTransactions": {"duration_filter": -1},
     "WriteTxnMarkers": {"markers": [{"topics": [{"name": "none such", "partition_indexes": [0]}]}]},
 }
 
@@ -233,6 +238,13 @@ ANSWERED = {
     "UnregisterBroker": {"broker_id_not_registered"},
     "AddOffsetsToTxn": {"invalid_request"},  # an empty transactional id
     "EndTxn": {"invalid_request"},
+    # Its partition is not in a transaction, and `__transaction_state` may not exist.
+    "TxnOffsetCommit": {"coordinator_load_in_progress", "invalid_producer_id_mapping"},
+    "DescribeTransactions": {
+        "transactional_id_not_found",
+        "coordinator_load_in_progress",
+        "not_coordinator",
+    },
     "WriteTxnMarkers": {"unknown_topic_or_partition"},
     "AddRaftVoter": {"invalid_request"},  # a voter without a directory
     "RemoveRaftVoter": {"invalid_request"},

@@ -28,7 +28,7 @@ SETTINGS = {"segment.bytes": str(1 << 20), "min.insync.replicas": "2", "retentio
 
 
 class Rounds:
-    """A cluster, its producers, and what was read of their topics so far: each partition's numbers in order."""
+    """A cluster, its producers, and the records read from their topics so far: each partition's numbers in order."""
 
     def __init__(
         self, nodes: ClusterProcesses, starts: Sequence[type[Numbered]], chance: random.Random
@@ -41,7 +41,7 @@ class Rounds:
         self.producers = [start(nodes.address, nodes.place) for start in starts]
 
     def round(self, fault: "Fault") -> None:
-        """Apply one fault to the cluster under load; wait until it is whole again; check all new records."""
+        """Apply one fault to the cluster under load; wait until the cluster is whole again; check all new records."""
         begun = time.monotonic()
         self._go_on("before the fault")
         fault(self)
@@ -102,7 +102,7 @@ class Rounds:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Read what is new; each acknowledged record must be at its offset, and numbers must only rise."""
+        """Read the new records: each acknowledged one must be at its offset, and numbers must only rise."""
         for one in self.producers:
             acknowledged = {at: dict(one.acknowledged[at]) for at in range(PARTITIONS)}
             assert not one.errors, f"{one.topic}: {one.errors[:3]}"

@@ -67,7 +67,7 @@ class Fetching:
 
 
 class FollowerLog:
-    """What a fetcher sees of a node's log."""
+    """A node's log as a fetcher sees it."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -181,6 +181,7 @@ class Node:
                     follower.replica_id,
                     asked.fetch_offset,
                     now_ms,
+                    log_start_offset=asked.log_start_offset,
                     lag_ms_max=LAG_MS,
                     broker_epoch=follower.replica_epoch,
                     may_join=True,

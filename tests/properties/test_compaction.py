@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """`self.records` is what was appended, by offset. Nothing below `self.committed` is truncated."""
+    """`self.records` has the appended records by offset. No record below `self.committed` is truncated."""
 
     @initialize(
         segment_bytes=st.sampled_from([400, 1500, 100_000]),
@@ -120,7 +120,7 @@ class CompactedLog(RuleBasedStateMachine):
         return plan_cleaning(found, now_ms, 24 * (self.keys_max + 6) * 2, 0.5)
 
     def _clean(self):
-        """Run one pass; return whether it had something to clean."""
+        """Run one pass; return whether there were bytes to clean."""
         self.steps.perform_all()
         plan = self._plan()
         if plan is None:

@@ -12,10 +12,9 @@ import pytest
 from tests.unit.quorum.metadata_log import MetadataLog
 
 from stratalog.errors import ErrorCode
-from stratalog.metadata.image import NO_LEADER, Endpoint, Partition
+from stratalog.metadata.image import NO_LEADER, RECOVERING, Endpoint, Partition
 from stratalog.quorum.brokers import BrokerRegistration
 from stratalog.quorum.controller import NewTopic
-from stratalog.quorum.elections import RECOVERING
 from stratalog.quorum.electorate import has_elr
 from stratalog.quorum.isr import IsrChange
 from stratalog.quorum.partition_index import Origin, PartitionIndex, is_alone
@@ -218,11 +217,14 @@ def test_a_clean_election_loses_no_record(elr, unclean, seed):
     index = PartitionIndex(made.log.image.topics_by_id.values())
     followed = made.log.controller._cluster().index
     for broker in BROKERS:
-        assert set(index.members(broker)) == set(followed.members(broker))
-        to_decide = set(index.members(broker, alone=False))
-        assert to_decide == set(followed.members(broker, alone=False))
+        in_sync = set(index.in_sync(broker))
+        assert in_sync == set(followed.in_sync(broker))
+        assert set(index.eligible(broker)) == set(followed.eligible(broker))
+        to_decide = set(index.in_sync(broker, alone=False))
+        assert to_decide == set(followed.in_sync(broker, alone=False))
         partition = made.log.image.partition
-        assert all(is_alone(partition(*key)) for key in set(index.members(broker)) - to_decide)
+        assert all(is_alone(partition(*key)) for key in in_sync - to_decide)
+        assert all(broker in partition(*key).isr for key in in_sync)
         assert index.leads(broker) == followed.leads(broker)
     assert index.reassigning.keys() == followed.reassigning.keys()
     assert index.leaderless.keys() == followed.leaderless.keys()

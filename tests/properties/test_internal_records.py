@@ -76,7 +76,7 @@ def smallest(kind: type[Any], which: int = 0, **values: Any) -> Any:
 
 
 def parts(annotation: Any) -> tuple[Any, bool, bool]:
-    """The type of a field's value or of its items, whether it has many, whether it may be None."""
+    """Return the type of a field's value or items, whether the field is an array, and whether it may be None."""
     kinds = [one for one in get_args(annotation) if one is not NoneType]
     nullable = NoneType in get_args(annotation)
     kind = kinds[0] if nullable else annotation

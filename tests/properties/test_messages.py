@@ -100,7 +100,7 @@ def test_hostile_bytes_give_a_message_or_a_documented_error(key):
 
 
 def small_instance(chance, cls):
-    """An instance without the text of 20,000 letters: mutations of it would be hidden in the text."""
+    """Return an instance without the text of 20,000 letters, because most mutations would fall into that text."""
     while True:
         entity = instance(chance, cls)
         if "zzz" not in repr(entity):

@@ -37,7 +37,7 @@ LIMITS = FetchLimits(max_bytes=600, backoff_ms=50)
 
 
 class Replicas:
-    """The cluster; `random` decides what happens next."""
+    """The cluster; `random` chooses the next event."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -344,7 +344,7 @@ class Replicas:
                 assert node.replica.high_watermark <= log.log_end_offset
 
     def heal(self):
-        """Finally every log equals the leader's, all of it is committed, and the ISR is complete."""
+        """Finally every log equals the leader's, all records are committed, and the ISR is complete."""
         self.proposals.clear()
         for node in self.nodes.values():
             self.starts(node)

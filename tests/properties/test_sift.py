@@ -4,12 +4,14 @@ Method: batches sound and damaged; the interpreted module is loaded from its tex
 """
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.errors import Corrupt
 from stratalog.wire import sift as imported
 from stratalog.wire.batch import HEADER_SIZE, parse_header
 from stratalog.wire.records import Record, build_batch, read_records
@@ -115,3 +117,51 @@ def test_damage_gives_the_same_error_compiled_and_interpreted(found, damage, at)
         sifted = module.sift(bytes(body), len(found), 0, -1, True, keys, kept)
         said.append((noted, sifted, kept, keys.count))
     assert said[0] == said[1]
+
+
+keyed = st.lists(
+    st.builds(
+        Record,
+        offset=st.just(0),
+        timestamp=st.integers(-1, 1 << 41),
+        key=st.one_of(st.none(), st.binary(max_size=1), st.binary(min_size=60, max_size=200)),
+        value=small,
+        headers=st.sampled_from([(), (), (), (("h", None),)]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(keyed, st.dictionaries(st.binary(max_size=1), st.just(b"before")))
+def test_last_values_are_those_of_a_dictionary(found, before):
+    body, _ = body_of(found)
+    expected = dict(before)
+    for one in found:
+        if one.value is None:
+            expected.pop(one.key, None)
+        else:
+            expected[one.key] = one.value
+    for module in (imported, PLAIN):
+        values = dict(before)
+        is_taken = module.last_values(body, len(found), values)
+        assert is_taken == all(one.key is not None and not one.headers for one in found)
+        if is_taken:
+            assert values == expected
+
+
+@given(keyed, st.binary(min_size=1, max_size=4), st.integers(0, 300))
+def test_last_values_of_damage_are_those_of_a_plain_reader(found, damage, at):
+    batch = build_batch(found)
+    at = HEADER_SIZE + at % (len(batch) - HEADER_SIZE)
+    batch[at : at + len(damage)] = damage
+    body = bytes(batch[HEADER_SIZE:])
+    said = []
+    for module in (imported, PLAIN):
+        values: dict[bytes, bytes] = {}
+        said.append((module.last_values(body, len(found), values), values))
+    assert said[0] == said[1]
+    if said[0][0]:
+        with suppress(Corrupt):
+            read = {one.key: one.value for one in read_records(batch)}
+            assert said[0][1] == {key: one for key, one in read.items() if one is not None}

@@ -204,7 +204,7 @@ def newest_in(objects):
 
 
 def hold(world, state, seen=()):
-    """Assert what must hold when a run has ended; `seen` are the versions that readers got."""
+    """Assert the rules that hold at the end of a run; `seen` are the versions that readers got."""
     chain = sorted({*state.confirmed, *seen}, key=lambda one: one.version)
     for earlier, later in pairwise(chain):
         assert earlier.version < later.version, (earlier, later)

@@ -196,7 +196,7 @@ class TierEqualsLog(RuleBasedStateMachine):
 
     @rule(faults=st.lists(st.sampled_from(list(Fault)), max_size=2))
     def take_the_tier_away_and_bring_it_back(self, faults):
-        """The log is then only on the disk (KIP-950); no record may leave the disk before it is uploaded again."""
+        """Take the tier away (KIP-950): no record may leave the disk before it is uploaded again."""
         start = self.segments[0][0] if self.segments else self.active_start
         self.log_start = max(self.log_start, start)
         self.faults += faults
@@ -253,7 +253,7 @@ class TierEqualsLog(RuleBasedStateMachine):
         """Sweep with the grace that a running broker needs, in the store's time: no named object is removed."""
         later = max(info.modified_ms for info in self.bucket.list("")) + 1
         sweep(self.bucket, now_ms=later, grace_ms=0)
-        # What the sweep took may have been uploaded by a leader whose commit is still to come.
+        # A leader whose commit is still to come may have uploaded the objects that the sweep removed.
         self.tier._uploaded.clear()
 
     @invariant()

@@ -3,11 +3,11 @@
 In: inputs of the member. Out: messages to send, and reports to the checks. A crash may come between any two outputs.
 """
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
 from tests.raft.checks import Checks, hold
 from tests.raft.log import Log
 
@@ -236,7 +236,7 @@ class Node:
         voters = voters_in(data) if self.is_dynamic else None
         self.world.later(0, self, lambda raft, now: raft.on_snapshot_loaded(voters, now))
 
-    # What a state machine and its runtime do
+    # The part of a state machine and its runtime
 
     def append(self, data: bytearray, epoch: int) -> None:
         log = self.log

@@ -284,6 +284,23 @@ CASES: Mapping[str, Sequence[Case]] = {
             lambda _: {**_PRODUCER, "committed": True},
         )
     ],
+    "DescribeTransactions": [
+        case(
+            "describe_transactions",
+            0,
+            TRANSACTIONAL_ID,
+            lambda _: {"transactional_ids": ["open"]},
+            hides=True,
+        )
+    ],
+    "ListTransactions": [
+        case(
+            "list_transactions",
+            1,
+            NONE,
+            lambda _: {"state_filters": [], "producer_id_filters": []},
+        )
+    ],
     "WriteTxnMarkers": [
         case(
             "write_txn_markers",
@@ -460,6 +477,20 @@ CASES: Mapping[str, Sequence[Case]] = {
     ],
     "AssignReplicasToDirs": [
         case("assign_replicas_to_dirs", 0, CLUSTER, lambda _: {"broker_id": 1, "directories": []})
+    ],
+    "ControllerRegistration": [
+        case(
+            "controller_registration",
+            0,
+            CLUSTER,
+            lambda _: {
+                "controller_id": 2,
+                "incarnation_id": str(UUID(int=7)),
+                "zk_migration_ready": False,
+                "listeners": [],
+                "features": [],
+            },
+        )
     ],
     "Vote": [case("vote", 2, CLUSTER, lambda _: {"topics": []})],
     "BeginQuorumEpoch": [case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],

@@ -1,6 +1,7 @@
 """Several machines of one world that form one cluster: a quorum, whose members have both roles by default.
 
-In: a world, the number of nodes. Out: formatted machines, and waiting for what they agree on. It repairs nothing.
+In: a world, the number of nodes. Out: formatted machines, and methods that wait until the machines agree. It repairs
+nothing.
 """
 
 import asyncio
@@ -70,19 +71,25 @@ class Cluster:
 
     def _format(self, machine: Machine, node_id: int) -> None:
         """Do as `strata storage format`."""
-        disk, entropy = machine.host.disk("/data"), machine.host.outside.entropy
+        entropy = machine.host.outside.entropy
         begin = (self.begins or {}).get(node_id, Begin(no_controllers=self.begins is not None))
         voters = first_voters(BrokerConfig.load(machine.settings)[0], begin, entropy)
         mine = voters.voter(node_id) if voters is not None else None
         directory_id = mine.directory_id if mine is not None else None
-        format_directory("/data", disk, node_id, CLUSTER_ID, entropy, directory_id)
+        first, *others = machine.log_dirs
+        format_directory(
+            first, machine.host.disk(first), node_id, CLUSTER_ID, entropy, directory_id
+        )
+        for path in others:
+            format_directory(path, machine.host.disk(path), node_id, CLUSTER_ID, entropy)
         if voters is not None:
-            write_first_voters(disk, voters, machine.host.outside.clock.now_ms())
+            now_ms = machine.host.outside.clock.now_ms()
+            write_first_voters(machine.host.disk(first), voters, now_ms)
 
     def format_anew(self, node_id: int) -> None:
-        """Give a node that does not run an empty disk, formatted to join."""
+        """Give a node that does not run empty disks, formatted to join."""
         machine = self.machines[node_id]
-        del machine.host.disks["/data"]
+        machine.host.disks.clear()
         self.begins = {}
         self._format(machine, node_id)
 

@@ -1,6 +1,7 @@
 """A controller's listener on a node that has none in its configuration.
 
-In: a started machine. Out: that listener, or a connection to it. It serves what a controller serves to brokers.
+In: a started machine. Out: that listener, or a connection to it. The listener serves the APIs of a controller to
+brokers.
 """
 
 from typing import Any, cast

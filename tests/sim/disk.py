@@ -1,8 +1,8 @@
 """A disk of a simulation: in memory, and a power loss takes unsynced writes as on a real one.
 
-In: calls of `ports.Disk`; `crash` with a source of chance. Out: bytes, OSError. What was not synced may be gone after
-a crash: of each file any of the writes since its last sync, the last survivor torn; of each directory the entries made,
-renamed or removed since its last sync (in order, as journals keep them). It never loses what was synced.
+In: calls of `ports.Disk`; `crash` with a source of chance. Out: bytes, OSError. A crash may take bytes that were not
+synced. A file loses any of its writes since its last sync, and the last one that survives may be torn. A directory
+loses the latest of the changes since its last sync, as journals keep them in order. No crash takes synced bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

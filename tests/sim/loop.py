@@ -1,8 +1,8 @@
 """An asyncio event loop in virtual time: it never sleeps, it moves the clock to the next timer.
 
-In: coroutines. Out: their results, in the same order every time. It never looks at a real clock and never waits for
-a real descriptor. A loop with nothing to do and no timer is stuck, and says so. A process (`tests/sim/process.py`) that
-is paused or gone has no callbacks.
+In: coroutines. Out: their results, in the same order every time. It never looks at a real clock and never waits for a
+real descriptor. A loop without work and without a timer is stuck, and raises an error. A process
+(`tests/sim/process.py`) that is paused or has ended has no callbacks.
 """
 
 import asyncio

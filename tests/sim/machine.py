@@ -58,6 +58,11 @@ class Machine:
         self._clients: list[Client] = []
 
     @property
+    def log_dirs(self) -> list[str]:
+        """Return the paths of `log.dirs`."""
+        return self.settings["log.dirs"].split(",")
+
+    @property
     def node(self) -> Node:
         assert self._node is not None, "started"
         return self._node
@@ -91,7 +96,7 @@ class Machine:
         return self._process
 
     async def start(self) -> Node:
-        """Start a new process. Raises the errors of a failed start, after removing everything of it."""
+        """Start a new process. Raises the errors of a failed start, after the process is removed."""
         world = self.world
         world.network.come_up(self.host.name)
         self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
@@ -145,7 +150,7 @@ class Machine:
         self.process.resume()
 
     async def kill(self) -> None:
-        """kill -9: what was written stays, what was not sent to the disk is gone; the kernel closes connections."""
+        """Kill the process as kill -9 does: written bytes stay, all others are lost; the kernel closes connections."""
         process = await self._die()
         self.world.network.end_process(process)
         for disk in self.host.disks.values():

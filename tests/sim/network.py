@@ -240,7 +240,7 @@ class SimTransport(asyncio.Transport):
         self.close()
 
     def vanish(self) -> None:
-        """The machine is gone, and says nothing to the far end."""
+        """Remove the machine without a message to the far end."""
         self._closed = self._vanished = True
 
     def _lose(self) -> None:

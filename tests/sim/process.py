@@ -1,4 +1,4 @@
-"""One process of a simulated machine: what it scheduled runs only while it lives, and waits while it is paused.
+"""One process of a simulated machine: its callbacks run only while it lives, and wait while it is paused.
 
 In: a coroutine to run as the process. Out: its tasks and callbacks, which carry the process in their context. The loop
 (`tests/sim/loop.py`), disks and connections ask `current()` on whose behalf they are called.

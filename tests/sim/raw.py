@@ -84,6 +84,7 @@ def fetch_body(
     isolation_level: int = 0,
     leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
+    rack: str = "",
 ) -> FetchRequest:
     """A Fetch of (topic name, or id from version 13 on; partition; offset)."""
     return FetchRequest(
@@ -92,6 +93,7 @@ def fetch_body(
         max_bytes=max_bytes,
         isolation_level=isolation_level,
         session_epoch=-1,
+        rack_id=rack,
         topics=[
             FetchTopic(
                 topic="" if isinstance(topic, UUID) else topic,

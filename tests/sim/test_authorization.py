@@ -28,6 +28,7 @@ from stratalog.broker.network.authorizer import DENIED, Operation, Resource, Rig
 from stratalog.broker.network.session import Principal, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
 from stratalog.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,10 +45,12 @@ ENOUGH_WITHOUT = {
     ("DeleteTopics", Right(Operation.DELETE, Resource.TOPIC)),
     ("DeleteTopics", Right(Operation.DESCRIBE, Resource.TOPIC)),
     ("DescribeCluster", Right(Operation.DESCRIBE, Resource.CLUSTER)),
+    ("DescribeTransactions", Right(Operation.DESCRIBE, Resource.TOPIC)),
     ("InitProducerId", Right(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)),
     ("InitProducerId", Right(Operation.WRITE, Resource.TOPIC)),
     ("ListGroups", Right(Operation.DESCRIBE, Resource.CLUSTER)),
     ("ListGroups", Right(Operation.DESCRIBE, Resource.GROUP)),
+    ("ListTransactions", Right(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)),
     ("Metadata", Right(Operation.CREATE, Resource.CLUSTER)),
     ("Metadata", Right(Operation.CREATE, Resource.TOPIC)),
     ("Metadata", Right(Operation.DESCRIBE, Resource.CLUSTER)),
@@ -78,10 +81,10 @@ class Denying:
 
 
 def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -> None:
-    """Run a story on a node with the topics `t` and `secret` and the groups `g` and `hidden`."""
+    """Run a story on a node with the topics `t` and `secret`, the groups `g` and `hidden`, and a transaction `open`."""
 
     async def whole() -> None:
-        machine = Machine(World(4))
+        machine = Machine(World(4), {"transaction.state.log.num.partitions": "1"})
         client = await machine.restart()
         await client.create_topics([NewTopic("t"), NewTopic(SECRET)])
         raw = await Raw.connect(machine.world.network)
@@ -90,6 +93,12 @@ def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -
         await machine.broker.groups.ensure_topic()
         for group in ("g", HIDDEN):
             await raw.ask(8, commit_of(group))
+        transactions = machine.broker.transactions
+        await transactions.ensure_topic()
+        await asyncio.sleep(1)
+        found = await transactions.initialise("open", 900_000, None)
+        producer = found.producer_id, found.producer_epoch
+        await transactions.add_partitions("open", producer, frozenset({TopicPartition("t", 0)}))
         topics = dict(machine.broker.metadata.image.topic_ids_by_name)
         named = Named({name: topics[name] for name in ("t", SECRET)}, ["g", HIDDEN])
         either = Either(raw, await connect_controller(machine))
@@ -209,7 +218,7 @@ def test_one_denied_topic_or_group_is_refused_alone(case: Case) -> None:
 
 
 def secret_of(machine: Machine) -> Any:
-    """Return what the node has of the denied topic and group."""
+    """Return the node's state of the denied topic and group."""
     broker = machine.broker
     image = broker.metadata.image
     logs = [
@@ -228,7 +237,7 @@ def secret_of(machine: Machine) -> Any:
 
 
 def test_a_waiting_fetch_is_answered_by_the_rights_of_its_own_client() -> None:
-    """Fetches that wait for the same records share what one of them reads, unless their clients' rights may differ."""
+    """Fetches that wait for the same records share one read, unless their clients' rights may differ."""
 
     async def tell(machine: Machine, raw: Either, _named: Named) -> None:
         await asyncio.sleep(1)  # the connections of `raw` are accepted by then

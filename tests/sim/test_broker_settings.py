@@ -1,23 +1,26 @@
-"""What settings of a broker do, and that those which may be given another value at work take effect without a restart.
+"""The effects of a broker's settings, and that dynamic ones take effect without a restart.
 
 Method: the real node in virtual time, altered by a client as Kafka's tools do. `test_every_dynamic_setting_is_shown`
 holds the tests complete: a setting that becomes dynamic without one fails it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import pytest
+from tests.sim import test_connection_settings, test_tier_settings
+from tests.sim.altering import alter, story
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
-from tests.sim.records import batch, read_all
+from tests.sim.raw import Raw, fetch_body, records_of
+from tests.sim.records import batch
+from tests.sim.test_connection_settings import LIMITS
 from tests.sim.test_moves import until
 from tests.sim.test_roles import OTHER, change, other_broker, write
 from tests.sim.test_throttles import RATES
-from tests.sim.world import START_MS, World
+from tests.sim.test_tier_settings import TIER_THREADS
+from tests.sim.world import World
 
 from stratalog.broker.partitions import cleaning
 from stratalog.client.admin import alter_configs
@@ -31,32 +34,22 @@ from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
 from stratalog.log.cleaning.choosing import Cleanable, plan_cleaning
 from stratalog.log.cleaning.cleaner import Plan
-from stratalog.ports import Disk, SocketBuffers
+from stratalog.ports import Disk
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.wire.ids import ZERO_ID
-from stratalog.wire.messages import Request
 from stratalog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from stratalog.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from stratalog.wire.messages.metadata import MetadataRequest
 from stratalog.wire.records import BatchBuilder
-
-R = TypeVar("R")
 
 LOG_DEFAULTS: Final = {
     topic.synonyms[0].name: name.replace(".", "_")
     for name, topic in TOPIC_SETTINGS.items()
     if topic.synonyms and not topic.setting.inert and name != "unclean.leader.election.enable"
 } | {"producer.id.expiration.ms": "producer_id_expiration_ms"}
-"""Broker settings behind those of logs, and where the log has them; what each does to a log: test_topic_settings.py."""
-TIER_THREADS: Final = {
-    "remote.log.manager.copier.thread.pool.size": "tier-copy /data",
-    "remote.log.manager.expiration.thread.pool.size": "tier-expire",
-    "remote.log.reader.threads": "tier-read",
-}
-LIMITS: Final = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
+"""Broker settings that are defaults of topics, and the log's attribute of each (effects: test_topic_settings.py)."""
 SHOWN_BY: Final = {
     **dict.fromkeys(LOG_DEFAULTS, "test_defaults_of_logs_change_at_work"),
     "unclean.leader.election.enable": "test_the_defaults_of_elections_change_at_work",
@@ -74,29 +67,10 @@ SHOWN_BY: Final = {
     **dict.fromkeys(LIMITS, "test_limits_of_connections_change_at_work"),
     **dict.fromkeys(RATES, "test_rates_of_replication_change_at_work"),
     "num.replica.fetchers": "test_the_number_of_fetchers_changes_at_work",
+    "cordoned.log.dirs": "test_directories_are_cordoned_at_work",
+    "transaction.partition.verification.enable": "test_verification_changes_at_work",
     "follower.fetch.last.tiered.offset.enable": "test_replicas_skip_the_bucket_as_set_at_work",
 }
-URL: Final = "memory://bucket"
-
-
-def story(
-    tell: Callable[[Machine, Client], Coroutine[Any, Any, None]],
-    settings: dict[str, str] | None = None,
-) -> None:
-    async def whole() -> None:
-        machine = Machine(World(3), settings)
-        client = await machine.restart()
-        await client.create_topics([NewTopic("t", 1)])
-        await tell(machine, client)
-        assert machine.broken_tasks == []
-        await machine.stop()
-
-    run(whole())
-
-
-async def alter(client: Client, name: str, value: str | None, broker: str = "") -> None:
-    done = await client.on_controller(alter_configs(Resource.BROKER, broker, {name: value}))
-    assert done.error == ErrorCode.none, done
 
 
 def another(setting: Setting) -> str:
@@ -120,7 +94,8 @@ def test_every_dynamic_setting_is_shown() -> None:
         if setting.dynamic is not Dynamic.READ_ONLY and not setting.inert
     }
     assert dynamic == SHOWN_BY.keys()
-    assert not set(SHOWN_BY.values()) - set(globals())
+    tests = {*globals(), *vars(test_connection_settings), *vars(test_tier_settings)}
+    assert not set(SHOWN_BY.values()) - tests
 
 
 def test_defaults_of_logs_change_at_work() -> None:
@@ -159,12 +134,38 @@ def test_the_number_of_fetchers_changes_at_work() -> None:
     story(tell)
 
 
-def test_replicas_skip_the_bucket_as_set_at_work() -> None:
+def test_directories_are_cordoned_at_work() -> None:
     async def tell(machine: Machine, client: Client) -> None:
-        skips = machine.broker.replication.followed._around.skips_tiered
-        for text, expected in (("false", False), (None, True)):
-            await alter(client, "follower.fetch.last.tiered.offset.enable", text)
-            assert skips() is expected
+        def cordoned() -> int:
+            return len(machine.broker.metadata.image.brokers[1].cordoned_directories or ())
+
+        assert cordoned() == 0
+        await alter(client, "cordoned.log.dirs", machine.broker.config.log_dirs[0], "1")
+        await until(lambda: cordoned() == 1)
+        wrong = alter_configs(Resource.BROKER, "1", {"cordoned.log.dirs": "/nowhere"})
+        refused = await client.on_controller(wrong)
+        assert refused.error is ErrorCode.invalid_request
+        assert "'/nowhere' is not accepted" in (refused.message or "")
+        assert cordoned() == 1
+        await alter(client, "cordoned.log.dirs", None, "1")
+        await until(lambda: cordoned() == 0)
+
+    story(tell)
+
+
+def test_verification_changes_at_work() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        await client.create_topics([NewTopic("verified")])
+        verification = machine.broker.verification
+
+        def is_needed() -> bool:
+            return verification.is_needed(machine.partition("verified"), (1, 0))
+
+        assert is_needed()
+        await alter(client, "transaction.partition.verification.enable", "false")
+        await until(lambda: not is_needed())
+        await alter(client, "transaction.partition.verification.enable", None)
+        await until(is_needed)
 
     story(tell)
 
@@ -233,170 +234,6 @@ def test_the_defaults_of_elections_change_at_work() -> None:
     story(tell)
 
 
-class History:
-    """A tiered topic that grows: all but its newest records are in the bucket only."""
-
-    def __init__(self, machine: Machine, client: Client) -> None:
-        self.machine = machine
-        self.client = client
-        self.written: dict[int, bytes] = {}
-
-    @classmethod
-    async def begin(cls, machine: Machine, client: Client) -> "History":
-        tiered = {
-            "remote.storage.enable": "true",
-            "segment.ms": "1000",
-            "local.retention.ms": "0",
-            "retention.ms": "-1",
-        }
-        await client.create_topics([NewTopic("tiered", 1, configs=tiered)])
-        return cls(machine, client)
-
-    @property
-    def in_bucket(self) -> int:
-        return self.machine.partition("tiered").log.tiered_end
-
-    async def grow(self) -> None:
-        for number in range(len(self.written), len(self.written) + 5):
-            made = batch([b"%d" % number], START_MS + number * 1100)
-            await self.client.produce("tiered", 0, made)
-            self.written[number] = b"%d" % number
-        await asyncio.sleep(60)
-
-    async def check(self) -> None:
-        assert self.in_bucket >= len(self.written) - 2
-        assert await read_all(self.client, "tiered", 0, len(self.written)) == self.written
-
-    async def ask(self, version: int, body: Request[R]) -> R:
-        raw = await Raw.connect(self.machine.world.network)
-        try:
-            return await raw.ask(version, body)
-        finally:
-            raw.close()
-
-    async def has_beginning(self) -> bool:
-        """Whether a fetch of the oldest record, which looks once, brings it from the bucket."""
-        self.machine.partition("tiered").log.tail.clear()
-        body = fetch_body([("tiered", 0, 0)], max_wait_ms=0)
-        return len(records_of((await self.ask(12, body)).responses[0].partitions[0])) > 0
-
-
-def test_socket_buffers_are_those_that_were_set() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        assert machine.world.network.buffers == [SocketBuffers(4_000_000, -1)]
-
-    settings = {"socket.send.buffer.bytes": "4000000", "socket.receive.buffer.bytes": "-1"}
-    story(tell, settings)
-
-
-def test_threads_of_the_tier_change_at_work() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        history = await History.begin(machine, client)
-        await history.grow()
-        await history.check()
-        for threads, (name, worker) in enumerate(TIER_THREADS.items(), 11):
-            await alter(client, name, str(threads))
-            await history.grow()
-            await history.check()
-            assert machine.workers_started[-1] == (worker, threads, True)
-        for name, _, in_background in machine.workers_started:
-            assert in_background == name.startswith("tier-"), name
-
-    story(tell, {"tier.url": URL})
-
-
-def test_rates_of_the_tier_change_at_work() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        history = await History.begin(machine, client)
-        await history.grow()
-        await history.check()
-        await alter(client, "remote.log.manager.copy.max.bytes.per.second", "1")
-        before = history.in_bucket
-        await history.grow()
-        assert history.in_bucket < before + 3
-        await alter(client, "remote.log.manager.copy.max.bytes.per.second", None)
-        await history.grow()
-        await asyncio.sleep(600)  # whose turn was given waits for it
-        await history.check()
-        await alter(client, "remote.log.manager.fetch.max.bytes.per.second", "1")
-        assert await history.has_beginning(), "what is over the rate is paid for afterwards"
-        assert not await history.has_beginning()
-        await alter(client, "remote.log.manager.fetch.max.bytes.per.second", None)
-        await history.check()
-
-    story(tell, {"tier.url": URL, "tier.cache.bytes": "0"})
-
-
-def test_waits_for_the_tier_change_at_work() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        history = await History.begin(machine, client)
-        await history.grow()
-        await history.check()
-        machine.be_slow(1.0)
-        by_time = list_offsets_body("tiered", START_MS)
-        for wait_ms, waits in ((1, False), (5000, True)):
-            await alter(client, "remote.fetch.max.wait.ms", str(wait_ms))
-            assert await history.has_beginning() == waits
-            await alter(client, "remote.list.offsets.request.timeout.ms", str(wait_ms))
-            found = (await history.ask(10, by_time)).topics[0].partitions[0]
-            assert found.error_code == (ErrorCode.none if waits else ErrorCode.request_timed_out)
-
-    story(tell, {"tier.url": URL, "tier.cache.bytes": "0"})
-
-
-def test_limits_of_connections_change_at_work() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        async def is_welcome() -> bool:
-            raw = await Raw.connect(machine.world.network)
-            await asyncio.sleep(0.1)
-            welcome = not raw.closed.done()
-            raw.close()
-            await asyncio.sleep(0.1)
-            return welcome
-
-        here = len(machine.node._connections)
-        for name, refusing, welcoming in (
-            ("max.connections", str(here), str(here + 1)),
-            ("listener.name.plaintext.max.connections", str(here), str(here + 1)),
-            ("listener.name.plaintext.max.connection.creation.rate", "0", "100"),
-            ("max.connections.per.ip", str(here), str(here + 1)),
-            ("max.connections.per.ip.overrides", f"127.0.0.1:{here}", f"127.0.0.1:{here + 1}"),
-        ):
-            broker = "1" if name.startswith("listener.") else ""
-            await alter(client, name, refusing, broker)
-            assert not await is_welcome(), name
-            await alter(client, name, welcoming, broker)
-            assert await is_welcome(), name
-            await alter(client, name, None, broker)
-
-    story(tell)
-
-
-def test_a_listener_has_limits_of_its_own() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        network = machine.world.network
-        others = [await Raw.connect(network, port=9093) for _ in range(3)]
-        many = [await Raw.connect(network) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        assert [raw.closed.done() for raw in others] == [False, False, True]
-        assert not any(raw.closed.done() for raw in many)
-        others[0].close()
-        await asyncio.sleep(0.1)
-        again = await Raw.connect(network, port=9093)
-        await asyncio.sleep(0.1)
-        assert not again.closed.done(), "a place is free again"
-        described = await client.describe_configs([(Resource.BROKER, "1")])
-        values = {entry.name: entry.value for entry in described[0].entries}
-        assert values["listener.name.other.max.connections"] == "2"
-
-    settings = {
-        "listeners": "PLAINTEXT://127.0.0.1:9092,OTHER://127.0.0.1:9093",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
-        "listener.name.other.max.connections": "2",
-    }
-    story(tell, settings)
-
-
 def test_rates_of_replication_change_at_work() -> None:
     async def tell(machine: Machine, client: Client) -> None:
         for value in ("12345", None):
@@ -404,34 +241,6 @@ def test_rates_of_replication_change_at_work() -> None:
                 await alter(client, name, value)
             rates = [one.rate for one in machine.broker.replication.throttles.values()]
             assert rates == [int(value or LONG_MAX)] * 2
-
-    story(tell)
-
-
-def test_new_connections_wait_for_their_turn() -> None:
-    async def tell(machine: Machine, client: Client) -> None:
-        async def served_after() -> float:
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            raw = await Raw.connect(machine.world.network)
-            await raw.ask(1, MetadataRequest(topics=None))
-            raw.close()
-            return loop.time() - began
-
-        async def crowd() -> list[float]:
-            return sorted(await asyncio.gather(*(served_after() for _ in range(10))))
-
-        assert max(await crowd()) < 0.5
-        await alter(client, "max.connection.creation.rate", "4")
-        waits = await crowd()
-        assert waits[3] < 0.5, "a second's worth at once"
-        assert [round(wait * 4) for wait in waits[4:]] == [1, 2, 3, 4, 5, 6], "then one in its turn"
-        await alter(client, "max.connection.creation.rate", "0")
-        raw = await Raw.connect(machine.world.network)
-        await asyncio.sleep(0.1)
-        assert raw.closed.done()
-        await alter(client, "max.connection.creation.rate", None)
-        assert max(await crowd()) < 0.5
 
     story(tell)
 

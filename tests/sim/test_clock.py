@@ -228,7 +228,7 @@ def test_append_time_follows_the_wall_clock_and_offsets_continue(step_ms: int) -
 
 @stepped
 def test_an_expired_segment_stays_in_the_bucket_for_the_grace_period(step_ms: int) -> None:
-    """`remote.delete.grace.ms` is elapsed time: readers of the older manifest get all of it."""
+    """`remote.delete.grace.ms` is elapsed time: readers of the older manifest have all of that time."""
 
     async def story() -> None:
         tale = Tale(**{"remote.delete.grace.ms": "60000"})

@@ -118,6 +118,18 @@ def test_a_broker_stops_with_permission_and_starts_again_at_once() -> None:
     story(tell)
 
 
+def test_the_active_controller_stops_last_and_waits_for_no_voter_that_has_gone() -> None:
+    async def tell(cluster: Cluster) -> None:
+        last = await cluster.until_active()
+        loop = asyncio.get_running_loop()
+        for node in (*({1, 2, 3} - {last}), last):
+            began = loop.time()
+            await cluster.machines[node].stop()
+            assert loop.time() - began < 0.5, node
+
+    story(tell)
+
+
 def test_a_killed_broker_is_fenced_and_comes_back() -> None:
     async def kill_one(cluster: Cluster, node: int) -> None:
         other = cluster.quorum(node % 3 + 1).image
@@ -141,6 +153,29 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
         await cluster.until_equal()
         for node in (1, 2, 3):
             await kill_one(cluster, node)
+
+    story(tell)
+
+
+def test_the_session_of_a_killed_controller_began_when_its_connections_broke() -> None:
+    """The other brokers get a new session from the new controller, the killed one does not."""
+
+    async def tell(cluster: Cluster) -> None:
+        for _ in range(3):
+            await asyncio.sleep(20)
+            killed = await cluster.until_active()
+            witness = killed % 3 + 1
+            began = asyncio.get_running_loop().time()
+            await cluster.machines[killed].kill()
+            await cluster.until_active(but=killed)
+            brokers = cluster.quorum(witness).image
+            await cluster.until(lambda: brokers.image.brokers[killed].fenced, "fenced", 20)  # noqa: B023
+            assert 9 < asyncio.get_running_loop().time() - began < 9.5
+            assert not any(
+                one.fenced for id_, one in brokers.image.brokers.items() if id_ != killed
+            )
+            await cluster.machines[killed].start()
+            await cluster.until(lambda: not brokers.image.brokers[killed].fenced, "unfenced")  # noqa: B023
 
     story(tell)
 

@@ -1,4 +1,4 @@
-"""The cluster's state in the bucket: when the node uploads it, what it holds, and that no client waits for it.
+"""The cluster's state in the bucket: the times of its uploads, its contents, and that no client waits for them.
 
 Method: the real node over a bucket that a test switches off and on, in virtual time.
 """
@@ -194,7 +194,7 @@ def test_the_last_state_stays_until_all_offsets_are_loaded() -> None:
         groups = tale.machine.broker.groups
         for index in range(2):
             groups.resign(tale.machine.partition("__consumer_offsets", index))
-        assert not groups.is_loaded
+        assert not groups.coordinated
         await tale.write()
         await asyncio.sleep(INTERVAL_S + 1)
         assert uploaded_offset(tale, "g") == 7

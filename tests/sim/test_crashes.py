@@ -1,11 +1,11 @@
 """A broker dies repeatedly while clients write to it and its history moves into a bucket.
 
 Method: lives of one machine, each ended by a stop, by kill -9 or by a loss of power, drawn from the seed, with drives
-that are slow and a bucket that fails now and then. Between lives everything is read back. What the checkers say
-(DESIGN §2.1):
+that are slow and a bucket that fails now and then. Between lives the test reads all records back, and the checkers
+assert:
 
-- AckedRecordsSurvive: after a stop or kill -9 everything acknowledged is there; after a loss of power at least what
-  was synced, or in the bucket;
+- AckedRecordsSurvive: after a stop or kill -9 every acknowledged record is there; after a loss of power at least every
+  record that was synced or in the bucket;
 - TierEqualsLog: the bucket holds exactly the records that the log gave those offsets;
 - an offset that was read once is never read as another record, unless a loss of power took it;
 - there is no gap.

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.sim.cluster import CONTROLLER_PORT, Cluster, host_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
@@ -10,7 +11,7 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.client.cluster_admin import describe_quorum
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -86,6 +87,29 @@ def test_a_killed_voter_lags_and_every_broker_forwards_the_question() -> None:
         assert 9_000 < late_ms < 13_000
         assert found[killed].last_fetch_ms < found[other].last_fetch_ms
         await cluster.stop()
+
+    run(story())
+
+
+def test_without_a_quorum_the_question_ends_with_one_error() -> None:
+    """A broker waits for the controller once: the client does not repeat the whole wait."""
+
+    async def story() -> None:
+        cluster = Cluster(World(1))
+        await cluster.start()
+        await cluster.until_active()
+        client = await cluster.machines[1].connect()
+        for node_id in (2, 3):
+            await cluster.machines[node_id].kill()
+        await asyncio.sleep(15)  # node 1 leads no more
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Rejected, match="a majority of the voters must run") as refused:
+            await client.on_any(describe_quorum())
+        assert refused.value.code is ErrorCode.request_timed_out
+        assert (
+            asyncio.get_running_loop().time() - began < 150
+        )  # killed hosts answer nothing for 30 s
+        await cluster.machines[1].kill()
 
     run(story())
 

@@ -59,7 +59,7 @@ async def topic_of(client: Any, version: int) -> Any:
 
 
 async def fetched(
-    raw: Raw, version: int, wanted: list[tuple[Any, int, int]], **limits: int
+    raw: Raw, version: int, wanted: list[tuple[Any, int, int]], **limits: Any
 ) -> list[Any]:
     answer = await raw.ask(version, fetch_body(wanted, **limits))
     assert answer.error_code == ErrorCode.none

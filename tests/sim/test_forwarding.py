@@ -1,4 +1,4 @@
-"""Goal: a client may ask any broker for what the controller decides, and receives the controller's answer.
+"""Goal: any broker accepts requests that the controller decides, and returns the controller's answer.
 
 Method: the parts of a real node serve a second listener without its controller, which they reach over the network.
 """
@@ -125,7 +125,7 @@ def test_without_a_controller_the_answer_is_a_time_out(name: str, number: int) -
         scene.quorum.move(None)
         before = scene.machine.broker.metadata.image.offset
         answer = await scene.elsewhere.ask(case.version, case.ask(scene.named()))
-        if name != "DescribeQuorum":  # it describes what this node knows
+        if name != "DescribeQuorum":  # its answer is this node's own view
             assert set(error_codes(answer)) == {ErrorCode.request_timed_out}, answer
         assert scene.machine.broker.metadata.image.offset == before
 

@@ -184,7 +184,7 @@ def test_api_versions_checks_the_name_of_the_client_software(
 
 
 async def find(raw: Raw, group: str) -> None:
-    """Have the topic of the offsets made, and wait until it is led."""
+    """Create `__consumer_offsets`, and wait until its partitions have leaders."""
     body = FindCoordinatorRequest(key=group)
     while (await raw.ask(0, body)).error_code != ErrorCode.none:
         await asyncio.sleep(0.1)

@@ -15,7 +15,7 @@ from stratalog.client.calls import NewTopic
 
 LARGE = large_requests(UUID(int=0))
 LIMIT = 800_000
-"""Of a frame, and of what a request may take once decoded."""
+"""The limit of a frame, and of a decoded request's memory."""
 COUNT = 2500
 MEMORY = 50_000
 WAIT_S = 60

@@ -243,7 +243,7 @@ async def directory_errors(machine: Machine) -> dict[str, int]:
 
 
 async def elected(machine: Machine, topic: str, kind: int) -> dict[int, int]:
-    """What an election of a topic's three partitions comes to."""
+    """Return the result of an election of a topic's three partitions."""
     raw = await Raw.connect(machine.world.network)
     asked = TopicPartitions(topic=topic, partitions=[0, 1, 2])
     body = ElectLeadersRequest(election_type=kind, topic_partitions=[asked])
@@ -266,7 +266,7 @@ def test_a_missing_drive_is_offline_at_the_start_and_not_created_again() -> None
             await client.produce("kept", index, batch([b"before"], START_MS))
         sick = next(i for i, path in enumerate(places(machine, "kept", 3)) if path == "/more")
         await machine.stop()
-        disk = world.disks.pop("/more")  # not mounted: what is seen is an empty directory
+        disk = world.disks.pop("/more")  # not mounted: the broker sees an empty directory
         client = await machine.restart()
         assert (await metadata_of(machine, "kept"))[sick].leader_id == -1
         await is_offline(client, "kept", sick)

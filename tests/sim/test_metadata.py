@@ -22,7 +22,7 @@ METADATA = "__cluster_metadata-0"
 
 
 class Cluster:
-    """What was answered: topics by name with the epoch their leader had, and those whose fate is not known."""
+    """The answers so far: topics by name with their leader's epoch, and topics whose request had no answer."""
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -166,6 +166,33 @@ def test_a_damaged_snapshot_is_one_line_for_a_person() -> None:
         disk.flip(f"{METADATA}/{name}", 100)
         await machine.start()
         assert len(machine.broker.metadata.image.topics_by_id) == 5
+        await machine.stop()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("interval_ms", "snapshots"), [(60_000, 1), (0, 0)])
+def test_a_snapshot_comes_with_the_first_change_after_its_interval(
+    interval_ms: int, snapshots: int
+) -> None:
+    async def story() -> None:
+        world = World(1)
+        machine = Machine(world, {"metadata.log.max.snapshot.interval.ms": str(interval_ms)})
+        client = await machine.restart()
+
+        async def found() -> int:
+            await asyncio.sleep(1)
+            return sum(parse_file_name(one.name) is not None for one in disk.list(METADATA))
+
+        disk = world.disks["/data"]
+        await client.create_topics([NewTopic("early", 1)])
+        assert await found() == 0
+        await asyncio.sleep(60)
+        assert await found() == 0, "nothing has changed"
+        await client.create_topics([NewTopic("late", 1)])
+        assert await found() == snapshots
+        await client.create_topics([NewTopic("later", 1)])
+        assert await found() == snapshots, "the interval begins again"
         await machine.stop()
 
     run(story())

@@ -131,7 +131,7 @@ def test_a_missing_file_after_a_clean_stop_is_named_and_its_offsets_are_not_assi
 
 
 def test_a_kill_cuts_nothing_below_the_recovery_point() -> None:
-    """Damage there is no torn tail: what lies behind it is kept and served."""
+    """Damage there is no torn tail: the broker keeps and serves the batches behind it."""
 
     async def story() -> None:
         world = World(1)

@@ -1,10 +1,10 @@
 """Partitions moved between log directories while they are written and read, and the broker dies at any moment.
 
-Method: lives of one machine with three directories, each ended by a stop, by kill -9 or by a loss of power, drawn from
-the seed. Two writers and a reader never rest, and every partition is asked to move again and again. After each life:
-what was acknowledged is read back in order, each partition is in exactly one directory, metadata says in which, and no
-incomplete copy of a move remains. Chance hardly hits the moment of the commit: so one move is also cut at each of its
-disk operations, one run for each.
+Method: lives of one machine with three directories, each ended by a stop, by kill -9 or by a loss of power, drawn
+from the seed. Two writers and a reader never rest, and every partition is asked to move again and again. After each
+life the test reads the acknowledged records back in order. Each partition is in exactly one directory, metadata names
+that directory, and no incomplete copy of a move remains. Chance hardly hits the moment of the commit, so one move is
+also cut at each of its disk operations, one run for each.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ async def seconds_for_commits() -> float:
     await machine.restart()
     groups = machine.broker.groups
     await groups.ensure_topic()
-    while not groups.is_loaded:
+    while not groups.coordinated:
         await asyncio.sleep(0.01)
     machine.take_ms(COMMIT_MS)
 

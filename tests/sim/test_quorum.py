@@ -1,4 +1,4 @@
-"""A quorum of three nodes, in virtual time: elections, replication, and what stays after faults.
+"""A quorum of three nodes, in virtual time: elections, replication, and the log after faults.
 
 Method: three controllers on three machines. The active one writes records; every node must have them in its image, and
 no acknowledged one may be lost.
@@ -15,7 +15,7 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.statemachine import Decision
 from stratalog.wire.internal.metadata_records import ConfigRecord
 from stratalog.wire.messages.vote import VoteRequest
@@ -199,6 +199,37 @@ def test_a_quorum_of_other_members_of_the_cluster_is_refused() -> None:
         assert answer.error_code == ErrorCode.invalid_request
 
     on_three(tell)
+
+
+@pytest.mark.parametrize("role", ["broker", "broker,controller"])
+def test_a_node_of_another_cluster_ends_with_one_line(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most voters refuse its cluster id, so it cannot join a quorum: waiting would have no end."""
+
+    async def tell(cluster: Cluster) -> None:
+        leader = await cluster.until_active()
+        epoch = cluster.quorum(leader).leader_epoch
+        other = cluster.machines[4]
+        other.host.disks.clear()
+        monkeypatch.setattr("tests.sim.cluster.CLUSTER_ID", "another-cluster-000000")
+        cluster._format(other, 4)
+        with pytest.raises(UserError) as refused:
+            await other.start()
+        line = str(refused.value)
+        assert line.startswith("controller.quorum.voters: 10.0.0.")
+        assert "belong to another cluster, log.dirs to another-cluster-000000" in line
+        assert "\n" not in line
+        assert cluster.quorum(leader).leader_epoch == epoch
+
+    async def story() -> None:
+        cluster = Cluster(World(1), 4, roles={4: role})
+        others = [cluster.machines[one].start() for one in (1, 2, 3)]
+        await asyncio.gather(*others)
+        await tell(cluster)
+        await cluster.stop()
+
+    run(story())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -144,6 +144,31 @@ def story(tell: Tell, seed: int = 1) -> None:
 
 
 @pytest.mark.parametrize("ending", ["kill", "lose_power", "stop"])
+def test_writes_go_on_once_a_dead_follower_is_fenced(ending: str) -> None:
+    """Not after `replica.lag.time.max.ms`, which is longer than a broker's session."""
+
+    async def whole() -> float:
+        cluster = Cluster(World(1), 3, {"replica.lag.time.max.ms": "30000"})
+        await cluster.start()
+        ledger = Ledger(cluster)
+        await ledger.create()
+        await ledger.grow(5)
+        leader = partition(cluster).leader
+        dead = next(one for one in cluster.machines if one != leader)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await getattr(cluster.machines[dead], ending)()
+        await ledger.close()
+        await ledger.grow(1)
+        took = loop.time() - began
+        await ledger.close()
+        await cluster.stop()
+        return took
+
+    assert run(whole()) < 15
+
+
+@pytest.mark.parametrize("ending", ["kill", "lose_power", "stop"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_acknowledged_records_outlive_the_leaders_death(ending: str, seed: int) -> None:
     async def tell(cluster: Cluster, ledger: Ledger) -> None:

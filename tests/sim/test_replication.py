@@ -1,6 +1,6 @@
 """Brokers that follow: acknowledged records are on every in-sync replica, and all logs end as the leader's.
 
-Method: real nodes in one world. What a story acknowledges with acks=all stands in a ledger.
+Method: real nodes in one world. A ledger has every record that a story acknowledges with acks=all.
 """
 
 import asyncio
@@ -8,12 +8,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.sim.cluster import Cluster, host_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.pair import HOSTS, Cluster
 from tests.sim.raw import Raw, fetch_body, list_offsets_body
 from tests.sim.records import batch, values_in
 from tests.sim.test_moves import until
+from tests.sim.test_replicated_cluster import log_bytes
 from tests.sim.test_roles import change
 from tests.sim.world import START_MS, World
 
@@ -22,6 +23,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.log.reading import Slices
+from stratalog.metadata.image import Partition
 from stratalog.quorum.reassignment import Reassignment
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.produce import (
@@ -33,18 +35,21 @@ from stratalog.wire.messages.produce import (
 Tell = Callable[[Cluster, Client], Coroutine[Any, Any, None]]
 
 
-def story(tell: Tell, seed: int = 1, count: int = 3, **settings: str) -> None:
+def story(tell: Tell, seed: int = 1, count: int = 3) -> None:
+    """The first node alone is a controller too, and never ends."""
+
     async def whole() -> None:
-        cluster = Cluster(
-            World(seed), count, {key.replace("_", "."): text for key, text in settings.items()}
-        )
-        with cluster.relayed():
-            client, *_ = await cluster.start()
-            async with asyncio.timeout(3600):
-                await tell(cluster, client)
-            for machine in cluster.machines:
-                assert machine.broken_tasks == []
-            await cluster.stop()
+        settings = {"replica.lag.time.max.ms": "3000"}
+        others = dict.fromkeys(range(2, count + 1), "broker")
+        cluster = Cluster(World(seed), count, settings, others)
+        await cluster.start()
+        client = await cluster.machines[1].connect()
+        async with asyncio.timeout(3600):
+            await tell(cluster, client)
+        for machine in cluster.machines.values():
+            assert machine.broken_tasks == []
+        for number in range(count, 0, -1):
+            await cluster.machines[number].stop()
 
     run(whole())
 
@@ -57,20 +62,21 @@ async def create(client: Client, replicas: list[int], **configs: str) -> None:
     assert created.error is ErrorCode.none, created
 
 
-def log_bytes(machine: Machine) -> bytes:
-    log = machine.partition("t").log
-    disk = machine.host.disk("/data")
-    return b"".join(bytes(disk.read(one.path, 0, one.size)) for one in log.segments)
+def partition(cluster: Cluster) -> Partition:
+    """Return the partition as the controller's node knows it."""
+    topic = cluster.machines[1].broker.metadata.image.topic("t")
+    assert topic is not None
+    return topic.partitions[0]
 
 
 async def equal(cluster: Cluster) -> None:
     def same() -> bool:
-        hosted = [machine.partition("t") for machine in cluster.machines]
+        hosted = [machine.partition("t") for machine in cluster.machines.values()]
         ends = {one.log.log_end_offset for one in hosted} | {one.high_watermark for one in hosted}
         return len(ends) == 1
 
     await until(same)
-    first, *others = [log_bytes(machine) for machine in cluster.machines]
+    first, *others = [log_bytes(machine) for machine in cluster.machines.values()]
     assert all(one == first for one in others)
 
 
@@ -79,7 +85,9 @@ def test_followers_have_what_is_acknowledged() -> None:
         await create(client, [1, 2, 3], min_insync_replicas="2")
         for number in range(20):
             await client.produce("t", 0, batch([b"%d" % number], START_MS), acks=-1)
-            held = [machine.partition("t").log.log_end_offset for machine in cluster.machines]
+            held = [
+                machine.partition("t").log.log_end_offset for machine in cluster.machines.values()
+            ]
             assert held == [number + 1] * 3
         await equal(cluster)
 
@@ -87,7 +95,7 @@ def test_followers_have_what_is_acknowledged() -> None:
 
 
 class Ledger:
-    """What was acknowledged: offset -> value. Each attempt writes a value of its own."""
+    """The acknowledged records: offset -> value. Each attempt writes a value of its own."""
 
     def __init__(self, cluster: Cluster, client: Client, size: int = 0) -> None:
         self._network = cluster.world.network
@@ -114,7 +122,7 @@ class Ledger:
     async def _learn(self) -> None:
         """Ask again which broker leads, in a client of its own: the first machine is always there."""
         await self._client.close()
-        self._client = await Client.connect(self._network, f"{HOSTS[0]}:9092")
+        self._client = await Client.connect(self._network, f"{host_of(1)}:9092")
 
     async def grow(self, count: int) -> None:
         """Write until so many more are acknowledged."""
@@ -149,29 +157,26 @@ class Ledger:
 
 async def whole_again(cluster: Cluster, ledger: Ledger) -> None:
     """Wait until all logs are the same, in one ISR; check them."""
-    await until(lambda: len(cluster.partition().isr) == len(cluster.machines))
+    await until(lambda: len(partition(cluster).isr) == len(cluster.machines))
     await ledger.grow(1)
     await equal(cluster)
-    for machine in cluster.machines:
+    for machine in cluster.machines.values():
         ledger.check(machine)
 
 
-def cut_off(cluster: Cluster, number: int, *, metadata: bool = False) -> None:
+def cut_off(cluster: Cluster, number: int) -> None:
     """Cut one machine from the others, both ways."""
     network = cluster.world.network
     for other in {1, 2, 3} - {number}:
-        network.cut(HOSTS[number - 1], HOSTS[other - 1])
-        network.cut(HOSTS[other - 1], HOSTS[number - 1])
-    if metadata:
-        cluster.cut.add(number)
+        network.cut(host_of(number), host_of(other))
+        network.cut(host_of(other), host_of(number))
 
 
 def join_again(cluster: Cluster, number: int) -> None:
     network = cluster.world.network
     for other in {1, 2, 3} - {number}:
-        network.heal(HOSTS[number - 1], HOSTS[other - 1])
-        network.heal(HOSTS[other - 1], HOSTS[number - 1])
-    cluster.cut.discard(number)
+        network.heal(host_of(number), host_of(other))
+        network.heal(host_of(other), host_of(number))
 
 
 def test_the_isr_shrinks_to_those_that_keep_up_and_expands_again() -> None:
@@ -181,12 +186,12 @@ def test_the_isr_shrinks_to_those_that_keep_up_and_expands_again() -> None:
         await ledger.grow(5)
         cut_off(cluster, 3)
         assert not await ledger.write(), "the third is in sync, and does not have it"
-        await until(lambda: cluster.partition().isr == (1, 2))
+        await until(lambda: partition(cluster).isr == (1, 2))
         await ledger.grow(5)
-        assert cluster.machines[0].partition("t").high_watermark == 11
+        assert cluster.machines[1].partition("t").high_watermark == 11
         join_again(cluster, 3)
         await whole_again(cluster, ledger)
-        proposals = cluster.machines[0].broker.replication.proposals
+        proposals = cluster.machines[1].broker.replication.proposals
         assert (proposals.shrinks, proposals.expansions) == (1, 1)
 
     story(tell)
@@ -199,19 +204,19 @@ def test_below_min_isr_acks_all_is_refused_and_nothing_is_committed() -> None:
         await ledger.grow(5)
         for number in (2, 3):
             cut_off(cluster, number)
-        raw = await Raw.connect(cluster.world.network, HOSTS[0])
+        raw = await Raw.connect(cluster.world.network, host_of(1))
         (late,) = (await raw.ask(9, produce_body(1000))).responses[0].partition_responses
         assert late.error_code == ErrorCode.request_timed_out
-        await until(lambda: cluster.partition().isr == (1,))
+        await until(lambda: partition(cluster).isr == (1,))
         (few,) = (await raw.ask(9, produce_body(1000))).responses[0].partition_responses
         assert few.error_code == ErrorCode.not_enough_replicas
         (alone,) = (await raw.ask(9, produce_body(1000, acks=1))).responses[0].partition_responses
         assert (alone.error_code, alone.base_offset) == (ErrorCode.none, 6)
-        assert cluster.machines[0].partition("t").high_watermark == 5
+        assert cluster.machines[1].partition("t").high_watermark == 5
         for number in (2, 3):
             join_again(cluster, number)
-        await until(lambda: len(cluster.partition().isr) == 3)
-        assert cluster.machines[0].partition("t").high_watermark == 7
+        await until(lambda: len(partition(cluster).isr) == 3)
+        assert cluster.machines[1].partition("t").high_watermark == 7
         await equal(cluster)
 
     story(tell)
@@ -233,14 +238,14 @@ def test_a_leader_that_dies_takes_nothing_with_it(ending: str, seed: int) -> Non
         for _ in range(3):
             ledger.begin()
             await asyncio.sleep(cluster.world.chance.uniform(0.1, 1))
-            await getattr(cluster.machines[1], ending)()
-            await until(lambda: cluster.partition().leader in (1, 3))
+            await getattr(cluster.machines[2], ending)()
+            await until(lambda: partition(cluster).leader in (1, 3))
             await asyncio.sleep(1)
             await ledger.end()
-            await cluster.machines[1].start()
+            await cluster.machines[2].start()
             await whole_again(cluster, ledger)
-            await change(cluster.machines[0], "t", leader=2)
-            await until(lambda: cluster.machines[1].partition("t").replica.leads)
+            await change(cluster.machines[1], "t", leader=2)
+            await until(lambda: cluster.machines[2].partition("t").replica.leads)
             await whole_again(cluster, ledger)
 
     story(tell, seed)
@@ -253,10 +258,10 @@ def test_a_leader_that_sleeps_wakes_up_as_a_follower(seed: int) -> None:
         ledger = Ledger(cluster, client)
         ledger.begin()
         await asyncio.sleep(1)
-        cluster.machines[1].pause()
-        await until(lambda: cluster.partition().leader in (1, 3))
+        cluster.machines[2].pause()
+        await until(lambda: partition(cluster).leader in (1, 3))
         await asyncio.sleep(5)
-        cluster.machines[1].resume()
+        cluster.machines[2].resume()
         await asyncio.sleep(2)
         await ledger.end()
         await whole_again(cluster, ledger)
@@ -270,12 +275,12 @@ def test_a_leader_behind_a_cut_acknowledges_nothing_and_truncates(seed: int) -> 
         await create(client, [2, 1, 3], min_insync_replicas="2")
         ledger = Ledger(cluster, client)
         await ledger.grow(5)
-        cut_off(cluster, 2, metadata=True)
-        raw = await Raw.connect(cluster.world.network, HOSTS[1])
+        cut_off(cluster, 2)
+        raw = await Raw.connect(cluster.world.network, host_of(2))
         lonely = [raw.ask(9, produce_body(100_000)) for _ in range(3)]
-        await until(lambda: cluster.partition().leader in (1, 3))
+        await until(lambda: partition(cluster).leader in (1, 3))
         await ledger.grow(5)
-        old = cluster.machines[1].partition("t")
+        old = cluster.machines[2].partition("t")
         assert old.replica.leads
         assert old.high_watermark == 5
         assert old.log.log_end_offset >= 8
@@ -293,27 +298,27 @@ def test_a_follower_that_missed_what_the_leader_deleted_begins_anew() -> None:
         await create(client, [1, 2, 3], min_insync_replicas="2", segment_bytes="1048576")
         ledger = Ledger(cluster, client, 400_000)
         await ledger.grow(10)
-        await cluster.machines[2].kill()
-        await until(lambda: cluster.partition().isr == (1, 2))
+        await cluster.machines[3].kill()
+        await until(lambda: partition(cluster).isr == (1, 2))
         await ledger.grow(10)
-        leader = cluster.machines[0].partition("t")
+        leader = cluster.machines[1].partition("t")
         leader.log.raise_log_start(15)
         await asyncio.sleep(3)
         assert leader.log.segments[0].base_offset > 10
-        await cluster.machines[2].start()
-        follower = cluster.machines[2].partition("t")
+        await cluster.machines[3].start()
+        follower = cluster.machines[3].partition("t")
         assert follower.log.log_end_offset == 10
         await until(lambda: follower.log.log_end_offset == 20)
         assert follower.log.log_start_offset == 15
-        await until(lambda: len(cluster.partition().isr) == 3)
-        await cluster.machines[2].lose_power()
+        await until(lambda: len(partition(cluster).isr) == 3)
+        await cluster.machines[3].lose_power()
         await asyncio.sleep(10)  # its session ends
-        await cluster.machines[2].start()
-        follower = cluster.machines[2].partition("t")
+        await cluster.machines[3].start()
+        follower = cluster.machines[3].partition("t")
         await until(lambda: follower.log.log_end_offset == 20)
         assert (
-            log_bytes(cluster.machines[2])
-            == log_bytes(cluster.machines[0])[-len(log_bytes(cluster.machines[2])) :]
+            log_bytes(cluster.machines[3])
+            == log_bytes(cluster.machines[1])[-len(log_bytes(cluster.machines[3])) :]
         )
 
     story(tell)
@@ -324,7 +329,7 @@ def test_damaged_bytes_from_a_leader_stop_one_replica_and_no_other() -> None:
         await create(client, [1, 2])
         other = [NewTopic("other", assignments={0: [1, 2]})]
         await client.create_topics(other)
-        reads = cluster.machines[0].broker.reads
+        reads = cluster.machines[1].broker.reads
         sound = reads.read
 
         def flip(hosted: HostedPartition, *args: Any, **kwargs: Any) -> Any:
@@ -339,8 +344,8 @@ def test_damaged_bytes_from_a_leader_stop_one_replica_and_no_other() -> None:
         reads.read = flip  # type: ignore[method-assign]
         await client.produce("t", 0, batch([b"x" * 100], START_MS), acks=1)
         await client.produce("other", 0, batch([b"y"], START_MS), acks=1)
-        follower = cluster.machines[1].partition("t")
-        await until(lambda: cluster.machines[1].partition("other").log.log_end_offset == 1)
+        follower = cluster.machines[2].partition("t")
+        await until(lambda: cluster.machines[2].partition("other").log.log_end_offset == 1)
         await until(lambda: follower.metrics.corrupt_fetches > 1)
         assert follower.log.log_end_offset == 0
         reads.read = sound  # type: ignore[method-assign]
@@ -349,13 +354,13 @@ def test_damaged_bytes_from_a_leader_stop_one_replica_and_no_other() -> None:
     story(tell, count=2)
 
 
-def test_only_the_leader_serves_clients() -> None:
+def test_only_the_leader_serves_clients_that_know_no_other_replica() -> None:
     async def tell(cluster: Cluster, client: Client) -> None:
         await create(client, [1, 2])
         await client.produce("t", 0, batch([b"x"], START_MS), acks=-1)
-        raw = await Raw.connect(cluster.world.network, HOSTS[1])
+        raw = await Raw.connect(cluster.world.network, host_of(2))
         (produced,) = (await raw.ask(9, produce_body(1000))).responses[0].partition_responses
-        (fetched,) = (await raw.ask(12, fetch_body([("t", 0, 0)]))).responses[0].partitions
+        (fetched,) = (await raw.ask(10, fetch_body([("t", 0, 0)]))).responses[0].partitions
         (listed,) = (await raw.ask(7, list_offsets_body("t", -1))).topics[0].partitions
         for answer in (produced, fetched, listed):
             assert answer.error_code == ErrorCode.not_leader_or_follower
@@ -370,13 +375,53 @@ def test_a_replica_that_moves_away_is_deleted_and_the_new_one_catches_up() -> No
         await ledger.grow(20)
         ledger.begin()
         moved = [Reassignment(TopicPartition("t", 0), (1, 3))]
-        controller = cluster.machines[0].broker.local_controller
+        controller = cluster.machines[1].broker.local_controller
         await controller.alter_reassignments(moved, may_change_factor=True)
-        await until(lambda: cluster.partition().replicas == (1, 3))
+        await until(lambda: partition(cluster).replicas == (1, 3))
         await ledger.end()
-        await until(lambda: cluster.machines[1].broker.hosting.find("t", 0) is None)
+        await until(lambda: cluster.machines[2].broker.hosting.find("t", 0) is None)
         await ledger.grow(1)
-        assert log_bytes(cluster.machines[2]) == log_bytes(cluster.machines[0])
-        ledger.check(cluster.machines[2])
+        assert log_bytes(cluster.machines[3]) == log_bytes(cluster.machines[1])
+        ledger.check(cluster.machines[3])
 
     story(tell)
+
+
+def test_a_new_leader_with_a_high_watermark_behind_refuses_to_list_later_offsets() -> None:
+    """The former leader may have shown consumers more than the new one knows to be committed (KIP-207)."""
+
+    async def tell(cluster: Cluster, client: Client) -> None:
+        network = cluster.world.network
+        await create(client, [2, 3, 4])
+        await client.produce("t", 0, batch([b"old"], START_MS), acks=-1)
+        new = cluster.machines[3]
+        await until(lambda: new.partition("t").high_watermark == 1)
+        for other in (2, 3):  # node 4 stays in sync for 3 s, and fetches nothing
+            network.cut(host_of(4), host_of(other))
+        await client.produce("t", 0, batch([b"new"], START_MS + 10), acks=1)
+        await until(lambda: new.partition("t").log.log_end_offset == 2)
+        await cluster.machines[2].kill()
+        assert new.partition("t").high_watermark == 1
+        raw = await Raw.connect(network, host_of(3))
+
+        async def listed(version: int, timestamp: int) -> tuple[int, int]:
+            answer = await raw.ask(version, list_offsets_body("t", timestamp))
+            (found,) = answer.topics[0].partitions
+            return found.error_code, found.offset
+
+        await until(lambda: new.partition("t").replica.leads)
+        for latest in (-1, START_MS + 10):  # the end, and a record behind the high watermark
+            assert await listed(7, latest) == (ErrorCode.offset_not_available, -1)
+            assert await listed(4, latest) == (ErrorCode.leader_not_available, -1)
+        for earliest in (-2, START_MS):
+            assert await listed(7, earliest) == (ErrorCode.none, 0)
+        assert await listed(7, START_MS + 11) == (ErrorCode.none, -1)
+
+        await until(lambda: new.partition("t").high_watermark == 2)  # without node 4 in the ISR
+        assert await listed(7, -1) == (ErrorCode.none, 2)
+        assert await listed(7, START_MS + 10) == (ErrorCode.none, 1)
+        for other in (2, 3):
+            network.heal(host_of(4), host_of(other))
+        await cluster.machines[2].restart()
+
+    story(tell, count=4)

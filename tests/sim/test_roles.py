@@ -178,7 +178,8 @@ def test_a_pending_fetch_is_answered(take: Take, code: ErrorCode) -> None:
         machine, client = await start(World(3))
         raw = await Raw.connect(machine.world.network)
         async with asyncio.timeout(60):
-            asked = raw.ask(12, fetch_body([("t", 0, 0)], max_wait_ms=50_000))
+            # From version 11 on, a follower serves consumers too.
+            asked = raw.ask(10, fetch_body([("t", 0, 0)], max_wait_ms=50_000))
             await asyncio.sleep(1)
             assert not asked.done()
             await take(machine, client, "t")
@@ -237,7 +238,7 @@ def test_a_coordinator_unloads_the_groups_of_a_lost_partition(take: Take) -> Non
         groups = machine.broker.groups
         await groups.ensure_topic()
         assert machine.partition(OFFSETS_TOPIC).directory.path == "/more"
-        await until(lambda: groups.is_loaded)
+        await until(lambda: bool(groups.coordinated))
         async with asyncio.timeout(60):
             commit = OffsetCommit("g", (CommitTopic("t", (CommitPartition(0, 7),)),), -1, "")
             assert (await groups.commit(commit)).topics[0].partitions[0].error is ErrorCode.none
@@ -265,23 +266,23 @@ def test_a_returning_leader_coordinates_its_earlier_groups() -> None:
         client = await machine.restart()
         groups = machine.broker.groups
         await groups.ensure_topic()
-        await until(lambda: groups.is_loaded)
+        await until(lambda: bool(groups.coordinated))
         async with asyncio.timeout(60):
             commit = OffsetCommit("g", (CommitTopic("t", (CommitPartition(0, 7),)),), -1, "")
             await client.create_topics([NewTopic("t", 1)])
             await groups.commit(commit)
             for _ in range(3):
                 await lead_elsewhere(machine, client, OFFSETS_TOPIC)
-                assert not groups.is_loaded
+                assert not groups.coordinated
                 await change(machine, OFFSETS_TOPIC, leader=1)
-                await until(lambda: groups.is_loaded)
+                await until(lambda: bool(groups.coordinated))
                 answer = await groups.fetch_offsets(OffsetFetch("g", None))
                 assert [one.offset for topic in answer.topics for one in topic.partitions] == [7]
             await lead_elsewhere(machine, client, OFFSETS_TOPIC)
             await change(machine, OFFSETS_TOPIC, leader=1)
             await lead_elsewhere(machine, client, OFFSETS_TOPIC)  # while it is being loaded
             await asyncio.sleep(5)
-            assert not groups.is_loaded
+            assert not groups.coordinated
             assert not groups.is_loading
         assert machine.broken_tasks == []
         await machine.stop()
@@ -387,6 +388,7 @@ def test_produce_and_fetch_name_the_current_leader_and_its_address() -> None:
         client = await machine.restart()
         await client.create_topics([NewTopic("t", 2)])
         await write(machine, other_broker())
+        former = machine.partition("t").replica.leader_epoch
         await lead_elsewhere(machine, client, "t")
         found = machine.broker.metadata.topic("t")
         assert found is not None
@@ -398,21 +400,23 @@ def test_produce_and_fetch_name_the_current_leader_and_its_address() -> None:
         produced_by_id = await raw.ask(
             13, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[by_id])
         )
-        fetched = await raw.ask(16, fetch_body([(found.id, 0, 0), (found.id, 1, 0)]))
-        for answer, (row, *rest) in (
-            (produced, produced.responses[0].partition_responses),
-            (produced_by_id, produced_by_id.responses[0].partition_responses),
-            (fetched, fetched.responses[0].partitions),
+        wanted: list[tuple[str | UUID, int, int]] = [(found.id, 0, 0), (found.id, 1, 0)]
+        fetched = await raw.ask(16, fetch_body(wanted, leader_epoch=former))
+        not_leader, fenced = ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch
+        for answer, (row, *rest), code in (
+            (produced, produced.responses[0].partition_responses, not_leader),
+            (produced_by_id, produced_by_id.responses[0].partition_responses, not_leader),
+            (fetched, fetched.responses[0].partitions, fenced),
         ):
             leader = row.current_leader
             epoch = found.partitions[0].leader_epoch
-            assert row.error_code == ErrorCode.not_leader_or_follower
+            assert row.error_code == code
             assert (leader.leader_id, leader.leader_epoch) == (OTHER, epoch)
             (node,) = answer.node_endpoints
             assert (node.node_id, node.host, node.port) == (OTHER, "other", 1234)
             assert [one.current_leader.leader_id for one in rest] == [-1] * len(rest)
         await have_no_leader(machine, client, "t")
-        fetched = await raw.ask(16, fetch_body([(found.id, 0, 0)]))
+        fetched = await raw.ask(16, fetch_body([(found.id, 0, 0)], leader_epoch=former))
         assert fetched.responses[0].partitions[0].current_leader.leader_id == -1
         assert not fetched.node_endpoints
         old = await raw.ask(9, produce_body())

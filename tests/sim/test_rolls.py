@@ -119,7 +119,7 @@ def test_appends_wait_for_no_sync_of_a_closed_segment() -> None:
 
 
 def test_retention_deletes_nothing_before_later_records_are_durable() -> None:
-    """The next offset and the producers are in what follows a segment: that must outlive it."""
+    """The file after a segment has the next offset and the producers, so that file must outlive the segment."""
 
     async def tell(machine: Machine, client: Client) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Each connection has a session of its own; what its principal may do is the authorizer's answer."""
+"""Each connection has a session of its own, and the authorizer decides the rights of its principal."""
 
 import asyncio
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """Goal: a start with many partitions is many small decisions, and each partition is led in a new leader epoch.
 
-Method: the real node with slices of two partitions. What each decision appends to the metadata log is counted.
+Method: the real node with slices of two partitions. The test counts the records that each decision appends to the
+metadata log.
 """
 
 from typing import Any

@@ -22,6 +22,7 @@ from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Topic
 from stratalog.ops.takeover import Taken, take_over
+from stratalog.quorum.features import INITIAL_LEVELS
 from stratalog.tier.bucket.identity import delete_topic
 from stratalog.tier.checking.verify import verify
 from stratalog.tier.reading.reader import open_bucket
@@ -112,6 +113,8 @@ def test_a_takeover_restores_topics_and_offsets_and_the_log_continues() -> None:
         assert {name: topic.id for name, topic in topics(heir).items()} == before
         assert heir.broker.metadata.topic_configs("t")["retention.ms"] == "123456789"
         assert heir.broker.metadata.dynamic_configs.own == {"log.cleaner.threads": "2"}
+        assert heir.broker.metadata.image.features == INITIAL_LEVELS
+        assert heir.broker.metadata.dynamic_configs.every == {"min.insync.replicas": "1"}
         assert await read_all(client, "t", 0, len(tiered)) == tiered
         assert await groups_of(client, "reader") == {("t", 0): 7}
         tale.client, tale.machine = client, heir

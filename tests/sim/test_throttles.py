@@ -47,7 +47,7 @@ async def configure(client: Client, kind: int, name: str, values: dict[str, str 
 
 
 async def seconds_of_a_move(side: str, named: str, writes: int = 0) -> tuple[float, Sequence[int]]:
-    """Return how long a move takes with a limit on one side, and the ISR of the moment when half of it is over."""
+    """Return the duration of a move with a limit on one side, and the ISR after half of that time."""
     cluster = Cluster(World(5), 3, SETTINGS)
     await cluster.start()
     active = await cluster.until_active()

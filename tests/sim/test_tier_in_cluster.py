@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from tests.sim.cluster import CLUSTER_ID, Cluster, host_of
 from tests.sim.loop import run
-from tests.sim.records import read_all
+from tests.sim.raw import Raw, fetch_body, records_of
+from tests.sim.records import read_all, values_in
+from tests.sim.store import FaultyStore
 from tests.sim.world import START_MS, World
 
 from stratalog.broker.partitions.partition import HostedPartition
@@ -26,6 +28,7 @@ from stratalog.client.cluster_admin import PREFERRED, alter_reassignments, elect
 from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.metadata.image import Partition
+from stratalog.tier.checking.verify import verify
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder
 
@@ -47,8 +50,13 @@ class Tale:
     """A cluster with a bucket, a tiered topic, and its producer."""
 
     def __init__(self, seed: int) -> None:
-        self.cluster = Cluster(World(seed), 3, SETTINGS)
+        world = World(seed)
+        self.store = FaultyStore(world.store("memory://under"), world.chance)
+        world.stores[URL] = self.store
+        self.cluster = Cluster(world, 3, SETTINGS)
         self.written: dict[int, bytes] = {}
+        self._lives: dict[int, int] = {}
+        self._life = 0
         self._producers = [(-1, -1)] * 2
         self._count = 0
         self._client: Client | None = None
@@ -81,7 +89,7 @@ class Tale:
         The first batch is the only one of its producer.
         """
         builder = BatchBuilder()
-        builder.add(None, b"%d" % number + PADDING, START_MS + 1100 * number)
+        builder.add(None, self.value(number), START_MS + 1100 * number)
         producer_id, epoch = self._producers[min(number, 1)]
         data = builder.build(
             producer_id=producer_id, producer_epoch=epoch, base_sequence=max(number - 1, 0)
@@ -99,8 +107,18 @@ class Tale:
         for number in range(self._count, self._count + count):
             produced = await self.send(number)
             assert produced.base_offset == number
-            self.written[number] = b"%d" % number + PADDING
+            self.written[number] = self.value(number)
         self._count += count
+
+    def value(self, number: int) -> bytes:
+        return b"%d" % number + PADDING + b"!" * self._lives.setdefault(number, self._life)
+
+    def lose(self, end: int) -> None:
+        """Note that the records from `end` on are lost: later ones at their offsets have other values."""
+        self.written = {at: value for at, value in self.written.items() if at < end}
+        self._lives = {at: life for at, life in self._lives.items() if at < end}
+        self._count = end
+        self._life += 1
 
     def partition(self) -> Partition:
         image = max(
@@ -305,6 +323,39 @@ def test_followers_delete_what_the_bucket_has_and_then_lead_with_all_of_it() -> 
     story(tell)
 
 
+async def read_from(tale: Tale, node: int) -> dict[int, bytes]:
+    """Read the whole topic from one replica, whether or not it leads."""
+    raw = await Raw.connect(tale.cluster.world.network, host_of(node))
+    topic_id = tale.hosted(node).key.topic_id
+    tale.hosted(node).log.tail.clear()  # what it keeps in memory
+    found: dict[int, bytes] = {}
+    while len(found) < len(tale.written):
+        answer = await raw.ask(18, fetch_body([(topic_id, 0, len(found))]))
+        (part,) = answer.responses[0].partitions
+        assert part.error_code == 0, part
+        found |= dict(values_in(records_of(part)))
+    raw.close()
+    return found
+
+
+def test_a_follower_serves_consumers_the_whole_history() -> None:
+    async def tell(tale: Tale) -> None:
+        await tale.create(1, 2, 3)
+        for _ in range(3):
+            await tale.write(15)
+            await until_small(tale, 1, 2, 3)
+            await asyncio.sleep(5)  # small segments are merged, and the old objects go
+            for node in (2, 3):
+                assert await read_from(tale, node) == tale.written
+        assert tale.hosted(2).metrics.remote_reads > 0
+        await tale.reassign(2, 1, 3)
+        await tale.lead(2)
+        for node in (1, 2, 3):
+            assert await read_from(tale, node) == tale.written
+
+    story(tell)
+
+
 @pytest.mark.parametrize("ending", ["stop", "kill", "lose_power"])
 def test_a_follower_that_has_the_tail_alone_keeps_the_log_start_through_an_end(ending: str) -> None:
     async def tell(tale: Tale) -> None:
@@ -322,6 +373,23 @@ def test_a_follower_that_has_the_tail_alone_keeps_the_log_start_through_an_end(e
         await tale.reassign(1, 2, 3)
         await tale.lead(1)
         await tale.check()
+
+    story(tell)
+
+
+def test_the_objects_of_a_deleted_topic_go_though_the_brokers_that_held_it_are_dead() -> None:
+    async def tell(tale: Tale) -> None:
+        await tale.create(3)
+        await tale.write(10)
+        await tale.until_tiered(3)
+        await tale.forget_client()
+        await tale.cluster.machines[3].kill()
+        (deleted,) = await (await tale.client()).delete_topics(["t"])
+        assert deleted.error is ErrorCode.none
+        await asyncio.sleep(60)
+        assert not [info for info in tale.store.list("") if ".seg" in info.path]
+        now_ms = tale.cluster.world.clock.now_ms()
+        assert not verify(tale.store, now_ms=now_ms, grace_ms=0)
 
     story(tell)
 

@@ -1,7 +1,7 @@
-"""What goes to the bucket and comes from it stays within its limits: bytes a second, reads at a time, time to wait; and
-reading ahead brings every byte once.
+"""Transfers to and from the bucket stay within their limits: bytes a second, reads at a time, time to wait; and
+read-ahead fetches every byte once.
 
-Method: the real node in virtual time; what crossed to the bucket is counted from the world's trace.
+Method: the real node in virtual time; the world's trace has every byte that crossed to the bucket.
 """
 
 import asyncio

@@ -413,11 +413,12 @@ def test_objects_of_a_disabled_tier_are_deleted_after_a_crash() -> None:
     tell(story)
 
 
-# Left out: about one seed in fifteen, 6 among them. There a power cut takes a closed segment whose fsync was pending,
-# and a fetch within that hole gets nothing (docs/limits.md).
-@pytest.mark.parametrize("seed", [*range(6), 7, 8, 48, 67])
+@pytest.mark.parametrize("seed", [*range(9), 48, 67, 173, 288])
 def test_a_tier_disabled_and_enabled_again_through_crashes_loses_no_record(seed: int) -> None:
-    """After any interruption the log has its records, and in the end the bucket holds the same records or none."""
+    """After any interruption the log has its records, and in the end the bucket holds the same records or none.
+
+    A power cut takes records that were not synced, in the middle of the log too (docs/limits.md). It takes no other.
+    """
 
     async def story(tale: Tale) -> None:
         chance = tale.world.chance
@@ -437,10 +438,11 @@ def test_a_tier_disabled_and_enabled_again_through_crashes_loses_no_record(seed:
             await asyncio.sleep(chance.choice((0, 0.05, 0.5, 3)))
             written |= await tale.write(count=chance.randint(1, 6))
             await asyncio.sleep(chance.choice((0, 0.1, 3)))
-            ending = chance.choice(("", "kill", "power", "stop"))
+            ending, durable = chance.choice(("", "kill", "power", "stop")), 0
             if ending:
                 # Records only in the bucket were fsynced here before, so no kind of stop loses them.
-                start = tale.machine.partition("t").log.log_start_offset
+                log = tale.machine.partition("t").log
+                start, durable = log.log_start_offset, max(log.recovery_point, log.tiered_end)
                 await {
                     "kill": tale.machine.kill,
                     "power": tale.machine.lose_power,
@@ -454,6 +456,10 @@ def test_a_tier_disabled_and_enabled_again_through_crashes_loses_no_record(seed:
             log, end = hosted.log, hosted.high_watermark
             written = {at: value for at, value in written.items() if at < end}
             found = await read_all(tale.client, "t", log.log_start_offset, end)
+            if ending == "power":
+                lost = [at for at in written if at >= log.log_start_offset and at not in found]
+                assert all(at >= durable for at in lost), (lost, durable)
+                written = {at: value for at, value in written.items() if at not in lost}
             assert found == {at: v for at, v in written.items() if at >= log.log_start_offset}
             tale.written = end // 2
         await asyncio.sleep(30)
@@ -463,9 +469,8 @@ def test_a_tier_disabled_and_enabled_again_through_crashes_loses_no_record(seed:
         manifest, tiered = in_bucket(tale.store, "t")
         if is_on:
             assert manifest is not None
-            assert tiered == {
-                at: written[at] for at in range(manifest.start_offset, log.tiered_end)
-            }
+            span = range(manifest.start_offset, log.tiered_end)
+            assert tiered == {at: value for at, value in written.items() if at in span}
             assert log.local_start_offset <= log.tiered_end
         else:
             assert not in_bucket_segments(tale)

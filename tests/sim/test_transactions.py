@@ -1,147 +1,39 @@
 """Goal: a transaction is seen whole or never, whatever ends it: its producer, another one, time, or a crash.
 
-Method: the real node under a virtual clock, requests as a client of Kafka's first protocol of transactions sends them.
+Method: the real node under a virtual clock, requests as clients of both of Kafka's protocols send them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.produce import produce_body
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, fetch_body, list_offsets_body, records_of
-from tests.sim.records import values_in
+from tests.sim.raw import Raw, list_offsets_body
+from tests.sim.transactional import Producer, committed, eventually
 from tests.sim.world import START_MS, World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.wire.batch import scan
-from stratalog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from stratalog.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-)
-from stratalog.wire.messages.end_txn import EndTxnRequest
+from stratalog.quorum.features import UpgradeType
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
-from stratalog.wire.messages.init_producer_id import InitProducerIdRequest
 from stratalog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from stratalog.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+from stratalog.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from stratalog.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from stratalog.wire.records import Record, build_batch
-from stratalog.wire.transactions import Aborted
 
-ID = "tx"
 SETTINGS = {"transaction.state.log.num.partitions": "2"}
-WAIT_S = 30
-
-
-async def eventually(ask: Callable[[], Awaitable[Any]], wanted: Any) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while await ask() != wanted:
-            await asyncio.sleep(0.1)
-
-
-class Producer:
-    """A transactional producer that sends one request after another, and no retry."""
-
-    def __init__(self, raw: Raw) -> None:
-        self.raw = raw
-        self.id, self.epoch = -1, -1
-        self.sequences: dict[int, int] = {}
-
-    async def begin(self, *, timeout_ms: int = 60_000) -> ErrorCode:
-        """Find the coordinator, and begin as the newest producer of the id."""
-        await self.raw.ask(4, FindCoordinatorRequest(key_type=1, coordinator_keys=[ID]))
-        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
-        found = await self.raw.ask(4, request)
-        self.id, self.epoch, self.sequences = found.producer_id, found.producer_epoch, {}
-        return ErrorCode(found.error_code)
-
-    async def add(self, *partitions: int) -> ErrorCode:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID,
-            v3_and_below_producer_id=self.id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=partitions)],
-        )
-        (topic,) = (await self.raw.ask(3, request)).results_by_topic_v3_and_below
-        (code,) = {one.partition_error_code for one in topic.results_by_partition}
-        return ErrorCode(code)
-
-    async def write(
-        self, partition: int, value: bytes, *, version: int = 9, transactional_id: str | None = ID
-    ) -> ErrorCode:
-        sequence = self.sequences.get(partition, 0)
-        batch = build_batch(
-            [Record(0, START_MS, None, value)],
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            transactional=True,
-        )
-        request = produce_body("t", batch, index=partition)
-        answer = await self.raw.ask(version, replace(request, transactional_id=transactional_id))
-        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
-        if code is ErrorCode.none:
-            self.sequences[partition] = sequence + 1
-        return code
-
-    async def add_offsets(self) -> ErrorCode:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=ID, producer_id=self.id, producer_epoch=self.epoch, group_id="g"
-        )
-        return ErrorCode((await self.raw.ask(3, request)).error_code)
-
-    async def commit_offset(self, offset: int, *, generation_id: int = -1) -> ErrorCode:
-        part = TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_metadata=None
-        )
-        request = TxnOffsetCommitRequest(
-            transactional_id=ID,
-            group_id="g",
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            generation_id=generation_id,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
-        )
-        (topic,) = (await self.raw.ask(3, request)).topics
-        return ErrorCode(topic.partitions[0].error_code)
-
-    async def end(self, *, commit: bool) -> ErrorCode:
-        request = EndTxnRequest(
-            transactional_id=ID, producer_id=self.id, producer_epoch=self.epoch, committed=commit
-        )
-        return ErrorCode((await self.raw.ask(3, request)).error_code)
-
-
-async def committed(raw: Raw, partition: int = 0) -> list[bytes]:
-    """Return the values that a reader of committed records sees in a partition of `t`."""
-    request = fetch_body([("t", partition, 0)], isolation_level=1, max_wait_ms=0, min_bytes=0)
-    (found,) = (await raw.ask(11, request)).responses[0].partitions
-    aborted = Aborted(
-        [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
-    )
-    return kept(records_of(found), aborted)
-
-
-def kept(data: bytes, aborted: Aborted) -> list[bytes]:
-    values: list[bytes] = []
-    view = memoryview(data)
-    for position, header in scan(view):
-        if not aborted.has(header) and not header.is_control:
-            values += [one for _, one in values_in(view[position : position + header.size])]
-    return values
 
 
 async def offset_of(raw: Raw, *, stable: bool = True) -> tuple[int, int]:
@@ -167,9 +59,10 @@ def story(play: Callable[[Machine, Raw], Awaitable[None]], seed: int = 1) -> Non
     run(whole())
 
 
-def test_readers_see_a_transaction_at_its_commit_and_never_an_aborted_one() -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_readers_see_a_transaction_at_its_commit_and_never_an_aborted_one(raises: bool) -> None:
     async def play(_machine: Machine, raw: Raw) -> None:
-        producer = Producer(raw)
+        producer = Producer(raw, raises=raises)
         assert await producer.begin() is ErrorCode.none
         for number, commit in enumerate((False, True, False, True)):
             assert await producer.add(0, 1) is ErrorCode.none
@@ -210,9 +103,10 @@ def test_a_decided_end_outlives_the_coordinator(seed: int, commit: bool) -> None
     story(play, seed)
 
 
-def test_an_open_transaction_outlives_the_coordinator() -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_open_transaction_outlives_the_coordinator(raises: bool) -> None:
     async def play(machine: Machine, raw: Raw) -> None:
-        producer = Producer(raw)
+        producer = Producer(raw, raises=raises)
         await producer.begin()
         await producer.add(0)
         await producer.write(0, b"x")
@@ -227,9 +121,10 @@ def test_an_open_transaction_outlives_the_coordinator() -> None:
     story(play)
 
 
-def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_new_producer_aborts_what_the_old_one_left_open(raises: bool) -> None:
     async def play(_machine: Machine, raw: Raw) -> None:
-        old, new = Producer(raw), Producer(raw)
+        old, new = Producer(raw, raises=raises), Producer(raw, raises=raises)
         await old.begin()
         await old.add(0)
         await old.write(0, b"old")
@@ -245,9 +140,10 @@ def test_a_new_producer_aborts_what_the_old_one_left_open() -> None:
     story(play)
 
 
-def test_time_ends_a_transaction_that_its_producer_left() -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_time_ends_a_transaction_that_its_producer_left(raises: bool) -> None:
     async def play(_machine: Machine, raw: Raw) -> None:
-        producer = Producer(raw)
+        producer = Producer(raw, raises=raises)
         await producer.begin(timeout_ms=5_000)
         await producer.add(0)
         await producer.write(0, b"x")
@@ -259,11 +155,12 @@ def test_time_ends_a_transaction_that_its_producer_left() -> None:
     story(play)
 
 
+@pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
-def test_offsets_count_with_their_transaction(commit: bool, killed: bool) -> None:
+def test_offsets_count_with_their_transaction(commit: bool, killed: bool, raises: bool) -> None:
     async def play(machine: Machine, raw: Raw) -> None:
-        producer = Producer(raw)
+        producer = Producer(raw, raises=raises)
         await producer.begin()
         await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
         await eventually(producer.add_offsets, ErrorCode.none)
@@ -313,10 +210,87 @@ def test_bad_requests_get_kafkas_errors() -> None:
         assert too_long is ErrorCode.invalid_transaction_timeout
         await producer.begin()
         assert await producer.add(7) is ErrorCode.unknown_topic_or_partition
-        assert await producer.write(0, b"x", version=12) is ErrorCode.invalid_txn_state
-        assert await producer.write(0, b"x", transactional_id=None) is ErrorCode.invalid_record
+        assert (
+            await producer.write(0, b"x", named=False)
+            is ErrorCode.transactional_id_authorization_failed
+        )
         assert await producer.end(commit=True) is ErrorCode.invalid_txn_state
         producer.id += 1
         assert await producer.add(0) is ErrorCode.invalid_producer_id_mapping
+
+    story(play)
+
+
+def test_each_end_raises_the_epoch_and_a_repeat_gets_the_same_answer() -> None:
+    async def play(machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw, raises=True)
+        await producer.begin()
+        first = (producer.id, producer.epoch)
+        for number in range(3):
+            first = (producer.id, producer.epoch)
+            assert await producer.write(0, b"%d" % number) is ErrorCode.none
+            assert await producer.end(commit=True) is ErrorCode.none
+            renewed = (producer.id, producer.epoch)
+            assert renewed == (first[0], first[1] + 1)
+            producer.id, producer.epoch = first
+            if number == 1:
+                await machine.kill()
+                await machine.restart()
+                producer.raw = await Raw.connect(machine.world.network)
+            await eventually(lambda: producer.end(commit=True), ErrorCode.none)
+            assert (producer.id, producer.epoch) == renewed
+        producer.id, producer.epoch = first
+        assert await producer.end(commit=False) is ErrorCode.invalid_txn_state
+        assert await producer.write(0, b"late") is ErrorCode.invalid_producer_epoch
+        assert await committed(producer.raw) == [b"0", b"1", b"2"]
+
+    story(play)
+
+
+def test_a_late_marker_does_not_end_the_transaction_after_its_own() -> None:
+    async def play(_machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw, raises=True)
+        await producer.begin()
+        await producer.write(0, b"one")
+        await producer.end(commit=True)
+        await eventually(lambda: producer.write(0, b"two"), ErrorCode.none)
+        late = WritableTxnMarker(
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            transaction_result=True,
+            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+            coordinator_epoch=1,
+            transaction_version=2,
+        )
+        answer = await raw.ask(2, WriteTxnMarkersRequest(markers=[late]))
+        (topic,) = answer.markers[0].topics
+        assert topic.partitions[0].error_code == ErrorCode.invalid_producer_epoch
+        assert await committed(raw) == [b"one"]
+        await producer.end(commit=False)
+        assert await committed(raw) == [b"one"]
+
+    story(play)
+
+
+def test_both_protocols_work_on_one_cluster_and_the_second_one_needs_its_level() -> None:
+    async def play(_machine: Machine, raw: Raw) -> None:
+        old, new = Producer(raw, "old"), Producer(raw, "new", raises=True)
+        for one in (old, new):
+            await one.begin()
+            await one.add(0)
+            assert await one.write(0, one.name.encode()) is ErrorCode.none
+            assert await one.end(commit=True) is ErrorCode.none
+        await eventually(lambda: committed(raw), [b"old", b"new"])
+        await eventually(lambda: old.add(0), ErrorCode.none)
+        assert old.epoch == 0
+        assert await old.end(commit=False) is ErrorCode.none
+        lower = FeatureUpdateKey(
+            feature="transaction.version",
+            max_version_level=0,
+            upgrade_type=UpgradeType.SAFE_DOWNGRADE,
+        )
+        answer = await raw.ask(2, UpdateFeaturesRequest(feature_updates=[lower]))
+        assert answer.error_code == ErrorCode.none
+        assert await new.write(0, b"x") is ErrorCode.invalid_txn_state
 
     story(play)

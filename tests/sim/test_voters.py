@@ -24,9 +24,12 @@ SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "2000"}
 STANDALONE = {1: Begin(standalone=True)}
 
 
-def story(tell: Callable[[Cluster], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def story(
+    tell: Callable[[Cluster], Coroutine[Any, Any, None]], seed: int = 1, **settings: str
+) -> None:
     async def whole() -> None:
-        cluster = Cluster(World(seed), 3, SETTINGS, begins=STANDALONE)
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        cluster = Cluster(World(seed), 3, SETTINGS | named, begins=STANDALONE)
         await cluster.start()
         await cluster.until_active()
         await cluster.until_equal()
@@ -175,3 +178,25 @@ def test_snapshots_name_the_voters() -> None:
         await client.close()
 
     story(tell)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_controllers_that_join_by_themselves_become_voters_also_with_a_new_disk(seed: int) -> None:
+    async def tell(cluster: Cluster) -> None:
+        await cluster.until(lambda: voters(cluster) == {(1, 2, 3)}, "three voters everywhere")
+        lost = directory_of(cluster, 3)
+        await cluster.machines[3].kill()
+        cluster.format_anew(3)
+        await cluster.machines[3].start()
+        mine = directory_of(cluster, 3)
+        assert mine != lost
+
+        def is_replaced() -> bool:
+            found = [one.voters.voter(3) for one in cluster.quorums().values()]
+            return all(one is not None and one.directory_id == mine for one in found)
+
+        await cluster.until(is_replaced, "the new directory votes")
+        await asyncio.sleep(10)
+        assert is_replaced(), "a voter asks for nothing more"
+
+    story(tell, seed, controller_quorum_auto_join_enable="true")

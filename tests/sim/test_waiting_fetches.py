@@ -41,7 +41,7 @@ def story(tell: Callable[[Machine, Any], Coroutine[Any, Any, None]]) -> None:
     run(whole())
 
 
-def body(version: int, topic_id: Any, offset: int, **limits: int) -> FetchRequest:
+def body(version: int, topic_id: Any, offset: int, **limits: Any) -> FetchRequest:
     limits = {"max_wait_ms": MAX_WAIT_MS, **limits}
     wanted = topic_id if version >= 13 else "events"
     return fetch_body([(wanted, 0, offset)], **limits)

@@ -7,9 +7,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+_ROUNDS: Final = 3
 
 
 class LoopThread:
@@ -38,11 +40,13 @@ class LoopThread:
         loop = self._loop
         asyncio.set_event_loop(loop)
         loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=1))
+        for _ in range(_ROUNDS):  # a cancelled task may begin another one
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                # A new task takes its first step before, so that it awaits the coroutines among its arguments.
+                loop.call_soon(task.cancel)
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=1))
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from stratalog.broker.apis import APIS
+from stratalog.broker.coordination.broker_peers import BrokerPeers
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
@@ -23,6 +24,7 @@ from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
+from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
@@ -90,6 +92,7 @@ class Broker:
     recompression: Recompression
     topics: Topics
     transactions: Transactions
+    verification: Verification
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts that a node opens
         self,
@@ -142,11 +145,11 @@ class Broker:
             hosting,
             self.groups,
             outside.clock,
-            outside.network,
-            listener=config.inter_broker_listener,
-            timeout_s=config.int("replica.socket.timeout.ms") / 1000,
+            self._peers(outside, "markers"),
         )
         self.transactions = self._transaction_coordinators()
+        peers = self._peers(outside, "verification")
+        self.verification = Verification(self.cluster, self.transactions, peers, config)
         self.coordinators: Mapping[str, Coordinator] = {
             OFFSETS_TOPIC: self.groups,
             TRANSACTIONS_TOPIC: self.transactions,
@@ -167,8 +170,20 @@ class Broker:
         self.replication.configure(in_effect)
         self.moves.pace.configure(in_effect)
         self.cleaners.configure(in_effect)
+        self.verification.configure(in_effect)
         if self.tiering is not None:
             self.tiering.configure(in_effect)
+
+    def _peers(self, outside: Outside, purpose: str) -> BrokerPeers:
+        peers = BrokerPeers(
+            self.cluster,
+            outside.network,
+            purpose=purpose,
+            listener=self.config.inter_broker_listener,
+            timeout_s=self.config.int("replica.socket.timeout.ms") / 1000,
+        )
+        self.metadata.on_published.append(peers.close_fenced)
+        return peers
 
     def _transaction_coordinators(self) -> Transactions:
         config = self.config

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import pipeline
-from stratalog.cli.cluster import broker, config, group, log, partition, quorum, topic
+from stratalog.cli.cluster import broker, config, group, log, partition, quorum, topic, txn
 from stratalog.cli.node import cluster, demo, restore, server, storage
 from stratalog.cli.records import consume, produce
 from stratalog.cli.speed import bench, perf, plan
@@ -40,6 +40,7 @@ app.add_typer(broker.broker_app, name="broker")
 app.add_typer(quorum.quorum_app, name="quorum")
 app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")
+app.add_typer(txn.txn_app, name="txn")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(perf.perf_app, name="perf")
@@ -58,7 +59,7 @@ def print_version(wanted: bool) -> None:
         from importlib.metadata import version
 
         from stratalog.cli.shared.terminal import note
-        from stratalog.wire.validation import INTERPRETED
+        from stratalog.wire.interpreted import INTERPRETED
 
         typer.echo(f"strata {version('stratalog')}")
         if INTERPRETED:

@@ -7,6 +7,10 @@ work of a command, and never prints a traceback for anything but a bug.
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typer.exceptions import TyperException
 
 
 def main() -> None:
@@ -85,9 +89,45 @@ def run(words: Sequence[str]) -> None:
         if plain is not None:
             serve(plain)
             return
-    from stratalog.cli.app import app
+    import typer
+    from typer.exceptions import TyperException
 
-    app(prog_name="strata")  # completion needs the same name for every way to start the command
+    from stratalog.cli.app import app
+    from stratalog.errors import UserError
+
+    try:  # completion needs the same name for every way to start the command
+        code = app(prog_name="strata", standalone_mode=False)
+    except typer.Abort:
+        sys.exit("Aborted!")
+    except TyperException as error:
+        if "\n" not in error.format_message():
+            raise UserError(misuse(error)) from None
+        print(error.format_message(), file=sys.stderr)  # a group's page of help
+        code = error.exit_code
+    sys.exit(code or 0)
+
+
+_ACCEPTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+}
+"""The values that an option accepts, by the kind of pydantic's error."""
+
+
+def misuse(error: "TyperException") -> str:
+    """Return typer's complaint about a command line, with the value and the remedy."""
+    text = error.format_message()
+    for found in getattr(error.__cause__, "errors", list)()[:1]:
+        name = text.partition("'")[2].partition("'")[0]
+        accepted = _ACCEPTED.get(found["type"], "").format(**found.get("ctx", {}))
+        message = found["msg"].removeprefix("Value error, ")
+        refusal = f"{found['input']!r} is not accepted; accepted: {accepted}"
+        text = f"{name}: {refusal if accepted else message}"
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "strata"
+    return f"{text.rstrip('.')} (see: {command} --help)"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,11 +82,26 @@ class PipelineRun:
 
         Raises UserError with Spark's message and the place of its log.
         """
+        self.prepared()(on_event)
+
+    def prepared(self) -> Callable[[Callable[[str, str], None]], None]:
+        """Return `update` with everything checked that can be checked before Spark starts.
+
+        Raises UserError where the specification, Spark or Java cannot be used.
+        """
         spec, modules = self._prepare()
-        log = self.state / "run.log"
         command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
-        output: deque[str] = deque(maxlen=200)
         environment = spark_environment(self.state, master=self.master, modules=modules)
+        return partial(self._update, command, environment)
+
+    def _update(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        on_event: Callable[[str, str], None],
+    ) -> None:
+        log = self.state / "run.log"
+        output: deque[str] = deque(maxlen=200)
         with (
             log.open("w", encoding="utf-8") as kept,
             start_spark(command, environment, self.state, stderr=subprocess.STDOUT) as process,
@@ -133,7 +149,7 @@ class PipelineRun:
 def _read_spec(directory: Path) -> dict[str, Any]:
     yaml: Any = import_module("yaml")  # comes with Spark, and has no types of its own
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory")
+        raise UserError(f"{directory}: no such directory; name the directory of a {SPEC_NAMES[0]}")
     for name in SPEC_NAMES:
         path = directory / name
         if path.is_file():
@@ -144,7 +160,9 @@ def _read_spec(directory: Path) -> dict[str, Any]:
             if not isinstance(spec, dict):
                 raise UserError(f"{path}: a mapping is expected")
             return spec
-    raise UserError(f"{directory}: no {SPEC_NAMES[0]} there")
+    raise UserError(
+        f"{directory}: no {SPEC_NAMES[0]} there; name the directory of a pipeline's {SPEC_NAMES[0]}"
+    )
 
 
 def _spark_conf(state: Path, memory: str, java_options: str) -> dict[str, str]:
@@ -362,12 +380,12 @@ def run_command(
 
     Example: strata pipeline run mine --conf stratalog.tier.url=s3://bucket
     """
-    spark_home()  # before a bar is shown
+    spark_home()
     chosen = state or Path(".state") / directory.resolve().name
     pairs = [pair.partition("=") for pair in conf or []]
     for name, equals, _ in pairs:
         if not equals or not name:
-            raise UserError(f"--conf {name}: name=value is expected")
+            raise UserError(f"--conf {name}: expected NAME=VALUE")
     run = PipelineRun(
         directory,
         chosen,
@@ -378,8 +396,9 @@ def run_command(
     )
     from rich.console import Console
 
+    update = run.prepared()  # before a bar is shown: it may fail
     with shown_progress(Console(stderr=True)) as on_event:
-        run.update(on_event)
+        update(on_event)
     rows = table_rows(chosen)
     if as_json:
         typer.echo(json.dumps({"tables": rows}))

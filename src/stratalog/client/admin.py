@@ -53,6 +53,8 @@ from stratalog.wire.messages.offset_fetch import (
 )
 
 _TIMEOUT_MS = 30_000
+OF_GROUP, OF_TRANSACTIONAL_ID = 0, 1
+"""Kinds of coordinators; the numbers are Kafka's."""
 Offsets = dict[TopicPartition, int]
 
 
@@ -123,6 +125,8 @@ class LogDirectory:
     total_bytes: int
     free_bytes: int
     replicas: tuple[LogReplica, ...]
+    is_cordoned: bool = False
+    """Whether it takes no new replicas."""
 
 
 def _checked(code: int, what: str) -> None:
@@ -188,6 +192,7 @@ def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:
                     if topic in {None, of.name}
                     for one in of.partitions
                 ),
+                found.is_cordoned,
             )
             for found in body.results
         ]
@@ -207,15 +212,15 @@ def move_replica(topic: str, partition: int, path: str) -> Call[Altered]:
     return asking(request, read)
 
 
-def find_coordinator(group: str) -> Call[int]:
-    """Return node id of a group's coordinator."""
+def find_coordinator(key: str, key_type: int = OF_GROUP) -> Call[int]:
+    """Return node id of the coordinator of a group, or of a transactional id (OF_TRANSACTIONAL_ID)."""
 
     def read(body: FindCoordinatorResponse) -> int:
         (found,) = body.coordinators
-        _checked(found.error_code, f"coordinator of {group}")
+        _checked(found.error_code, f"coordinator of {key}")
         return found.node_id
 
-    return asking(FindCoordinatorRequest(coordinator_keys=[group]), read)
+    return asking(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), read)
 
 
 def list_groups() -> Call[list[ListedGroup]]:

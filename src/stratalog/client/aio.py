@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar, cast
 from uuid import UUID
 
 from stratalog.client import calls
+from stratalog.client.admin import OF_TRANSACTIONAL_ID
 from stratalog.client.calls import (
     BrokerAddress,
     Call,
@@ -130,6 +131,11 @@ class Client:
     async def on_coordinator(self, group: str, call: Call[T]) -> T:
         """Run a call about a group on its coordinator."""
         return await self._run(self._view.on_coordinator(group, call))
+
+    async def on_transaction_coordinator(self, transactional_id: str, call: Call[T]) -> T:
+        """Run a call about a transactional id on its coordinator."""
+        program = self._view.on_coordinator(transactional_id, call, OF_TRANSACTIONAL_ID)
+        return await self._run(program)
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: int = calls.READ_UNCOMMITTED

@@ -1,7 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
 In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`,
-`cluster_admin.py` and `membership.py` can build and read.
+`cluster_admin.py`, `membership.py` and `transactions.py` can build and read.
 The versions that a broker serves come from its ApiVersions answer.
 """
 
@@ -15,6 +15,7 @@ ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 35, 37, 42, 44
 ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 43, 45, 46
 DESCRIBE_QUORUM, DESCRIBE_CLUSTER, ADD_RAFT_VOTER, REMOVE_RAFT_VOTER = 55, 60, 80, 81
+WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 27, 61, 65, 66
 
 SPOKEN: Mapping[int, tuple[int, int]] = {
     PRODUCE: (3, 12),
@@ -37,7 +38,7 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     LIST_GROUPS: (1, 5),
     DELETE_GROUPS: (0, 2),
     ALTER_REPLICA_LOG_DIRS: (1, 2),
-    DESCRIBE_LOG_DIRS: (1, 4),
+    DESCRIBE_LOG_DIRS: (1, 5),
     CREATE_PARTITIONS: (1, 3),
     INCREMENTAL_ALTER_CONFIGS: (0, 1),
     ELECT_LEADERS: (1, 2),
@@ -47,5 +48,9 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     DESCRIBE_CLUSTER: (0, 2),
     ADD_RAFT_VOTER: (0, 1),
     REMOVE_RAFT_VOTER: (0, 0),
+    WRITE_TXN_MARKERS: (1, 1),
+    DESCRIBE_PRODUCERS: (0, 0),
+    DESCRIBE_TRANSACTIONS: (0, 0),
+    LIST_TRANSACTIONS: (0, 1),
 }
 """Versions that this client can speak, by API key."""

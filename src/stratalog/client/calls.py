@@ -1,15 +1,16 @@
 """Calls: one request and the meaning of its answer, as a value.
 
 In: plain arguments. Out: a `Call`, which builds the request for the version that client and broker share, and turns
-the response into small dataclasses. It never routes, retries or sends: `cluster.py` and the shells do.
+the response into small values. It never routes, retries or sends: `cluster.py` and the shells do.
 
 Errors of a single topic or partition stay in the answer; an error of the whole request raises Rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.client.apis import DELETE_TOPICS, DESCRIBE_CONFIGS
 from stratalog.errors import ErrorCode, Rejected
@@ -70,8 +71,7 @@ _TOPIC_STATES_FROM = 6
 _DOCUMENTATION_FROM = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(Struct, Generic[T], frozen=True):
     """A request of one API: `build` makes its body for a version, and `read` converts the answer.
 
     `asking` creates one, and checks that `read` takes the request's response class.
@@ -97,8 +97,7 @@ def asking(
     return Call(request.KEY, lambda _version: request, read, unanswered, highest)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class BrokerAddress(Struct, frozen=True):
     """A broker's address; a bootstrap server with an unknown id has a negative node id."""
 
     node_id: int
@@ -107,8 +106,7 @@ class BrokerAddress:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(Struct, frozen=True):
     """`leader` is -1 where none is known."""
 
     index: int
@@ -119,8 +117,7 @@ class PartitionInfo:
     isr: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicInfo(Struct, frozen=True):
     """`topic_id` is the zero UUID where the broker has none (or the topic is missing: see `error`)."""
 
     name: str
@@ -130,8 +127,7 @@ class TopicInfo:
     partitions: Mapping[int, PartitionInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
+class ClusterInfo(Struct, frozen=True):
     """One answer of Metadata. `controller_id` is -1 where the cluster names none."""
 
     cluster_id: str | None
@@ -140,8 +136,7 @@ class ClusterInfo:
     topics: Mapping[str, TopicInfo]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOffset:
+class ListedOffset(Struct, frozen=True):
     """`offset` is -1 where no record is that young; `timestamp` is -1 for earliest and latest."""
 
     error: ErrorCode
@@ -150,8 +145,7 @@ class ListedOffset:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(Struct, frozen=True):
     """-1 asks for the broker's default. `assignments`: partition -> replicas, instead of the two counts."""
 
     name: str
@@ -161,8 +155,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicResult:
+class TopicResult(Struct, frozen=True):
     """The result of a creation or deletion. `topic_id` is the zero UUID where the version does not carry it."""
 
     name: str
@@ -173,8 +166,7 @@ class TopicResult:
     replication_factor: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(Struct, frozen=True):
     """One configuration. `source` is Kafka's number (1 topic, 2 dynamic broker, 4 static broker, 5 default)."""
 
     name: str
@@ -186,8 +178,7 @@ class ConfigEntry:
     documentation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceConfigs:
+class ResourceConfigs(Struct, frozen=True):
     """The configurations of one topic or broker."""
 
     resource_type: int
@@ -197,8 +188,7 @@ class ResourceConfigs:
     entries: tuple[ConfigEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """The place of a produced batch. `base_offset` is -1 with acks=0."""
 
     error: ErrorCode

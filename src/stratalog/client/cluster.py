@@ -10,10 +10,10 @@ is an error at once.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from stratalog.client import calls
-from stratalog.client.admin import find_coordinator
+from stratalog.client.admin import OF_GROUP, find_coordinator
 from stratalog.client.calls import (
     BrokerAddress,
     Call,
@@ -51,6 +51,8 @@ PASSING = frozenset(
     }
 )
 """Retriable errors."""
+_PASSING_AT_ANY: Final = PASSING - {ErrorCode.request_timed_out}
+"""Without the error of a broker that has already waited its whole time for the active controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,8 @@ class ClusterView:
         return info
 
     def on_any(self, call: Call[T]) -> Program[T]:
-        """Run `call` on any broker that answers."""
-        return _persistent(lambda: _ask(None, call))
+        """Run `call` on any broker that answers. A broker without a controller answers REQUEST_TIMED_OUT once."""
+        return _persistent(lambda: _ask(None, call), _PASSING_AT_ANY)
 
     def on_controller(self, call: Call[T]) -> Program[T]:
         """Run `call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker."""
@@ -131,12 +133,12 @@ class ClusterView:
             answers.append(answer)
         return answers
 
-    def on_coordinator(self, group: str, call: Call[T]) -> Program[T]:
-        """Run `call` on the broker that coordinates a group."""
+    def on_coordinator(self, key: str, call: Call[T], key_type: int = OF_GROUP) -> Program[T]:
+        """Run `call` on the broker that coordinates a group, or a transactional id."""
 
         def attempt() -> Program[T]:
             yield from self.metadata([])
-            node_id: int = yield from _ask(None, find_coordinator(group))
+            node_id: int = yield from _ask(None, find_coordinator(key, key_type))
             answer: T = yield from _ask(node_id, call)
             return answer
 
@@ -219,7 +221,9 @@ def _ask(node_id: int | None, call: Call[T]) -> Program[T]:
     return answer
 
 
-def _persistent(attempt: Callable[[], Program[T]]) -> Program[T]:
+def _persistent(
+    attempt: Callable[[], Program[T]], passing: frozenset[ErrorCode] = PASSING
+) -> Program[T]:
     """Run `attempt` until it succeeds, fails permanently, or every pause is used up."""
     for pause in PAUSES_S:
         try:
@@ -227,7 +231,7 @@ def _persistent(attempt: Callable[[], Program[T]]) -> Program[T]:
         except Unavailable:
             pass
         except Rejected as error:
-            if error.code not in PASSING:
+            if error.code not in passing:
                 raise
         yield Pause(pause)
     return (yield from attempt())

@@ -17,7 +17,13 @@ from stratalog.config.aliases import our_names
 from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
 from stratalog.config.kinds import BadValue, Value
-from stratalog.config.listeners import Listener, items_of, parse_address, parse_listener
+from stratalog.config.listeners import (
+    Listener,
+    check_cordoned,
+    items_of,
+    parse_address,
+    parse_listener,
+)
 from stratalog.config.profiles import PROFILES, WITH_THREE, WITH_TIER
 from stratalog.config.quorum_settings import Address, check_quorum, parse_servers, parse_voters
 from stratalog.config.shown import name_in
@@ -266,6 +272,7 @@ class BrokerConfig:
     def check(self) -> None:
         """Raise UserError for settings that are valid alone and contradict one another."""
         self._check_roles()
+        check_cordoned(self.list("cordoned.log.dirs"), self.log_dirs)
         listeners = (*self.listeners, *self.controller_listeners)
         for listener in listeners:
             protocol = self.security_protocol(listener.name)
@@ -306,6 +313,11 @@ class BrokerConfig:
             names,
             listeners,
         )
+        if self.bool("controller.quorum.auto.join.enable") and not self.is_controller:
+            raise UserError(
+                "controller.quorum.auto.join.enable: true is not accepted where process.roles is broker; "
+                "accepted: false"
+            )
         inter_broker = self.get("inter.broker.listener.name")
         if not inter_broker or not self.is_broker:
             return

@@ -114,6 +114,14 @@ NODE = (
         "The directory of the metadata log; by default the first of `log.dirs`.",
         kafka_default="null",
     ),
+    Setting(
+        "cordoned.log.dirs",
+        Kind.LIST,
+        (),
+        "Directories of `log.dirs` that take no new replicas, or `*` for all; what they hold stays. "
+        "Where all are cordoned, the broker gets no new replica.",
+        dynamic=Dynamic.PER_BROKER,
+    ),
 )
 
 TOPICS = (
@@ -320,8 +328,8 @@ GROUPS = (
         "offsets.topic.segment.bytes",
         Kind.INT,
         100 * MIB,
-        "Segment size of `__consumer_offsets`.",
-        Between(1),
+        "Segment size of `__consumer_offsets`. As for every topic, at least a mebibyte.",
+        Between(MIB),
     ),
 )
 
@@ -388,6 +396,13 @@ METADATA = (
         20 * MIB,
         "Bytes of metadata records after which a snapshot is written.",
         Between(1),
+    ),
+    Setting(
+        "metadata.log.max.snapshot.interval.ms",
+        Kind.LONG,
+        3_600_000,
+        "The longest time from one snapshot of the metadata log to the next, where the log has changed; 0: no limit.",
+        Between(0),
     ),
 )
 

@@ -21,10 +21,9 @@ _TABLES: Final = {
     "the cleaner reads and writes a mebibyte at a time": """
         log.cleaner.io.buffer.size int 524288 every
     """,
-    "transactions are those of Kafka's first protocol, without verification": """
+    "transactions are those of Kafka's first protocol": """
         add.partitions.to.txn.retry.backoff.max.ms int 100
         add.partitions.to.txn.retry.backoff.ms int 20
-        transaction.partition.verification.enable boolean true every
         transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
         transaction.state.log.load.buffer.size int 5242880
         transaction.two.phase.commit.enable boolean false
@@ -183,12 +182,10 @@ _TABLES: Final = {
     "the cluster has no such limits, throttles or choices yet": """
         broker.id int -1
         controller.quorum.append.linger.ms int 25
-        controller.quorum.auto.join.enable boolean false
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -
         remote.log.manager.follower.thread.pool.size int 2 every
-        replica.selector.class string -
         replica.socket.receive.buffer.bytes int 65536
         request.timeout.ms int 30000
         socket.connection.setup.timeout.max.ms long 30000
@@ -234,9 +231,7 @@ _TABLES: Final = {
         telemetry.max.bytes int 1048576
     """,  # noqa: E501 - a name of Kafka's
     "it is decided here: the metadata log keeps itself short, tier.url is the tier": """
-        cordoned.log.dirs list '' own
         log.flush.start.offset.checkpoint.interval.ms int 60000
-        metadata.log.max.snapshot.interval.ms long 3600000
         metadata.log.segment.bytes int 1073741824
         metadata.log.segment.ms long 604800000
         metadata.max.idle.interval.ms int 500

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from stratalog.config.kinds import BadValue
+from stratalog.errors import UserError
 
 PORT_MAX = 65535
 
@@ -92,6 +93,15 @@ def check_directories(texts: Sequence[str]) -> None:
     """Raise BadValue unless there is at least one directory and none comes twice."""
     if not texts or len(set(texts)) < len(texts):
         raise BadValue
+
+
+def check_cordoned(cordoned: Sequence[str], directories: Sequence[str]) -> None:
+    """Raise UserError unless each cordoned directory is one of `log.dirs`, or `*` (KIP-1066)."""
+    for path in cordoned:
+        if path not in {"*", *directories}:
+            raise UserError(
+                f"cordoned.log.dirs: {path!r} is not accepted; accepted: *, or of log.dirs: {', '.join(directories)}"
+            )
 
 
 def parse_address_limit(text: str) -> tuple[str, int]:

@@ -79,6 +79,13 @@ QUORUM = (
         Shaped(_check_servers, "host:port, several separated by commas, no host 0.0.0.0"),
     ),
     Setting(
+        "controller.quorum.auto.join.enable",
+        Kind.BOOLEAN,
+        False,
+        "Whether a controller that is no voter asks the leader to make it one, where the metadata log names the "
+        "voters. A directory that it had before leaves the voters first.",
+    ),
+    Setting(
         "controller.quorum.election.timeout.ms",
         Kind.INT,
         1000,

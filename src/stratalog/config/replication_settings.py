@@ -5,7 +5,7 @@ In: nothing. Out: `REPLICATION`, a part of `broker_settings.BROKER_SETTINGS`. Da
 
 from typing import Final
 
-from stratalog.config.kinds import INT_MAX, LONG_MAX, Between, Dynamic, Kind, Setting
+from stratalog.config.kinds import INT_MAX, LONG_MAX, Between, Dynamic, Kind, OneOf, Setting
 
 __all__ = ["REPLICATION"]
 
@@ -75,6 +75,15 @@ REPLICATION: Final = (
         30_000,
         "A follower that was not caught up for so long leaves the in-sync replicas.",
         Between(1),
+    ),
+    Setting(
+        "replica.selector.class",
+        Kind.STRING,
+        "",
+        "Which replica serves a consumer that names its rack (`client.rack`): by default the leader. With this class a "
+        "leader names a follower of the consumer's rack instead (KIP-392).",
+        OneOf(("org.apache.kafka.common.replica.RackAwareReplicaSelector",)),
+        kafka_default="null",
     ),
     Setting(
         "replica.socket.timeout.ms",

@@ -10,11 +10,13 @@ from enum import IntEnum
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import BROKER_SETTINGS, LISTENER_STORES, setting_of
 from stratalog.config.kinds import BadValue, Dynamic, Kind
+from stratalog.config.listeners import check_cordoned, items_of
 from stratalog.config.log import broker_default, check_topic_configs
 from stratalog.config.topic_settings import TOPIC_SETTINGS
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode, Rejected, UserError
 
 Values = Mapping[str, str]
+_CORDONED = "cordoned.log.dirs"
 _REMOTE = "remote.storage.enable"
 _DELETES = "remote.log.delete.on.disable"
 
@@ -40,6 +42,9 @@ class ClusterRules:
         else:
             changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
             check_broker_configs(changed, after, cluster_wide=not resource_name)
+            if resource_name == str(self._broker.int("node.id")) and _CORDONED in changed:
+                # The paths of other brokers are unknown here: such a broker logs a warning.
+                self._check_cordoned(after.get(_CORDONED, ""))
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
         """Return the default items of a list setting; None for a setting that is no list."""
@@ -50,6 +55,12 @@ class ClusterRules:
             is_list = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
             value = self._broker.get(name) if is_list else None
         return value if isinstance(value, tuple) else () if is_list else None
+
+    def _check_cordoned(self, value: str) -> None:
+        try:
+            check_cordoned(items_of(value), self._broker.log_dirs)
+        except UserError as error:
+            raise Rejected(ErrorCode.invalid_request, str(error)) from None
 
     def _check_tier_stays(self, before: Values, after: Values) -> None:
         """Refuse to remove a tier, unless the topic also gives up its history in the bucket (KIP-950)."""

@@ -5,7 +5,7 @@ In: nothing. Out: `TRANSACTIONS`, a part of `broker_settings.BROKER_SETTINGS`. D
 
 from typing import Final
 
-from stratalog.config.kinds import Between, Kind, Setting
+from stratalog.config.kinds import Between, Dynamic, Kind, Setting
 
 __all__ = ["TRANSACTIONS"]
 
@@ -24,6 +24,13 @@ TRANSACTIONS: Final = (
         "The longest time-out that a transactional producer may ask for. An open transaction holds back readers of "
         "committed records, and the tier.",
         Between(1),
+    ),
+    Setting(
+        "transaction.partition.verification.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether a leader asks the coordinator before it stores a transaction's first batch of a partition (KIP-890).",
+        dynamic=Dynamic.CLUSTER_WIDE,
     ),
     Setting(
         "transaction.state.log.min.isr",
@@ -50,8 +57,8 @@ TRANSACTIONS: Final = (
         "transaction.state.log.segment.bytes",
         Kind.INT,
         100 << 20,
-        "Segment size of `__transaction_state`.",
-        Between(1),
+        "Segment size of `__transaction_state`. As for every topic, at least a mebibyte.",
+        Between(1 << 20),
     ),
     Setting(
         "transactional.id.expiration.ms",

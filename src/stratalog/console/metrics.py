@@ -65,8 +65,8 @@ TOPIC_MESSAGES_OUT = _metric(
     "topic_messages_out_total",
     _COUNTER,
     "topic",
-    "Offsets in the batches of those answers: records, except for gaps and for skipped "
-    "records of a consumer's first batch. The broker decodes nothing to count them.",
+    "Offsets that the batches of those answers cover. This exceeds the records that consumers get where a batch has "
+    "gaps or begins before the requested offset: the broker decodes nothing to count them.",
 )
 TOPIC_UNREADABLE_READS = _metric(
     "topic_unreadable_reads_total",
@@ -91,14 +91,15 @@ TOPIC_CORRUPT_FETCHES = _metric(
     "topic_corrupt_fetches_total",
     _COUNTER,
     "topic",
-    "Answers of a leader with damaged batches; the follower asks again. The log has one error for each partition.",
+    "Damaged batches that this broker, a follower, received from a leader; it fetches again. The log has one error "
+    "for each partition.",
 )
 REQUEST_DURATION = _metric(
     "request_duration_seconds",
     _HISTOGRAM,
     "api",
-    "From a request's turn on its connection to its answer's, waiting for data or members included. Its count is the "
-    "number of requests (Kafka: TotalTimeMs, RequestsPerSec).",
+    "From the start of work on a request until its answer is encoded, with the wait for data or group members. Its "
+    "count is the number of requests (Kafka: TotalTimeMs, RequestsPerSec).",
 )
 REQUEST_ERRORS = _metric(
     "request_errors_total",
@@ -112,7 +113,10 @@ CONNECTIONS_ACCEPTED = _metric(
     "connections_accepted_total", _COUNTER, "", "Client connections accepted since the start."
 )
 CONNECTIONS_REFUSED = _metric(
-    "connections_refused_total", _COUNTER, "", "Client connections refused: there were too many."
+    "connections_refused_total",
+    _COUNTER,
+    "",
+    "Client connections refused at a limit of connections.",
 )
 PARTITION_BYTES = _metric(
     "partition_log_bytes", _GAUGE, _PARTITION, "Bytes of local log (Kafka: Size)."
@@ -279,9 +283,8 @@ GROUP_LAG_SECONDS = _metric(
     "group_lag_seconds",
     _GAUGE,
     "group topic",
-    "Timestamp of the newest record less that of the batch at the committed offset, of the "
-    "partition where that is most; 0 where nothing is left to read. For batches in the bucket "
-    "only: to within one segment.",
+    "Timestamp of the newest record minus that of the batch at the committed offset, for the partition where this is "
+    "most; 0 if nothing is left to read. Where only the bucket has that batch, the value is exact to one segment.",
 )
 GROUP_HEADROOM_SECONDS = _metric(
     "group_retention_headroom_seconds",
@@ -296,14 +299,15 @@ GROUP_HEADROOM_BYTES = _metric(
     "group_retention_headroom_bytes",
     _GAUGE,
     "group topic",
-    "Bytes that may be appended until retention.bytes deletes records that the group has not read, likewise.",
+    "Bytes that may be appended until retention.bytes deletes records that the group has not read, for the partition "
+    "where these are fewest; +Inf: never, or nothing is left to read.",
 )
 GROUP_LOOKUPS_LEFT = _metric(
     "group_lookups_left",
     _GAUGE,
     "",
-    "Committed offsets whose batch was not looked up in this scrape, which looks up at most "
-    "500 that have moved; their seconds and headroom are from an earlier scrape, or missing.",
+    "Committed offsets whose batch this scrape did not look up: a scrape looks up at most 500 of those that "
+    "have moved. The seconds and headroom of the others are from an earlier scrape, or missing.",
 )
 COPY_LAG_BYTES = _metric(
     "remote_copy_lag_bytes",

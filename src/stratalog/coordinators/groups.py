@@ -66,6 +66,7 @@ from stratalog.wire.internal.offsets import (
     decode_key,
     decode_value,
 )
+from stratalog.wire.sift import last_values
 
 DEADLINES_PER_TICK_MAX = 100
 """Deadlines per tick, so that the records of one step stay one moderate batch; `next_deadline_ms` is then now."""
@@ -273,6 +274,12 @@ class GroupShard:
                 self._loading.pop(bytes(key), None)
             else:
                 self._loading[bytes(key)] = bytes(value)
+
+    def replay_batch(self, records: bytes, count: int) -> bool:
+        """While loading: apply a batch outside transactions, restored, at once. False: `replay` each record."""
+        if self._loading is None or self._loading_pending:
+            return False
+        return last_values(records, count, self._loading)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker: the producer's transactional records count now, or never."""

@@ -6,8 +6,12 @@ marker: the shell does once a prepared end is committed, and then calls `complet
 The caller's duties are those of `statemachine`. A refusal is raised as Rejected, with Kafka's code. Time-outs and
 expiry use wall time, since the records carry it.
 
-The protocol is Kafka's first one (`transaction.version` 0): a producer names its partitions before it writes to them,
-and its epoch stays from one transaction to the next. Kafka: `TransactionCoordinator`, `TransactionMetadata`.
+A producer of Kafka's first protocol names its partitions before it writes to them, and its epoch stays from one
+transaction to the next. In the second one (KIP-890, `transaction.version` 2) the leaders name the partitions, and each
+end raises the epoch, which its markers have: a late batch or marker cannot reach the next transaction. The request that
+ends a transaction tells its protocol; one that is open is of the second where a leader has added a partition.
+
+Kafka: `TransactionCoordinator`, `TransactionMetadata`.
 """
 
 from collections.abc import Iterator
@@ -27,6 +31,7 @@ from stratalog.wire.internal.transactions import (
     encode_key,
     encode_value,
 )
+from stratalog.wire.markers import RAISED_FROM
 
 __all__ = [
     "Initialised",
@@ -41,6 +46,7 @@ TransactionRecord = tuple[bytes, bytes | None]
 """Key and value; a None value is a tombstone."""
 _EPOCH_LAST: Final = 2**15 - 2
 """At this epoch a producer gets another producer id: one more is left to fence it."""
+_EPOCH_MAX: Final = 2**15 - 1
 _CHANGES_PER_TICK: Final = 100
 
 
@@ -54,12 +60,19 @@ class State(IntEnum):
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
 
+    @property
+    def label(self) -> str:
+        """The name that Kafka's tools show: `PrepareCommit`."""
+        return self.name.title().replace("_", "")
+
 
 _PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 _COMPLETE: Final = {
     State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
     State.PREPARE_ABORT: State.COMPLETE_ABORT,
 }
+
+_ENDED: Final = (*_PREPARED, *_COMPLETE.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,12 @@ class Transaction:
     partitions: frozenset[TopicPartition]
     updated_ms: int
     started_ms: int = -1
+    version: int = 0
+    """2 where it follows Kafka's second protocol."""
+    previous_id: int = -1
+    """The producer id of the transaction before, where its end exhausted that id's epochs."""
+    next_id: int = -1
+    """The producer id after a prepared end that exhausts the epochs of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +197,12 @@ class TransactionShard:
         producer: tuple[int, int],
         partitions: frozenset[TopicPartition],
         now: Now,
+        *,
+        implicitly: bool = False,
     ) -> Decision[TransactionRecord, None]:
         """Add partitions to the producer's transaction, which begins with the first ones.
+
+        `implicitly`: a leader asks, for a producer of the second protocol.
 
         Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
         """
@@ -195,6 +218,8 @@ class TransactionShard:
             partitions=found.partitions | partitions,
             updated_ms=now.wall_ms,
             started_ms=found.started_ms if is_open else now.wall_ms,
+            version=RAISED_FROM if implicitly else found.version if is_open else 0,
+            previous_id=-1,
         )
         return Decision((_record(transactional_id, grown),), None)
 
@@ -217,16 +242,77 @@ class TransactionShard:
         found = self._of(transactional_id, producer)
         prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
         if found.state is State.ONGOING:
-            ended = replace(found, state=prepared, updated_ms=now.wall_ms)
+            ended = replace(found, state=prepared, updated_ms=now.wall_ms, version=0)
             return Decision((_record(transactional_id, ended),), None)
         if found.state is _COMPLETE[prepared]:
             return Decision((), None)
         if found.state is prepared:
             raise _again(transactional_id)
-        raise Rejected(
-            ErrorCode.invalid_txn_state,
-            f"{transactional_id} has no open transaction: its state is {found.state.name}",
+        raise _nothing_open(transactional_id, found)
+
+    def is_exhausted(self, transactional_id: str) -> bool:
+        """Return whether `end_raised` needs a new producer id for this id."""
+        found = self._by_id.get(transactional_id)
+        return found is not None and found.producer_epoch >= _EPOCH_LAST
+
+    def end_raised(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        fresh_id: int | None,
+        now: Now,
+        *,
+        commit: bool,
+    ) -> Decision[TransactionRecord, tuple[int, int]]:
+        """Decide an end as `end`, in the second protocol; return the id and epoch of the producer's next transaction.
+
+        An abort may end a transaction without partitions. `fresh_id` is needed where `is_exhausted` says so. Raises
+        Rejected as `end`.
+        """
+        found = self._by_id.get(transactional_id)
+        prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        if found is not None and _is_repeat(found, producer):
+            if found.state is prepared:
+                raise _again(transactional_id)
+            if found.state is _COMPLETE[prepared]:
+                return Decision((), (found.producer_id, found.producer_epoch))
+            raise _nothing_open(transactional_id, found)
+        found = self._of(transactional_id, producer)
+        if found.state in _PREPARED:  # fenced, with an epoch that no client has received
+            raise _fenced(transactional_id, *producer)
+        if found.state is not State.ONGOING and commit:
+            raise _nothing_open(transactional_id, found)
+        is_last = found.producer_epoch >= _EPOCH_LAST
+        if is_last and fresh_id is None:
+            raise _again(transactional_id)
+        if found.producer_epoch == _EPOCH_MAX:  # a fence has used the last epoch up
+            raise _fenced(transactional_id, *producer)
+        ended = replace(
+            found,
+            producer_epoch=found.producer_epoch + 1,
+            state=prepared,
+            updated_ms=now.wall_ms,
+            started_ms=found.started_ms if found.state is State.ONGOING else now.wall_ms,
+            version=RAISED_FROM,
+            previous_id=-1,
+            next_id=fresh_id if is_last and fresh_id is not None else -1,
         )
+        self._before[transactional_id] = producer
+        done = _completed(ended, now)
+        answer = (done.producer_id, done.producer_epoch)
+        return Decision((_record(transactional_id, ended),), answer)
+
+    def describe(self, transactional_id: str) -> Decision[TransactionRecord, Transaction]:
+        """Return an id's last transaction. Raises Rejected: TRANSACTIONAL_ID_NOT_FOUND."""
+        found = self._by_id.get(transactional_id)
+        if found is None:
+            code = ErrorCode.transactional_id_not_found
+            raise Rejected(code, f"transactional id {transactional_id}")
+        return Decision((), found)
+
+    def listed(self) -> Decision[TransactionRecord, list[tuple[str, Transaction]]]:
+        """Return every id with its last transaction."""
+        return Decision((), list(self._by_id.items()))
 
     # Markers
 
@@ -235,10 +321,7 @@ class TransactionShard:
     ) -> Decision[TransactionRecord, None]:
         """Note that every partition of a prepared end has its marker."""
         assert self._by_id.get(transactional_id) == ended, "nothing but its markers changes it"
-        done = replace(
-            ended, state=_COMPLETE[ended.state], partitions=frozenset(), updated_ms=now.wall_ms
-        )
-        return Decision((_record(transactional_id, done),), None)
+        return Decision((_record(transactional_id, _completed(ended, now)),), None)
 
     def prepared(self) -> Iterator[tuple[str, Transaction]]:
         """Yield each transaction whose end is decided, and whose markers may be missing."""
@@ -269,9 +352,12 @@ class TransactionShard:
                 yield key, one
 
     def _fence(self, key: str, one: Transaction, now: Now) -> tuple[TransactionRecord, ...]:
-        """Return the record that aborts an open transaction with a higher epoch: its producer is fenced."""
+        """Return the record that aborts an open transaction with a higher epoch: its producer is fenced.
+
+        In the second protocol the next epoch is what the producer's own end would get: a fence takes the one after it.
+        """
         self._before.pop(key, None)
-        epoch = one.producer_epoch + 1
+        epoch = min(one.producer_epoch + (2 if one.version >= RAISED_FROM else 1), _EPOCH_MAX)
         fenced = replace(
             one, producer_epoch=epoch, state=State.PREPARE_ABORT, updated_ms=now.wall_ms
         )
@@ -305,6 +391,40 @@ class TransactionShard:
         return found
 
 
+def _is_repeat(found: Transaction, producer: tuple[int, int]) -> bool:
+    """Return whether a producer repeats the request that ended the last transaction in the second protocol."""
+    if found.version < RAISED_FROM or found.state not in _ENDED:
+        return False
+    if found.producer_epoch == 0:
+        return producer == (found.previous_id, _EPOCH_LAST)
+    if found.producer_epoch == _EPOCH_MAX and found.next_id < 0:
+        return False  # a fence used the last epoch
+    return producer == (found.producer_id, found.producer_epoch - 1)
+
+
+def _completed(ended: Transaction, now: Now) -> Transaction:
+    """Return a prepared end's transaction once its markers are written."""
+    done = replace(
+        ended, state=_COMPLETE[ended.state], partitions=frozenset(), updated_ms=now.wall_ms
+    )
+    if ended.next_id < 0:
+        return done
+    return replace(
+        done,
+        producer_id=ended.next_id,
+        producer_epoch=0,
+        previous_id=ended.producer_id,
+        next_id=-1,
+    )
+
+
+def _nothing_open(transactional_id: str, found: Transaction) -> Rejected:
+    return Rejected(
+        ErrorCode.invalid_txn_state,
+        f"{transactional_id} has no open transaction: its state is {found.state.name}",
+    )
+
+
 def _fenced(transactional_id: str, producer_id: int, epoch: int) -> Rejected:
     return Rejected(
         ErrorCode.producer_fenced,
@@ -332,6 +452,9 @@ def _record(transactional_id: str, one: Transaction) -> TransactionRecord:
         ),
         transaction_last_update_timestamp_ms=one.updated_ms,
         transaction_start_timestamp_ms=one.started_ms,
+        previous_producer_id=one.previous_id,
+        next_producer_id=one.next_id,
+        client_transaction_version=one.version,
     )
     return encode_key(transactional_id), encode_value(value)
 
@@ -349,4 +472,7 @@ def _transaction(value: TransactionLogValue) -> Transaction:
         ),
         value.transaction_last_update_timestamp_ms,
         value.transaction_start_timestamp_ms,
+        value.client_transaction_version,
+        value.previous_producer_id,
+        value.next_producer_id,
     )

@@ -55,12 +55,21 @@ _NO_BATCH: Final = (-1, -1, -1, -1, -1)
 class ProducerState:
     """One producer. `batches` are the newest, oldest first; `transaction_start` is -1 outside a transaction."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "touched_ms", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "markers",
+        "touched_ms",
+        "transaction_start",
+    )
 
     def __init__(self, epoch: int, touched_ms: int) -> None:
         self.epoch = epoch
         self.touched_ms = touched_ms
         self.coordinator_epoch = -1
+        self.markers = 0
+        """How many markers this broker has seen: they tell one transaction from the next (KIP-890)."""
         self.transaction_start = -1
         self.batches: deque[WrittenBatch] = deque(maxlen=BATCHES_KEPT)
 
@@ -173,6 +182,19 @@ class ProducerStates:
                 f"{header[PRODUCER_ID]}, where {state.coordinator_epoch} has written",
             )
 
+    def check_raised(self, producer_id: int, epoch: int) -> None:
+        """Check a marker of Kafka's second protocol: its epoch is above every one that the producer has written.
+
+        Raises Rejected: INVALID_PRODUCER_EPOCH.
+        """
+        state = self._states.get(producer_id)
+        if state is not None and epoch <= state.epoch:
+            raise Rejected(
+                ErrorCode.invalid_producer_epoch,
+                f"a marker that raises the epoch of producer {producer_id} to {epoch}, where "
+                f"{state.epoch} has written",
+            )
+
     def take(
         self, header: BatchHeader, view: memoryview, base_offset: int, now_ms: int
     ) -> Aborted | None:
@@ -198,6 +220,7 @@ class ProducerStates:
             state.batches.clear()
         state.touched_ms = now_ms
         state.coordinator_epoch = marker.coordinator_epoch
+        state.markers += 1
         start = state.transaction_start
         if start < 0:
             return None

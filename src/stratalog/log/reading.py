@@ -56,8 +56,8 @@ class NotLocal(Exception):
 class Slices:
     """Whole batches, as views in order: offsets [first_offset, next_offset).
 
-    The first may begin before the requested offset. Empty: `first_offset == next_offset`. `aborted` are the aborted
-    transactions among them, as (producer id, first offset); None: the reader looks in the local log.
+    The first may begin before the requested offset. Empty: there is no batch between these two offsets. `aborted` are
+    the aborted transactions among them, as (producer id, first offset); None: the reader looks in the local log.
     """
 
     buffers: list[memoryview]

@@ -295,8 +295,10 @@ class Rebuild:
             behind = bases[at + 1] if at + 1 < len(bases) else self.resume_at
             was_durable = segment.next_offset < self.durable_end
             is_whole = at + 1 < len(bases) and segment.next_offset == behind
-            is_kept = was_durable or self._is_before_gap(segment, log_size, bases[at + 1 :])
-            if not is_whole and is_kept and not self.ends_at_hole:
+            is_kept = not is_whole and not self.ends_at_hole
+            if is_kept and not was_durable:
+                is_kept = yield from self._is_before_gap(segment, log_size, bases[at + 1 :])
+            if is_kept:
                 yield from self._keep_damaged(segment, log_size, behind)
                 continue
             self.segments.append(segment)
@@ -342,17 +344,26 @@ class Rebuild:
             self._damaged(segment, found[0], found[1].base_offset)
             segment.skip_to(found[0], found[1].base_offset)
 
-    def _is_before_gap(self, segment: Segment, log_size: int, later: list[int]) -> bool:
-        """Return whether a sound segment ends before the next one begins, and batches lie behind the gap.
+    def _is_before_gap(self, segment: Segment, log_size: int, later: list[int]) -> Program[bool]:
+        """Return whether a sound segment ends before the next one begins, and a sound batch lies behind the gap.
 
-        As in Kafka, a gap ends no log: the cleaner leaves gaps. Behind a torn batch, the log ends.
+        As in Kafka, a gap ends no log: the cleaner leaves gaps. Behind a torn batch, the log ends. A gap with nothing
+        behind it ends the log, too: a fetch there would get nothing until the next append.
         """
-        return (
-            self.synced_to is None
-            and segment.size == log_size
-            and any(self.sizes[segment_path(self.directory, base, LOG)] for base in later)
-            and segment.next_offset < later[0]
-        )
+        if self.synced_to is not None or segment.size < log_size:
+            return False
+        if not later or segment.next_offset >= later[0]:
+            return False
+        for base in later:
+            behind = self._segment(base)
+            size = self.sizes[behind.path]
+            if size:
+                interval = self.config.index_interval_bytes
+                yield from scan_segment(
+                    behind, size, interval, check_crc=True, gaps_below=self.gaps_below
+                )
+                return behind.size > 0
+        return False
 
     def _damaged(self, segment: Segment, end: int, end_offset: int) -> None:
         """Note that bytes from the end of the sound batches up to `end` cannot be read.

@@ -26,6 +26,7 @@ from stratalog.metadata.image import (
 )
 from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.marker_records import (
+    AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     NoOpRecord,
@@ -47,6 +48,15 @@ from stratalog.wire.internal.metadata_records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from stratalog.wire.internal.security_records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -65,6 +75,24 @@ _fields_of = attrgetter(
     "last_known_elr",
 )
 """The fields that `partition_of` reads."""
+_TRANSACTION = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+_KEYS: dict[type[Any], Callable[[Any], Any]] = {
+    AccessControlEntryRecord: attrgetter("id"),
+    ClientQuotaRecord: lambda one: (
+        tuple(
+            sorted((e.entity_type, e.entity_name is None, e.entity_name or "") for e in one.entity)
+        ),
+        one.key,
+    ),
+    DelegationTokenRecord: attrgetter("token_id"),
+    UserScramCredentialRecord: attrgetter("name", "mechanism"),
+}
+"""What identifies a record that no node of ours acts on."""
+_REMOVED_BY: dict[type[Any], type[Any]] = {
+    RemoveAccessControlEntryRecord: AccessControlEntryRecord,
+    RemoveDelegationTokenRecord: DelegationTokenRecord,
+    RemoveUserScramCredentialRecord: UserScramCredentialRecord,
+}
 
 
 class _Map(Generic[K, V]):
@@ -114,18 +142,34 @@ class Delta:
         self.changed_configs: set[tuple[int, str]] = set()
         self.changed_brokers: set[int] = set()
         self.changed_features: set[str] = set()
+        self.removed_topics: set[UUID] = set()
+        """Every topic that a record deleted, also one that another record of this delta created."""
+        self._transaction = None if base.open_transaction is None else list(base.open_transaction)
         self._features = _Map(base.features)
         self._brokers = _Map(base.brokers)
         self._controllers = _Map(base.controllers)
         self._topics = _Map(base.topics_by_id)
         self._names = _Map(base.topic_ids_by_name)
         self._configs = _Map(base.configs)
+        self._foreign = _Map(base.foreign)
         self._partitions: dict[UUID, dict[int, Partition]] = {}
+        self._last: tuple[UUID, dict[int, Partition], set[int]] | None = None
+        """The topic of the last partition record: the next one is often of the same topic."""
         self._alike: tuple[tuple[Any, ...], Partition] | None = None
         """The last partition record's fields and its partition: the next one is often equal."""
 
     def replay(self, offset: int, record: Any) -> None:
-        """Apply the record at `offset`. Raises Corrupt for a record that contradicts earlier ones."""
+        """Apply the record at `offset`; inside a transaction keep it until that ends.
+
+        Raises Corrupt for a record that contradicts earlier ones.
+        """
+        if self._transaction is not None and not isinstance(record, _TRANSACTION):
+            self._transaction.append((offset, record))
+        else:
+            self._apply(offset, record)
+        self.offset = offset
+
+    def _apply(self, offset: int, record: Any) -> None:
         apply = self._APPLY.get(type(record))
         if apply is None:
             raise Corrupt(f"offset {offset}: {type(record).__name__} is not supported")
@@ -135,7 +179,6 @@ class Delta:
             raise Corrupt(
                 f"offset {offset}: {record} refers to {error}, which is not there"
             ) from error
-        self.offset = offset
 
     def replay_all(self, base_offset: int, records: Iterable[Any]) -> None:
         """Apply the records of one batch."""
@@ -146,7 +189,7 @@ class Delta:
         """Return the image after everything replayed so far."""
         for topic_id, partitions in self._partitions.items():
             self._topics.set(topic_id, replace(self._topics.now[topic_id], partitions=partitions))
-        self._partitions = {}
+        self._partitions, self._last = {}, None
         return Image(
             offset=self.offset,
             epoch=self.epoch,
@@ -157,6 +200,8 @@ class Delta:
             topic_ids_by_name=self._names.give(),
             configs=self._configs.give(),
             next_producer_id=self.next_producer_id,
+            foreign=self._foreign.give(),
+            open_transaction=None if self._transaction is None else tuple(self._transaction),
         )
 
     def _partitions_of(self, topic_id: UUID) -> dict[int, Partition]:
@@ -165,6 +210,17 @@ class Delta:
         if mine is None:
             mine = self._partitions[topic_id] = dict(self._topics.now[topic_id].partitions)
         return mine
+
+    def _changing(self, topic_id: UUID) -> tuple[dict[int, Partition], set[int]]:
+        """Return the topic's partitions, as a map that this delta may change, and the indexes that changed."""
+        last = self._last
+        if last is None or last[0] is not topic_id:
+            changed = self.changed_partitions.get(topic_id)
+            partitions = self._partitions_of(topic_id)
+            if changed is None:
+                changed = self.changed_partitions[topic_id] = set()
+            last = self._last = topic_id, partitions, changed
+        return last[1], last[2]
 
     def _feature(self, record: FeatureLevelRecord) -> None:
         self.changed_features.add(record.name)
@@ -228,8 +284,10 @@ class Delta:
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self._topics.now[record.topic_id]
+        self.removed_topics.add(topic.id)
         self._topics.drop(topic.id)
         self._names.drop(topic.name)
+        self._last = None
         self._partitions.pop(topic.id, None)
         self.changed_partitions.pop(topic.id, None)
         key = (int(ResourceType.TOPIC), topic.name)
@@ -245,13 +303,14 @@ class Delta:
         fields = _fields_of(record)
         if self._alike is None or self._alike[0] != fields:
             self._alike = fields, partition_of(record)
-        self._partitions_of(record.topic_id)[record.partition_id] = self._alike[1]
-        self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
+        partitions, changed = self._changing(record.topic_id)
+        partitions[record.partition_id] = self._alike[1]
+        changed.add(record.partition_id)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
-        partitions = self._partitions_of(record.topic_id)
+        partitions, changed = self._changing(record.topic_id)
         partitions[record.partition_id] = changed_partition(partitions[record.partition_id], record)
-        self.changed_partitions.setdefault(record.topic_id, set()).add(record.partition_id)
+        changed.add(record.partition_id)
 
     def _clear_elr(self, record: ClearElrRecord) -> None:
         """Clear eligible leader replicas; an empty name means those of every topic (KIP-966)."""
@@ -281,6 +340,39 @@ class Delta:
     def _producer_ids(self, record: ProducerIdsRecord) -> None:
         self.next_producer_id = record.next_producer_id
 
+    def _keep(self, record: Any) -> None:
+        self._foreign.set((type(record).__name__, _KEYS[type(record)](record)), record)
+
+    def _forget(self, record: Any) -> None:
+        kept = _REMOVED_BY[type(record)]
+        self._foreign.drop((kept.__name__, _KEYS[kept](record)))
+
+    def _quota(self, record: ClientQuotaRecord) -> None:
+        key = (ClientQuotaRecord.__name__, _KEYS[ClientQuotaRecord](record))
+        if not record.remove:
+            self._foreign.set(key, record)
+        elif key in self._foreign.now:
+            self._foreign.drop(key)
+
+    def _begin(self, record: BeginTransactionRecord) -> None:
+        if self._transaction is not None:
+            raise Corrupt(f"{record} stands in a transaction")
+        self._transaction = []
+
+    def _end(self, record: EndTransactionRecord) -> None:
+        for offset, one in self._ended(record):
+            self._apply(offset, one)
+
+    def _abort(self, record: AbortTransactionRecord) -> None:
+        self._ended(record)
+
+    def _ended(self, record: Any) -> list[tuple[int, Any]]:
+        """Return the records of the open transaction, which is open no more."""
+        records, self._transaction = self._transaction, None
+        if records is None:
+            raise Corrupt(f"{record} stands in no transaction")
+        return records
+
     def _nothing(self, record: Any) -> None:
         """Ignore a record that changes no state; its offset still counts."""
 
@@ -299,9 +391,16 @@ class Delta:
         ClearElrRecord: _clear_elr,
         ConfigRecord: _config,
         ProducerIdsRecord: _producer_ids,
-        # The records of a metadata transaction are applied one by one; a record that aborts one is refused.
-        BeginTransactionRecord: _nothing,
-        EndTransactionRecord: _nothing,
+        AccessControlEntryRecord: _keep,
+        DelegationTokenRecord: _keep,
+        UserScramCredentialRecord: _keep,
+        RemoveAccessControlEntryRecord: _forget,
+        RemoveDelegationTokenRecord: _forget,
+        RemoveUserScramCredentialRecord: _forget,
+        ClientQuotaRecord: _quota,
+        BeginTransactionRecord: _begin,
+        EndTransactionRecord: _end,
+        AbortTransactionRecord: _abort,
         NoOpRecord: _nothing,
         ZkMigrationStateRecord: _nothing,
         **dict.fromkeys(get_args(ControlRecord), _nothing),

@@ -9,11 +9,13 @@ The maps are plain dictionaries, which no code writes to once the image is built
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 from uuid import UUID
 
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
 METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
 METADATA_VERSION_LEVEL = 30
 """4.3-IV0: the newest that Kafka 4.3 writes in production, and what our record versions correspond to."""
 
@@ -21,6 +23,13 @@ ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 """The feature of KIP-966; at level 1 the controller keeps eligible leader replicas."""
 
 NO_LEADER = -1
+ForeignKey = tuple[str, Any]
+"""The name of a record's class, and what of the record is unique among its kind."""
+
+# Kafka: LeaderRecoveryState (KIP-704).
+RECOVERED = 0
+RECOVERING = 1
+"""The leader was elected uncleanly and has not reported yet that it recovered."""
 
 # Kafka: DirectoryId (KIP-858).
 DIRECTORY_MIGRATING = UUID(int=0)
@@ -79,6 +88,13 @@ class Broker:
         """Return whether the broker may lead and be in sync: it is neither fenced nor shutting down."""
         return not (self.fenced or self.in_controlled_shutdown)
 
+    @property
+    def is_cordoned(self) -> bool:
+        """Return whether none of its directories takes new replicas (KIP-1066)."""
+        return bool(self.directories) and set(self.directories) <= set(
+            self.cordoned_directories or ()
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -133,6 +149,10 @@ class Image:
     topic_ids_by_name: Mapping[str, UUID] = field(default_factory=dict)
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
+    foreign: Mapping[ForeignKey, Any] = field(default_factory=dict)
+    """Records that no node of ours acts on and that Apache Kafka's nodes need: users, their rights and their quotas."""
+    open_transaction: tuple[tuple[int, Any], ...] | None = None
+    """Records of a metadata transaction that has not ended, with their offsets; they count once it ends (KIP-868)."""
 
     def topic(self, name: str) -> Topic | None:
         topic_id = self.topic_ids_by_name.get(name)

@@ -10,7 +10,6 @@ from uuid import UUID
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, Image
 from stratalog.wire.internal.control_records import VotersRecord
-from stratalog.wire.internal.metadata_records import RemoveTopicRecord
 
 __all__ = ["Replay"]
 
@@ -21,8 +20,6 @@ class Replay:
     def __init__(self, image: Image = EMPTY, voters: VotersRecord | None = None) -> None:
         self.voters = voters
         """The last Voters record; None before the first."""
-        self.removed_topics: set[UUID] = set()
-        """Topics that a record of the log deleted; those that the snapshot lacks already are not among them."""
         self._loaded_to = image.offset
         self._delta = Delta(image)
 
@@ -35,10 +32,13 @@ class Replay:
             return
         self._delta.epoch = max(self._delta.epoch, epoch)
         self._delta.replay(offset, record)
-        if isinstance(record, RemoveTopicRecord):
-            self.removed_topics.add(record.topic_id)
-        elif isinstance(record, VotersRecord):
+        if isinstance(record, VotersRecord):
             self.voters = record
+
+    @property
+    def removed_topics(self) -> set[UUID]:
+        """Topics that a record of the log deleted; those that the snapshot lacks already are not among them."""
+        return self._delta.removed_topics
 
     def image(self) -> Image:
         """Return the image after everything that was replayed so far."""

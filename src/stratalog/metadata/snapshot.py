@@ -22,7 +22,7 @@ from stratalog.wire.internal.control_records import (
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
 )
-from stratalog.wire.internal.metadata import decode, encode
+from stratalog.wire.internal.metadata import decode, encode_all
 from stratalog.wire.internal.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -101,6 +101,7 @@ def records_of(image: Image) -> Iterator[Any]:
         yield ProducerIdsRecord(
             broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id
         )
+    yield from (image.foreign[key] for key in sorted(image.foreign))
 
 
 def encode_snapshot(
@@ -176,7 +177,7 @@ def _batches(
     yield batch([encode_control(record) for record in (header, *control)], is_control=True)
     rest = iter(records)
     while some := list(islice(rest, RECORDS_PER_BATCH)):
-        yield batch([(None, encode(record)) for record in some], is_control=False)
+        yield batch([(None, value) for value in encode_all(some)], is_control=False)
     yield batch([encode_control(SnapshotFooterRecord(version=0))], is_control=True)
 
 

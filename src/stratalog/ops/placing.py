@@ -26,24 +26,30 @@ def spread(
     allowed: Mapping[int, str | None],
     factor: int | None = None,
     counts: Mapping[int, int] | None = None,
+    closed: Collection[int] = (),
 ) -> dict[TopicPartition, Replicas]:
     """Place partitions on the brokers in `allowed` (node id -> rack); return only those that change.
 
     A replica on such a broker stays, in its order. A new replica goes to a rack without one of the partition, then to
     the broker with the fewest replicas. `counts` has the replicas that each broker holds, `factor` the new number of
-    replicas. Raises UserError where there are fewer brokers than replicas.
+    replicas. Brokers in `closed` keep replicas and get none. Raises UserError where there are fewer brokers than
+    replicas.
     """
     load = {node: (counts or {}).get(node, 0) for node in allowed}
     changed = {}
     for partition, before in sorted(partitions.items()):
         wanted = factor or len(before)
-        if wanted > len(allowed):
-            nodes = ", ".join(map(str, sorted(allowed)))
+        may_hold = [node for node in allowed if node in before or node not in closed]
+        if wanted > len(may_hold):
+            nodes = ", ".join(map(str, sorted(may_hold))) or "none"
             raise UserError(
-                f"{partition} needs {wanted} replicas, and {len(allowed)} broker(s) may hold one ({nodes})"
+                f"{partition} needs {wanted} replicas, and {len(may_hold)} broker(s) may hold one ({nodes})"
             )
         after = _placed(
-            [node for node in before if node in allowed][:wanted], wanted, allowed, load
+            [node for node in before if node in allowed][:wanted],
+            wanted,
+            {node: allowed[node] for node in may_hold},
+            load,
         )
         for node in set(after) - set(before):
             load[node] += 1

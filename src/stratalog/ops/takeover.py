@@ -52,8 +52,6 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import LOG, SNAPSHOT, segment_path
 from stratalog.metadata.image import (
-    METADATA_VERSION,
-    METADATA_VERSION_LEVEL,
     Image,
     Partition,
     ResourceType,
@@ -303,7 +301,10 @@ def _image(
     node_id: int,
     directory_id: UUID,
 ) -> Image:
-    """Return metadata in which the node leads everything; its next start names it leader in epochs one higher."""
+    """Return metadata in which the node leads everything; its next start names it leader in epochs one higher.
+
+    It has no feature levels: the first controller sets them, as for a new cluster.
+    """
     state = found.state
     configs = {
         (int(ResourceType.TOPIC), topic.name): topic.configs for topic, _ in topics if topic.configs
@@ -336,7 +337,6 @@ def _image(
     return Image(
         offset=0,
         epoch=_METADATA_EPOCH,
-        features={METADATA_VERSION: METADATA_VERSION_LEVEL},
         topics_by_id=by_id,
         topic_ids_by_name={topic.name: topic.id for topic in by_id.values()},
         configs=configs,

@@ -1,12 +1,13 @@
 """Remember each broker's last heartbeat and metadata offset: a controller's only memory outside the log.
 
 In: heartbeats, with the time. Out: brokers whose session has timed out, and the metadata offset of active brokers. It
-is lost with the controller's leadership; the next controller gives each broker a new full session.
+is lost with the controller's leadership; the next controller gives each broker a new full session, but for the broker
+of the controller that it lost.
 
 Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker (`broker.session.timeout.ms`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stratalog.metadata.image import Broker
@@ -34,12 +35,20 @@ class BrokerSessions:
         self._timeout_ms = timeout_ms
         self._sessions: dict[int, _Session] = {}
 
-    def start(self, brokers: Iterable[Broker], now_ms: int) -> None:
-        """Begin as the active controller: every unfenced broker has a session from now on."""
+    def start(
+        self, brokers: Iterable[Broker], now_ms: int, silent_since: Mapping[int, int] | None = None
+    ) -> None:
+        """Begin as the active controller: every unfenced broker has a session from now on, or from the steady time at
+        which its node fell silent.
+        """
         self.shutdowns.clear()
-        self._sessions = {
-            broker.id: _Session(broker.epoch, now_ms) for broker in brokers if not broker.fenced
+        begun = dict(silent_since or {})
+        sessions = {
+            broker.id: _Session(broker.epoch, min(begun.get(broker.id, now_ms), now_ms))
+            for broker in brokers
+            if not broker.fenced
         }
+        self._sessions = dict(sorted(sessions.items(), key=lambda one: one[1].contact_ms))
 
     def contact(self, broker: Broker, metadata_offset: int, now_ms: int) -> None:
         """Note a heartbeat."""

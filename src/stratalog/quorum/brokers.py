@@ -38,7 +38,7 @@ from stratalog.wire.internal.metadata_records import (
     UnregisterBrokerRecord,
 )
 
-ELECTED_AT_ONCE: Final = 1000
+ELECTED_AT_ONCE: Final = 500
 """Partitions whose leaders one decision about a broker elects: deciding on all of them would be one long turn."""
 
 
@@ -77,12 +77,16 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The broker's new state, and the partitions that `elect_leaderless` must handle."""
+    """The broker's new state, and the partitions that `elect_leaderless` must handle.
+
+    With `leaving`, the heartbeat has not changed the broker's state yet: `leave` must handle these partitions first.
+    """
 
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
     leaderless: Sequence[TopicIdPartition] = ()
+    leaving: Sequence[TopicIdPartition] = ()
 
 
 class _State(Enum):
@@ -142,11 +146,10 @@ def register(
 
 def partitions_to_retire(
     cluster: Cluster, sessions: BrokerSessions, registration: BrokerRegistration, now_ms: int
-) -> Decision[Any, list[TopicIdPartition]]:
+) -> Decision[Any, Sequence[TopicIdPartition]]:
     """Answer: the partitions for `retire`, where they are too many for one decision; raises as `register`."""
     is_new = _check(cluster.image, sessions, registration, now_ms)
-    members = _to_retire(cluster, registration) if is_new else []
-    return Decision([], members if len(members) > ELECTED_AT_ONCE else [])
+    return Decision([], _if_many(_to_retire(cluster, registration) if is_new else []))
 
 
 def retire(
@@ -176,7 +179,9 @@ def elect_leaderless(
 
 def _to_retire(cluster: Cluster, registration: BrokerRegistration) -> list[TopicIdPartition]:
     """Return the partitions that the registration may change."""
-    return cluster.index.members(registration.id, alone=_lost_data(cluster, registration))
+    if not _lost_data(cluster, registration):
+        return cluster.index.in_sync(registration.id, alone=False)
+    return cluster.index.in_sync(registration.id) + cluster.index.eligible(registration.id)
 
 
 def _lost_data(cluster: Cluster, registration: BrokerRegistration) -> bool:
@@ -201,13 +206,48 @@ def _present(image: Image, keys: Iterable[TopicIdPartition]) -> Iterable[TopicId
     return (key for key in keys if image.partition(*key) is not None)
 
 
+def partitions_to_leave(cluster: Cluster, broker_id: int) -> Sequence[TopicIdPartition]:
+    """Return the partitions whose ISR has the broker, where they are too many for one decision."""
+    return _if_many(cluster.index.in_sync(broker_id, alone=False))
+
+
+def _if_many(keys: Sequence[TopicIdPartition]) -> Sequence[TopicIdPartition]:
+    return keys if len(keys) > ELECTED_AT_ONCE else ()
+
+
+def leave(
+    cluster: Cluster, broker_id: int, keys: Iterable[TopicIdPartition]
+) -> Decision[Any, None]:
+    """Take a broker out of these ISRs and elect other leaders, ahead of the decision that makes this final.
+
+    The final decision handles the rest, because the broker may join an ISR again meanwhile.
+    """
+    records = cluster.electorate(leaving=broker_id).update(_present(cluster.image, keys))
+    return Decision(records, None)
+
+
+def leave_at_heartbeat(
+    cluster: Cluster,
+    sessions: BrokerSessions,
+    request: BrokerHeartbeat,
+    keys: Iterable[TopicIdPartition],
+    now_ms: int,
+) -> Decision[Any, None]:
+    """Do as `leave`, for the partitions that `heartbeat` names, and extend the broker's session: it waits for the
+    answer. Raises Rejected(STALE_BROKER_EPOCH).
+    """
+    broker = registered(cluster.image, request.broker_id, request.broker_epoch)
+    sessions.contact(broker, request.metadata_offset, now_ms)
+    return leave(cluster, broker.id, keys)
+
+
 def unregister(cluster: Cluster, sessions: BrokerSessions, broker_id: int) -> Decision[Any, None]:
     """Remove a broker and its place in every ISR; raises Rejected(BROKER_ID_NOT_REGISTERED)."""
     broker = cluster.image.brokers.get(broker_id)
     if broker is None:
         raise Rejected(ErrorCode.broker_id_not_registered, f"broker {broker_id} is not registered")
     sessions.end(broker_id)
-    keys = cluster.index.members(broker_id, alone=False)
+    keys = cluster.index.in_sync(broker_id, alone=False)
     records = cluster.electorate(leaving=broker_id).update(keys)
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     return Decision([*records, record], None)
@@ -235,18 +275,32 @@ def heartbeat(
     *,
     registered_at: int,
     now_ms: int,
+    at_once: bool,
 ) -> Decision[Any, HeartbeatAnswer]:
     """Extend a broker's session, and change its state as requested and permitted. `registered_at`: its record's offset.
 
+    Without `at_once`, a change of too many partitions for one decision waits: the answer's `leaving` names them.
     Raises Rejected(STALE_BROKER_EPOCH).
     """
     broker = registered(cluster.image, request.broker_id, request.broker_epoch)
     is_caught_up = request.metadata_offset >= registered_at
     sessions.contact(broker, request.metadata_offset, now_ms)
     now = _state(broker, sessions)
-    records = _directories(cluster, broker, request)
+    gone = _in_failed_directories(cluster, broker, request)
+    records = _directories(cluster, broker, request, gone)
     # A decision changes either directories or the state: the next heartbeat requests the state again.
     after = now if records else _next_state(cluster, sessions, broker, request, is_caught_up)
+    leaving = _if_many(gone)
+    if after not in (now, _State.UNFENCED):
+        leaving = partitions_to_leave(cluster, broker.id)
+    if leaving and not at_once:
+        waiting = HeartbeatAnswer(
+            is_caught_up=is_caught_up,
+            is_fenced=now is _State.FENCED,
+            should_shut_down=False,
+            leaving=leaving,
+        )
+        return Decision([], waiting)
     leaderless: Sequence[TopicIdPartition] = ()
     if after is not now:
         match after:
@@ -314,7 +368,7 @@ def _next_state(
 def _fence(cluster: Cluster, broker: Broker) -> list[Any]:
     if broker.fenced:
         return []
-    keys = cluster.index.members(broker.id, alone=False)
+    keys = cluster.index.in_sync(broker.id, alone=False)
     records = cluster.electorate(leaving=broker.id).update(keys)
     return [*records, _change(broker, fenced=1)]
 
@@ -326,24 +380,39 @@ def _unfence(cluster: Cluster, broker: Broker) -> list[Any]:
 
 
 def _shut_down(cluster: Cluster, broker: Broker) -> list[Any]:
-    keys = cluster.index.members(broker.id, alone=False)
+    keys = cluster.index.in_sync(broker.id, alone=False)
     records = cluster.electorate(leaving=broker.id).update(keys)
     if broker.in_controlled_shutdown:
         return list(records)
     return [_change(broker, in_controlled_shutdown=1), *records]
 
 
-def _directories(cluster: Cluster, broker: Broker, request: BrokerHeartbeat) -> list[Any]:
+def _failed(broker: Broker, request: BrokerHeartbeat) -> set[UUID]:
+    return set(broker.directories) & set(request.offline_directories)
+
+
+def _in_failed_directories(
+    cluster: Cluster, broker: Broker, request: BrokerHeartbeat
+) -> list[TopicIdPartition]:
+    """Return the partitions to change for directories that failed since the broker's last heartbeat."""
+    failed = _failed(broker, request)
+    if not failed:
+        return []
+    partition = cluster.image.partition
+    return [
+        key
+        for key in cluster.index.in_sync(broker.id)
+        if (found := partition(*key)) is not None and found.directory_of(broker.id) in failed
+    ]
+
+
+def _directories(
+    cluster: Cluster, broker: Broker, request: BrokerHeartbeat, gone: list[TopicIdPartition]
+) -> list[Any]:
     """Return records for directories that failed or were cordoned since the broker's last heartbeat."""
     records: list[Any] = []
-    failed = set(broker.directories) & set(request.offline_directories)
+    failed = _failed(broker, request)
     if failed:
-        partition = cluster.image.partition
-        gone = [
-            key
-            for key in cluster.index.members(broker.id)
-            if (found := partition(*key)) is not None and found.directory_of(broker.id) in failed
-        ]
         records += cluster.electorate(leaving=broker.id).update(gone)
         left = tuple(one for one in broker.directories if one not in failed)
         if left:  # an empty list means that nothing changed; a broker without directories stops

@@ -56,7 +56,12 @@ from stratalog.quorum.topics import (
 from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
-from stratalog.wire.internal.metadata_records import ProducerIdsRecord, RegisterBrokerRecord
+from stratalog.wire.internal.marker_records import AbortTransactionRecord
+from stratalog.wire.internal.metadata_records import (
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+)
 
 __all__ = [
     "Alteration",
@@ -120,29 +125,39 @@ class Controller:
         return delta
 
     def bootstrap(self) -> Decision[Any, int]:
-        """Return the first records of an empty log; none later. Answer: the metadata version level.
+        """Return the first records of a log without feature levels: a new one's, or a restored one's.
+
+        Later none, or the end of a transaction that a controller of Apache Kafka left open. Answer: the level of
+        metadata.version.
 
         Raises Corrupt for a log of an unknown level, which this controller must not write to.
         """
         level = self.image.features.get(METADATA_VERSION)
+        records: list[Any] = []
+        if self.image.open_transaction is not None:
+            records.append(AbortTransactionRecord(reason="the controller changed"))
         if level is None:
-            records = initial_records(self._rules.elections().min_insync_replicas)
-            return Decision(records, METADATA_VERSION_LEVEL)
+            level = METADATA_VERSION_LEVEL
+            min_isr = self._rules.elections().min_insync_replicas
+            records += initial_records(self.image, min_isr)
         if level != METADATA_VERSION_LEVEL:
             raise Corrupt(
                 f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}"
             )
-        return Decision([], level)
+        return Decision(records, level)
 
     # Brokers
 
-    def start_sessions(self, own_broker: int, now_ms: int) -> None:
-        """Begin as the active controller: each unfenced broker has a session from now on.
+    def start_sessions(
+        self, own_broker: int, now_ms: int, silent_since: Mapping[int, int] | None = None
+    ) -> None:
+        """Begin as the active controller: each unfenced broker has a session from now on, or from the steady time at
+        which its node fell silent.
 
         The broker of this process gets none: its earlier incarnation has certainly ended.
         """
         others = (one for one in self.image.brokers.values() if one.id != own_broker)
-        self._sessions.start(others, now_ms)
+        self._sessions.start(others, now_ms, silent_since)
 
     def register_broker(self, registration: BrokerRegistration, now_ms: int) -> Decision[Any, int]:
         """Register a broker, fenced; answer: its epoch. Raises Rejected as `brokers.register`."""
@@ -150,7 +165,7 @@ class Controller:
 
     def partitions_to_retire(
         self, registration: BrokerRegistration, now_ms: int
-    ) -> Decision[Any, list[TopicIdPartition]]:
+    ) -> Decision[Any, Sequence[TopicIdPartition]]:
         """Answer: the partitions that an earlier incarnation must leave first; raises Rejected as `register_broker`."""
         return brokers.partitions_to_retire(self._cluster(), self._sessions, registration, now_ms)
 
@@ -166,15 +181,40 @@ class Controller:
         """Elect leaders for these partitions, which `heartbeat` left leaderless, and extend the broker's session."""
         return brokers.elect_leaderless(self._cluster(), self._sessions, request, keys, now_ms)
 
-    def heartbeat(self, request: BrokerHeartbeat, now_ms: int) -> Decision[Any, HeartbeatAnswer]:
+    def heartbeat(
+        self, request: BrokerHeartbeat, now_ms: int, *, at_once: bool = False
+    ) -> Decision[Any, HeartbeatAnswer]:
         """Extend a broker's session, fence or unfence it; raises Rejected as `brokers.heartbeat`."""
         cluster = self._cluster()
         # A broker of an earlier epoch has seen its registration once it has applied the log up to the start of this
         # epoch.
         registered_at = self._registered_at.get(request.broker_id, self._loaded_at)
         return brokers.heartbeat(
-            cluster, self._sessions, request, registered_at=registered_at, now_ms=now_ms
+            cluster,
+            self._sessions,
+            request,
+            registered_at=registered_at,
+            now_ms=now_ms,
+            at_once=at_once,
         )
+
+    def leave_at_heartbeat(
+        self, request: BrokerHeartbeat, keys: Sequence[TopicIdPartition], now_ms: int
+    ) -> Decision[Any, None]:
+        """Take a broker out of these ISRs, which `heartbeat` named, and extend its session."""
+        return brokers.leave_at_heartbeat(self._cluster(), self._sessions, request, keys, now_ms)
+
+    def leave(self, broker_id: int, keys: Sequence[TopicIdPartition]) -> Decision[Any, None]:
+        """Take a broker out of these ISRs, ahead of `fence_stale_broker` or `unregister_broker`."""
+        return brokers.leave(self._cluster(), broker_id, keys)
+
+    def partitions_to_leave(self, broker_id: int) -> Sequence[TopicIdPartition]:
+        """Return the partitions for `leave`; none where one decision can handle all of them."""
+        return brokers.partitions_to_leave(self._cluster(), broker_id)
+
+    def stale_broker(self, now_ms: int) -> int | None:
+        """Return the broker that `fence_stale_broker` fences."""
+        return self._sessions.expired(now_ms)
 
     def next_session_end_ms(self, now_ms: int) -> int:
         """Return the steady time before which no broker's session times out."""
@@ -187,6 +227,11 @@ class Controller:
     def unregister_broker(self, broker_id: int) -> Decision[Any, None]:
         """Remove a broker from the cluster; raises Rejected as `brokers.unregister`."""
         return brokers.unregister(self._cluster(), self._sessions, broker_id)
+
+    def register_controller(self, record: RegisterControllerRecord) -> Decision[Any, None]:
+        """Note where a controller listens and which features it supports (KIP-919)."""
+        is_new = self.image.controllers.get(record.controller_id) != record
+        return Decision([record] if is_new else [], None)
 
     # Partitions
 

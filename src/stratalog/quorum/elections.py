@@ -15,16 +15,12 @@ So a member that leaves the ISR then has every committed record, and stays eligi
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from stratalog.metadata.image import DIRECTORY_MIGRATING, NO_LEADER, Partition
+from stratalog.metadata.image import DIRECTORY_MIGRATING, NO_LEADER, RECOVERING, Partition
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
-
-RECOVERED: Final = 0
-RECOVERING: Final = 1
-"""The leader was elected uncleanly and has not reported yet that it recovered (KIP-704)."""
 
 
 class Election(Enum):

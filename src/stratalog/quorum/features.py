@@ -6,7 +6,7 @@ Refusals and their codes are Kafka's (FeatureControlManager, KIP-584, KIP-778); 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,6 +15,7 @@ from stratalog.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
+    TRANSACTION_VERSION,
     FeatureRange,
     Image,
     ResourceType,
@@ -26,11 +27,16 @@ SUPPORTED_FEATURES = (
     FeatureRange(ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 1),
     FeatureRange("kraft.version", 0, 1),
     FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    FeatureRange(TRANSACTION_VERSION, 0, 2),
 )
 
-INITIAL_LEVELS = {METADATA_VERSION: METADATA_VERSION_LEVEL, ELIGIBLE_LEADER_REPLICAS_VERSION: 1}
+INITIAL_LEVELS = {
+    METADATA_VERSION: METADATA_VERSION_LEVEL,
+    ELIGIBLE_LEADER_REPLICAS_VERSION: 1,
+    TRANSACTION_VERSION: 2,
+}
 """The levels of a new cluster: those that Apache Kafka 4.3 formats with, of the features that are served here."""
-_CHANGEABLE = (ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION)
+_CHANGEABLE = (ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION, TRANSACTION_VERSION)
 
 
 class UpgradeType(IntEnum):
@@ -53,10 +59,10 @@ class FeatureUpdate:
 FeatureRecord = FeatureLevelRecord | ConfigRecord
 
 
-def initial_records(min_insync_replicas: int) -> list[FeatureRecord]:
-    """Return the first records of a new cluster, whose brokers are set to `min.insync.replicas`."""
+def initial_records(image: Image, min_insync_replicas: int) -> list[FeatureRecord]:
+    """Return the first records of a cluster without levels, whose brokers are set to `min.insync.replicas`."""
     levels = [FeatureLevelRecord(name=one, feature_level=n) for one, n in INITIAL_LEVELS.items()]
-    return [*levels, _min_isr("", str(min_insync_replicas))]
+    return [*levels, *_one_min_isr(image, min_insync_replicas)]
 
 
 def feature_records(
@@ -130,3 +136,23 @@ def _check(update: FeatureUpdate, supported: FeatureRange | None, now: int) -> N
         raise Rejected(
             ErrorCode.invalid_update_version, f"feature {update.name} to {update.level}: {reason}"
         )
+
+
+def unserved(levels: Mapping[str, int], supported: Sequence[FeatureRange]) -> str:
+    """Return which finalized features a broker does not serve, and levels that it does; "" for none.
+
+    A controller answers such a broker's registration with UNSUPPORTED_VERSION, and names no feature.
+    """
+    ranges = {one.name: one for one in supported}
+    found, accepted = [], []
+    for name, level in sorted(levels.items()):
+        served = ranges.get(name, FeatureRange(name, 0, 0))
+        if not served.min_level <= level <= served.max_level:
+            found.append(f"{name}={level}")
+            accepted.append(f"{name}={min(max(level, served.min_level), served.max_level)}")
+    if not found:
+        return ""
+    return (
+        f"this release does not serve the cluster's {', '.join(found)}; accepted: {', '.join(accepted)}, which "
+        "kafka-features.sh sets"
+    )

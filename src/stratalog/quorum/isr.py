@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from stratalog.errors import ErrorCode
 from stratalog.metadata.delta import changed_partition
-from stratalog.metadata.image import Image, Partition
+from stratalog.metadata.image import RECOVERED, RECOVERING, Image, Partition
 from stratalog.quorum.brokers import registered
-from stratalog.quorum.elections import RECOVERED, RECOVERING, Target
+from stratalog.quorum.elections import Target
 from stratalog.quorum.electorate import Cluster
 from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition

@@ -13,8 +13,9 @@ A driver performs the outputs of one input in their order, and each one to its e
 - an answer with records or a snapshot's bytes is read when it is performed, before the next input is passed.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode
 from stratalog.metadata.snapshot import SnapshotId
@@ -27,8 +28,7 @@ ANY_NODE = NO_NODE
 """Receiver of a Fetch that looks for the leader: any address in `controller.quorum.bootstrap.servers`."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(Struct, frozen=True):
     """Request of a vote in `epoch`; as a pre-vote (KIP-996) without any promise, and in the sender's own epoch."""
 
     epoch: int
@@ -39,8 +39,7 @@ class VoteRequest:
     pre_vote: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BeginQuorumEpochRequest:
+class BeginQuorumEpochRequest(Struct, frozen=True):
     """A leader's notice to a voter that has not fetched from it of late."""
 
     epoch: int
@@ -48,8 +47,7 @@ class BeginQuorumEpochRequest:
     voter: ReplicaKey
 
 
-@dataclass(frozen=True, slots=True)
-class EndQuorumEpochRequest:
+class EndQuorumEpochRequest(Struct, frozen=True):
     """A leader's notice that it resigned; the candidates that it prefers come first."""
 
     epoch: int
@@ -57,8 +55,7 @@ class EndQuorumEpochRequest:
     preferred_candidates: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True):
     """Request of records from `offset`; everything below is durable at the sender. `high_watermark` is the sender's."""
 
     epoch: int
@@ -69,8 +66,7 @@ class FetchRequest:
     high_watermark: int = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(Struct, frozen=True):
     """Request of a snapshot's bytes from `position`."""
 
     epoch: int
@@ -79,8 +75,7 @@ class FetchSnapshotRequest:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class AddVoterRequest:
+class AddVoterRequest(Struct, frozen=True):
     """Request to make a node a voter; the answer waits for the commit, or comes once the record is in the log."""
 
     voter: Voter
@@ -88,8 +83,7 @@ class AddVoterRequest:
     ack_when_committed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveVoterRequest:
+class RemoveVoterRequest(Struct, frozen=True):
     """Request to take the vote from a node with that directory."""
 
     voter: ReplicaKey
@@ -97,8 +91,7 @@ class RemoveVoterRequest:
     ack_when_committed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateVoterRequest:
+class UpdateVoterRequest(Struct, frozen=True):
     """A voter's notice to the leader of `epoch` of its endpoints and versions; the answer waits for no commit."""
 
     voter: Voter
@@ -119,8 +112,7 @@ Request = (
 """What members ask of one another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochResponse:
+class EpochResponse(Struct, frozen=True, kw_only=True):
     """Answer to BeginQuorumEpoch and EndQuorumEpoch: the answering node's epoch, and its leader if known."""
 
     error: ErrorCode = ErrorCode.none
@@ -128,8 +120,7 @@ class EpochResponse:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse:
+class VoteResponse(Struct, frozen=True, kw_only=True):
     """Answer to VoteRequest."""
 
     error: ErrorCode = ErrorCode.none
@@ -138,8 +129,7 @@ class VoteResponse:
     granted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(Struct, frozen=True, kw_only=True):
     """Answer to FetchRequest: records, or a diverging epoch (epoch, its end) to truncate by, or a snapshot to fetch."""
 
     error: ErrorCode = ErrorCode.none
@@ -152,8 +142,7 @@ class FetchResponse:
     records: Buffer = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse:
+class FetchSnapshotResponse(Struct, frozen=True, kw_only=True):
     """Answer to FetchSnapshotRequest: bytes from `position` of a snapshot of `size` bytes."""
 
     error: ErrorCode = ErrorCode.none
@@ -164,8 +153,7 @@ class FetchSnapshotResponse:
     data: Buffer = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterChangeResponse:
+class VoterChangeResponse(Struct, frozen=True, kw_only=True):
     """Answer to a change of the voters."""
 
     error: ErrorCode = ErrorCode.none
@@ -182,15 +170,13 @@ Response = (
 # Outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Write `quorum-state` durably."""
 
     state: QuorumState
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send a request; pass the response, or its failure, back with `correlation_id`."""
 
     to: int
@@ -198,8 +184,7 @@ class Send:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Answer the request that came with `token`.
 
     With `read_from` the driver puts in the log's records from that offset, with `snapshot` that snapshot's bytes from
@@ -212,46 +197,40 @@ class Answer:
     snapshot: SnapshotId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendControl:
+class AppendControl(Struct, frozen=True):
     """Append one control batch as the leader of `epoch`."""
 
     epoch: int
     records: tuple[ControlRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AppendFetched:
+class AppendFetched(Struct, frozen=True):
     """Append whole batches from the leader, with their own offsets and epochs."""
 
     records: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Cut the log off at `offset`, durably."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSnapshot:
+class StoreSnapshot(Struct, frozen=True):
     """Write bytes at `position` of the file of a snapshot that is being fetched."""
 
     snapshot: SnapshotId
     position: int
-    data: Buffer = field(repr=False)
+    data: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSnapshot:
+class LoadSnapshot(Struct, frozen=True):
     """Make the fetched snapshot durable, begin the log anew at its end, and report `Raft.on_snapshot_loaded`."""
 
     snapshot: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """All below `high_watermark` is committed: apply it."""
 
     high_watermark: int

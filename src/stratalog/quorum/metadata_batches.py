@@ -10,8 +10,8 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt
 from stratalog.wire.internal.control import ControlRecord, decode_control, encode_control
-from stratalog.wire.internal.metadata import decode, encode
-from stratalog.wire.records import Record, build_batch
+from stratalog.wire.internal.metadata import decode, encode_all
+from stratalog.wire.records import BatchBuilder, Record, build_batch
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = UUID(int=1)
@@ -20,7 +20,10 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 
 def encode_batch(records: Sequence[Any], now_ms: int) -> bytearray:
     """Return one batch of metadata records, applied wholly or not at all; the appending log sets offset and epoch."""
-    return build_batch([Record(0, now_ms, None, encode(record)) for record in records])
+    builder = BatchBuilder()
+    for value in encode_all(records):
+        builder.add(None, value, now_ms)
+    return builder.build()
 
 
 def encode_control_batch(records: Sequence[ControlRecord], now_ms: int) -> bytearray:

@@ -1,5 +1,5 @@
-"""Index partitions by in-sync or eligible broker; list those without a leader, without the preferred leader, and in
-reassignment.
+"""Index partitions by in-sync broker and by eligible broker; list those without a leader, without the preferred leader,
+and in reassignment.
 
 In: the topics of an image once, then each delta. Out: keys of partitions, and counts of elections. It never decides
 anything.
@@ -40,9 +40,10 @@ class PartitionIndex:
         self.leaderless: dict[TopicIdPartition, None] = {}
         self.imbalanced: dict[TopicIdPartition, None] = {}
         self.reassigning: dict[TopicIdPartition, None] = {}
-        self._members: dict[int, dict[TopicIdPartition, None]] = {}
+        self._in_sync: dict[int, dict[TopicIdPartition, None]] = {}
         self._alone: dict[int, dict[TopicIdPartition, None]] = {}
-        """Of the members' partitions those that `members` leaves out without `alone`."""
+        """Partitions that `in_sync` leaves out without `alone`; they are not in `_in_sync`."""
+        self._eligible: dict[int, dict[TopicIdPartition, None]] = {}
         self._led: Counter[int] = Counter()
         self.elections: Counter[Origin] = Counter()
         """Leaders that partitions of `follow` got."""
@@ -50,18 +51,22 @@ class PartitionIndex:
             self.add(topic)
 
     def add(self, topic: Topic) -> None:
-        """Add a topic of the index's first image."""
+        """Add a topic with its partitions."""
         for index, partition in topic.partitions.items():
             self._add(TopicIdPartition(topic.id, index), partition)
 
-    def members(self, broker_id: int, *, alone: bool = True) -> list[TopicIdPartition]:
-        """Return the partitions whose ISR or ELR has the broker.
+    def in_sync(self, broker_id: int, *, alone: bool = True) -> list[TopicIdPartition]:
+        """Return the partitions whose ISR has the broker.
 
         Without `alone`: not those whose only replica it is and that it does not lead. It stays in their ISR when it
         goes, so nothing is to be decided about them.
         """
-        found = list(self._members.get(broker_id, ()))
+        found = list(self._in_sync.get(broker_id, ()))
         return [*found, *self._alone.get(broker_id, ())] if alone else found
+
+    def eligible(self, broker_id: int) -> list[TopicIdPartition]:
+        """Return the partitions whose ELR has the broker."""
+        return list(self._eligible.get(broker_id, ()))
 
     def leads(self, broker_id: int) -> bool:
         """Return whether the broker leads a partition."""
@@ -74,8 +79,11 @@ class PartitionIndex:
             for index, partition in topic.partitions.items():
                 self._remove(TopicIdPartition(topic.id, index), partition)
         for topic_id, indexes in delta.changed_partitions.items():
-            old_partitions = before[topic_id].partitions if topic_id in before else {}
             now = after.topics_by_id[topic_id].partitions
+            if topic_id not in before:
+                self.add(after.topics_by_id[topic_id])
+                continue
+            old_partitions = before[topic_id].partitions
             for index in indexes:
                 key = TopicIdPartition(topic_id, index)
                 old = old_partitions.get(index)
@@ -86,9 +94,11 @@ class PartitionIndex:
                 self._add(key, now[index])
 
     def _add(self, key: TopicIdPartition, partition: Partition) -> None:
-        members = self._table_of(partition)
-        for broker in _members_of(partition):
-            members.setdefault(broker, {})[key] = None
+        in_sync = self._table_of(partition)
+        for broker in partition.isr:
+            in_sync.setdefault(broker, {})[key] = None
+        for broker in partition.eligible_leader_replicas:
+            self._eligible.setdefault(broker, {})[key] = None
         if partition.leader == NO_LEADER:
             self.leaderless[key] = None
         else:
@@ -99,9 +109,11 @@ class PartitionIndex:
             self.reassigning[key] = None
 
     def _remove(self, key: TopicIdPartition, partition: Partition) -> None:
-        members = self._table_of(partition)
-        for broker in _members_of(partition):
-            members[broker].pop(key, None)
+        in_sync = self._table_of(partition)
+        for broker in partition.isr:
+            in_sync[broker].pop(key, None)
+        for broker in partition.eligible_leader_replicas:
+            self._eligible[broker].pop(key, None)
         self.leaderless.pop(key, None)
         self.imbalanced.pop(key, None)
         if partition.leader != NO_LEADER:
@@ -109,7 +121,7 @@ class PartitionIndex:
         self.reassigning.pop(key, None)
 
     def _table_of(self, partition: Partition) -> dict[int, dict[TopicIdPartition, None]]:
-        return self._alone if is_alone(partition) else self._members
+        return self._alone if is_alone(partition) else self._in_sync
 
 
 def is_alone(partition: Partition) -> bool:
@@ -126,7 +138,3 @@ def _origin(before: Partition, leader: int) -> Origin:
     if leader in before.isr:
         return Origin.IN_SYNC
     return Origin.ELIGIBLE if leader in before.eligible_leader_replicas else Origin.UNCLEAN
-
-
-def _members_of(partition: Partition) -> Iterable[int]:
-    return (*partition.isr, *partition.eligible_leader_replicas)

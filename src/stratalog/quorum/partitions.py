@@ -72,8 +72,8 @@ def _extend(image: Image, more: MorePartitions, entropy: Entropy, room: int) -> 
     if added <= 0:
         raise Rejected(
             ErrorCode.invalid_partitions,
-            f"topic {topic.name} has {present} partitions, and {more.count} are asked for: "
-            "there can only be more",
+            f"topic {topic.name} has {present} partitions: {more.count} is not accepted; "
+            f"accepted: {present + 1} or more",
         )
     if more.assignments is not None and len(more.assignments) != added:
         raise Rejected(

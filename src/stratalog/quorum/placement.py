@@ -4,11 +4,12 @@ In: the registered brokers, the number of partitions and replicas. Out: replicas
 It draws no random number: the caller passes the start.
 
 Leaders go round the active brokers. A partition's other replicas prefer racks that it does not have yet. A fenced
-broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer).
+broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer). A cordoned broker gets none (KIP-1066).
 """
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import cycle, islice
 from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
@@ -23,29 +24,28 @@ def place(
     """Return replicas for each partition; raises Rejected(INVALID_REPLICATION_FACTOR) where there are too few
     brokers.
     """
-    usable = [broker for broker in brokers if not broker.in_controlled_shutdown]
+    usable = [one for one in brokers if not (one.in_controlled_shutdown or one.is_cordoned)]
     if replication_factor > len(usable):
+        cordoned = sum(one.is_cordoned for one in brokers)
+        besides = f" and {cordoned} cordoned" if cordoned else ""
         raise Rejected(
             ErrorCode.invalid_replication_factor,
-            f"replication factor {replication_factor} with {len(usable)} brokers registered",
+            f"replication factor {replication_factor} with {len(usable)} brokers registered{besides}",
         )
     ring = _alternating_racks(usable)
     leaders = [broker for broker in ring if broker.is_active]
     if not leaders:
         raise Rejected(ErrorCode.invalid_replication_factor, "all brokers are fenced")
+    laps = max(len(ring) - 1, 1)  # after these the placements repeat
     placed = []
-    patterns: dict[tuple[int, int], Replicas] = {}  # they repeat after a few laps
-    for partition in range(start, start + partitions):
+    for partition in range(start, start + min(partitions, laps * len(leaders))):
         # Each lap begins its followers one broker further on, so that pairs of brokers do not repeat.
         lap, turn = divmod(partition, len(leaders))
-        pattern = turn, lap % max(len(ring) - 1, 1)
-        if pattern not in patterns:
-            leader = leaders[turn]
-            others = deque(broker for broker in ring if broker is not leader)
-            others.rotate(-(ring.index(leader) + lap))
-            patterns[pattern] = _with_followers(leader, others, replication_factor)
-        placed.append(patterns[pattern])
-    return placed
+        leader = leaders[turn]
+        others = deque(broker for broker in ring if broker is not leader)
+        others.rotate(-(ring.index(leader) + lap))
+        placed.append(_with_followers(leader, others, replication_factor))
+    return list(islice(cycle(placed), partitions))
 
 
 def default_directory(broker: Broker) -> UUID:

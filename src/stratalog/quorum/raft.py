@@ -93,7 +93,7 @@ class Raft:
 
     @property
     def may_stop(self) -> bool:
-        """Whether every voter knows that this member has resigned."""
+        """Whether every voter that can be reached knows that this member has resigned."""
         state = self._member.state
         return not isinstance(state, Leader) and not (isinstance(state, Resigned) and state.unacked)
 
@@ -134,6 +134,9 @@ class Raft:
             # A leader that never answered gets the time of a backoff: it may be starting.
             wait_ms = 0 if state.has_fetched else member.backoff_ms()
             state.deadline_ms = min(state.deadline_ms, now_ms + wait_ms)
+        elif isinstance(state, Resigned) and member.is_stopping:
+            # The last controller of a cluster that stops waits for no voter.
+            state.unacked.discard(node_id)
         return self.tick(now_ms)
 
     def on_durable(self, end_offset: int, now_ms: int) -> list[Output]:

@@ -65,7 +65,9 @@ def alter_reassignments(
             if one.replicas is None:
                 target = _cancelled(electorate, key, before)
             else:
-                check_assignment(cluster.image, one.replicas)
+                check_assignment(
+                    cluster.image, one.replicas, set(one.replicas) - set(before.replicas)
+                )
                 if not may_change_factor:
                     _check_factor(before, one.replicas)
                 target = _moved(before, one.replicas)

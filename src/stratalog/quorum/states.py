@@ -2,17 +2,19 @@
 
 In: a state, a request of a vote. Out: whether the vote is granted. It never changes a state.
 
-    Unattached   it knows no leader that it can follow; an election timeout makes it Prospective Prospective  it
-    collects pre-votes in its own epoch (KIP-996); with a majority it becomes Candidate Candidate    it has voted for
-    itself in a new epoch; with a majority it becomes Leader Follower     it fetches from the leader; a fetch timeout
-    makes it Prospective Leader       it serves fetches and moves the high watermark Resigned     it led this epoch and
-    has resigned; it never votes or appends in it
+- Unattached: it knows no leader that it can follow; an election timeout makes it Prospective.
+- Prospective: it collects pre-votes in its own epoch (KIP-996); with a majority it becomes Candidate.
+- Candidate: it has voted for itself in a new epoch; with a majority it becomes Leader.
+- Follower: it fetches from the leader; a fetch timeout makes it Prospective.
+- Leader: it serves fetches and moves the high watermark.
+- Resigned: it led this epoch and has resigned; it never votes or appends in it.
 
 Observers are Unattached or Follower only. Kafka: QuorumState and the classes of its states.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.quorum.messages import FetchRequest, VoteRequest
@@ -21,8 +23,7 @@ from stratalog.quorum.saved_state import NO_NODE, QuorumState
 from stratalog.quorum.voters import ReplicaKey, VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """The `controller.quorum.*` settings of time, in ms, with Kafka's defaults."""
 
     election_ms: int = 1000
@@ -39,8 +40,7 @@ class Timeouts:
         return self.fetch_ms * 3 // 2
 
 
-@dataclass(slots=True)
-class Ballots:
+class Ballots(Struct):
     """The votes of one election, the member's own included."""
 
     granted: set[int]
@@ -58,23 +58,20 @@ class Ballots:
         return [one for one in voters.ids if one not in self.granted and one not in self.rejected]
 
 
-@dataclass(slots=True)
-class Unattached:
+class Unattached(Struct):
     """See the module. `deadline_ms` is the election timeout."""
 
     deadline_ms: int
 
 
-@dataclass(slots=True)
-class Prospective:
+class Prospective(Struct):
     """See the module."""
 
     deadline_ms: int
     ballots: Ballots
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(Struct):
     """See the module. After a lost election `deadline_ms` is the end of the backoff."""
 
     deadline_ms: int
@@ -82,8 +79,7 @@ class Candidate:
     is_backing_off: bool = False
 
 
-@dataclass(slots=True)
-class SnapshotFetch:
+class SnapshotFetch(Struct):
     """A snapshot that a follower fetches, and how many of its bytes the follower has."""
 
     snapshot: SnapshotId
@@ -92,8 +88,7 @@ class SnapshotFetch:
     """All bytes are stored; the driver makes the snapshot the log's beginning."""
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(Struct):
     """See the module. `deadline_ms` is the fetch timeout."""
 
     deadline_ms: int
@@ -102,8 +97,7 @@ class Follower:
     fetching: SnapshotFetch | None = None
 
 
-@dataclass(slots=True)
-class ParkedFetch:
+class ParkedFetch(Struct):
     """A fetch that waits for records, a higher high watermark, or `deadline_ms`."""
 
     token: Any
@@ -111,8 +105,7 @@ class ParkedFetch:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenChange:
+class OpenChange(Struct, frozen=True):
     """A change of the voters that waits for the commit of the record at `offset`, or for `deadline_ms`."""
 
     token: Any
@@ -120,8 +113,7 @@ class OpenChange:
     deadline_ms: int
 
 
-@dataclass(slots=True)
-class Leader:
+class Leader(Struct):
     """See the module."""
 
     progress: Progress
@@ -131,8 +123,7 @@ class Leader:
     change: OpenChange | None = None
 
 
-@dataclass(slots=True)
-class Resigned:
+class Resigned(Struct):
     """See the module. EndQuorumEpoch goes to `unacked` voters until `deadline_ms`."""
 
     deadline_ms: int

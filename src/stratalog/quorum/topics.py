@@ -133,6 +133,9 @@ def create_records(
     records: list[Any] = []
     results: list[Created] = []
     accepted: dict[str | None, str] = {}
+    checked: set[frozenset[tuple[str, str]]] = (
+        set()
+    )  # topics of one request often have the same settings
     for topic in {topic.name: topic for topic in topics}.values():
         try:
             if counts[topic.name] > 1:
@@ -141,7 +144,10 @@ def create_records(
             _check_new_name(image, topic.name, clash)
             if len(topic.configs) > SETTINGS_MAX:
                 raise Rejected(ErrorCode.invalid_config, f"more than {SETTINGS_MAX} settings")
-            rules.check_configs(topic.configs)
+            settings = frozenset(topic.configs.items())
+            if settings not in checked:
+                rules.check_configs(topic.configs)
+                checked.add(settings)
             created = _new_topic(image, topic, rules, entropy)
         except Rejected as refusal:
             results.append(Created(topic.name, error=refusal.code, message=refusal.message))
@@ -296,7 +302,7 @@ def _assigned(image: Image, topic: NewTopic) -> list[Replicas]:
 
 def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
     """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) where a new partition of `factor` replicas cannot begin there."""
-    check_assignment(image, replicas)
+    check_assignment(image, replicas, replicas)
     reason = None
     if len(replicas) != factor:
         reason = f"replicas {list(replicas)}: all partitions of a topic have as many, here {factor}"
@@ -306,8 +312,8 @@ def check_replicas(image: Image, replicas: Replicas, factor: int) -> None:
         raise Rejected(ErrorCode.invalid_replica_assignment, reason)
 
 
-def check_assignment(image: Image, replicas: Replicas) -> None:
-    """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) for replicas that no partition can have."""
+def check_assignment(image: Image, replicas: Replicas, added: Iterable[int]) -> None:
+    """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) for replicas that no partition can have. `added`: the new ones."""
     if len(replicas) > _REPLICAS_MAX:
         raise Rejected(
             ErrorCode.invalid_replica_assignment,
@@ -319,6 +325,8 @@ def check_assignment(image: Image, replicas: Replicas) -> None:
         reason = f"replicas {list(replicas)}: at least one, and none twice"
     elif unknown:
         reason = f"replicas {list(replicas)}: broker {unknown[0]} is not registered"
+    elif cordoned := [broker for broker in added if image.brokers[broker].is_cordoned]:
+        reason = f"replicas {list(replicas)}: broker {cordoned[0]} is cordoned (cordoned.log.dirs)"
     if reason is not None:
         raise Rejected(ErrorCode.invalid_replica_assignment, reason)
 

@@ -88,10 +88,15 @@ def _changed(member: Member, leader: Leader, request: VoterChangeRequest, now_ms
             _check_new(leader, before, voter, now_ms)
             return VoterSet.of((*before.voters, voter))
         case RemoveVoterRequest(key):
-            if not _has(before, key) or len(before.voters) == 1:
+            if not _has(before, key):
                 raise Rejected(
                     ErrorCode.voter_not_found,
-                    f"voter {key.id} in directory {key.directory_id} cannot leave {before.named()}",
+                    f"voter {key.id} in directory {key.directory_id} is not in {before.named()}",
+                )
+            if len(before.voters) == 1:
+                raise Rejected(
+                    ErrorCode.voter_not_found,
+                    f"voter {key.id} is the only one and cannot leave; add another voter first",
                 )
             return VoterSet(tuple(one for one in before.voters if one.key != key))
         case UpdateVoterRequest(voter):

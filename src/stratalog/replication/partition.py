@@ -28,6 +28,7 @@ _NEVER = -(1 << 62)
 class FollowerState:
     """A leader's view of one follower. Times in ms."""
 
+    log_start_offset: int = UNKNOWN_OFFSET
     log_end_offset: int = UNKNOWN_OFFSET
     caught_up_ms: int = _NEVER
     """When the follower last had every record of the leader."""
@@ -96,7 +97,7 @@ class PartitionReplica:
         self.partition_epoch = partition_epoch
         self.proposed = None
         self.replicas = replicas or self.replicas
-        self.isr = isr or self.isr
+        self._take_isr(isr or self.isr)
         assert self.node_id in self.isr, f"{self.node_id} leads outside of {self.isr}"
         others = sorted({*self.replicas, *self.isr} - {self.node_id})
         if same_epoch:
@@ -128,18 +129,20 @@ class PartitionReplica:
         self.log_end_offset = log_end_offset
         return self._advance()
 
-    def on_follower_fetch(
+    def on_follower_fetch(  # noqa: PLR0913 - what a fetch says of the follower
         self,
         node_id: int,
         offset: int,
         now_ms: int,
         *,
+        log_start_offset: int,
         lag_ms_max: int,
         broker_epoch: int,
         may_join: bool,
     ) -> bool:
         """Note that follower `node_id` has everything below `offset`; return whether the high watermark moved.
 
+        Its log begins at `log_start_offset`.
         `may_join`: the broker is registered with this `broker_epoch` and not fenced. `lag_ms_max` is
         `replica.lag.time.max.ms`. Raises `Rejected(UNKNOWN_LEADER_EPOCH)` where it is no replica of ours, or not yet:
         metadata may come later here (Kafka: `Partition.followerReplicaOrThrow`).
@@ -155,6 +158,7 @@ class PartitionReplica:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
         follower.fetched_at_end = self.log_end_offset
         follower.fetched_ms = now_ms
+        follower.log_start_offset = log_start_offset
         follower.log_end_offset = offset
         follower.broker_epoch = broker_epoch
         follower.may_join = may_join
@@ -275,10 +279,18 @@ class PartitionReplica:
         assert self.leads, "a follower takes the ISR from metadata alone"
         if partition_epoch <= self.partition_epoch:
             return False
-        self.isr = isr
+        self._take_isr(isr)
         self.partition_epoch = partition_epoch
         self.proposed = None
         return self._advance()
+
+    def _take_isr(self, isr: tuple[int, ...]) -> None:
+        """Take an ISR. A follower that has left it holds up nothing before its next fetch: its broker may be dead."""
+        for node_id in set(self.isr).difference(isr):
+            follower = self.followers.get(node_id)
+            if follower is not None:
+                follower.is_near = follower.may_join = False
+        self.isr = isr
 
     def on_isr_refused(self) -> bool:
         """Give up the proposal, which the controller certainly did not accept; return as `on_isr_decided`.

@@ -17,6 +17,7 @@ from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     DIRECTORY_LOST,
     NO_LEADER,
+    RECOVERING,
     Image,
     Partition,
     Topic,
@@ -28,13 +29,17 @@ __all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "Transition", "replicas_o
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty."""
+    """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty.
+
+    `is_recovering`: the broker was elected uncleanly, so its log may lack committed records (KIP-704).
+    """
 
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool = False
+    is_recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +122,12 @@ def _role(now: Partition, node_id: int, *, is_new: bool) -> Lead | Follow | Stop
     if directory == DIRECTORY_LOST or now.leader == NO_LEADER:
         return Stop(now.leader_epoch)
     if now.leader == node_id:
-        return Lead(now.leader_epoch, now.partition_epoch, now.replicas, now.isr, is_new)
+        return Lead(
+            now.leader_epoch,
+            now.partition_epoch,
+            now.replicas,
+            now.isr,
+            is_new,
+            now.leader_recovery_state == RECOVERING,
+        )
     return Follow(now.leader, now.leader_epoch, now.replicas, now.isr, is_new)

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 from stratalog.errors import Corrupt
 from stratalog.wire.records import Record, build_batch, read_records
 
-__all__ = ["Ended", "Marker", "marker_of", "read_marker"]
+__all__ = ["RAISED_FROM", "Ended", "Marker", "marker_of", "read_marker"]
 
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
+RAISED_FROM: Final = 2
+"""From this `transaction.version` on each transaction has an epoch of its own."""
 _ABORT: Final = 0
 _COMMIT: Final = 1
 
@@ -33,6 +35,13 @@ class Ended(NamedTuple):
     producer_id: int
     producer_epoch: int
     marker: Marker
+    version: int = 0
+    """The transaction's `transaction.version`: from 2 on its end has raised the epoch (KIP-890, KIP-1228)."""
+
+    @property
+    def raises_epoch(self) -> bool:
+        """Whether the marker's epoch must be above every one that the producer has written."""
+        return self.version >= RAISED_FROM
 
     def batch(self, wall_ms: int) -> bytearray:
         """Return the control batch that ends it in one partition."""

@@ -1,7 +1,7 @@
 """Sift the records of a batch for a compacted log: note each key's last offset, then keep the last record of each key.
 
 In: the restored records of batches, and bounds as numbers. Out: the keys' last offsets, and the bytes of the records
-that stay. It never changes an offset, and makes no object for a record but its key.
+that stay; or each key's last value. It never changes an offset, and makes no object for a record that goes but its key.
 
 Compiled by mypyc like `walk` (`hatch_build.py`, docs/decisions/0024), so it asks Python for numbers, bytes and arrays
 only. A record: see `records`. Kafka: `SkimpyOffsetMap`, `Cleaner.buildOffsetMapForSegment` and `shouldRetainRecord`.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-__all__ = ["BYTES_A_KEY", "KeyOffsets", "note", "restamp", "sift"]
+__all__ = ["BYTES_A_KEY", "KeyOffsets", "last_values", "note", "restamp", "sift"]
 
 BYTES_A_KEY: Final = 24
 """What one place of `KeyOffsets` takes, as in Kafka's `SkimpyOffsetMap`."""
@@ -133,6 +133,33 @@ def note(
     except IndexError:
         return -1
     return count if at == len(data) else -1
+
+
+def last_values(data: bytes, count: i64, values: dict[bytes, bytes]) -> bool:
+    """Put the last value of each key of a batch's `count` records in `values`; a tombstone takes its key out.
+
+    False for what only a reader of records can judge: one that is unsound, or has no key, or has headers. Some records
+    may be in `values` then: to replay the whole batch again is right.
+    """
+    at: i64 = 0
+    try:
+        while count > 0:
+            end, _, _, key, key_end, size = _fields(data, at)
+            if end < 0 or key < 0 or size < -1:
+                return False
+            _, value = _varint(data, key_end)
+            rest: i64 = value + size if size > 0 else value
+            if rest + 1 != end or data[rest] != 0:
+                return False
+            if size < 0:
+                values.pop(data[key:key_end], None)
+            else:
+                values[data[key:key_end]] = data[value:rest]
+            at = end
+            count -= 1
+    except IndexError:
+        return False
+    return at == len(data)
 
 
 def sift(  # noqa: PLR0912, PLR0913, PLR0917 - as `walk`

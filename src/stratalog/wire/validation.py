@@ -8,7 +8,6 @@ Kafka: `LogValidator`, which makes the same checks, but accepts some records tha
 of compressed records, offset deltas that do not count from 0 (docs/decisions/0009).
 """
 
-from types import FunctionType
 from typing import Final, NamedTuple
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
@@ -17,7 +16,6 @@ from stratalog.wire.compression import Oversized, decompress
 from stratalog.wire.walk import FINE, NO_KEY, OUT_OF_TIME, walk
 
 __all__ = [
-    "INTERPRETED",
     "NO_DEMANDS",
     "RESTORED_BYTES_MAX",
     "Demands",
@@ -27,15 +25,6 @@ __all__ = [
     "restore",
 ]
 
-INTERPRETED: Final = (
-    "produced records are checked by interpreted code, at half the speed or less; "
-    "install a C compiler, then stratalog again"
-    if isinstance(walk, FunctionType)
-    else ""
-)
-"""The reason why this installation is slow, and the remedy; empty where `wire/walk.py` is compiled
-(`hatch_build.py`).
-"""
 RESTORED_BYTES_MAX: Final = 64 << 20
 """Limit for a decompressed batch: a client must not fill the broker's memory. librdkafka's limit is 100 MB
 (`receive.message.max.bytes`).

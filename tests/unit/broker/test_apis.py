@@ -22,10 +22,10 @@ def test_a_handlers_module_opens_with_its_line_of_the_table(key: int) -> None:
 @pytest.mark.parametrize("key", sorted(APIS))
 def test_a_handler_needs_parts_of_the_broker_by_their_names_and_types(key: int) -> None:
     module = import_module(APIS[key].handler.handle.__module__)
-    offered = get_type_hints(Broker)
-    needs = get_type_hints(APIS[key].handler.needs)
+    offered, named = get_type_hints(Broker), APIS[key].handler.needs
+    needs = get_type_hints(named)
     assert needs == {name: offered[name] for name in needs}
-    assert f"{module.__name__}.Needs" in str(get_type_hints(module.handle)), (
+    assert f"{named.__module__}.Needs" in str(get_type_hints(module.handle)), (
         "its Needs type its calls"
     )
 

@@ -18,6 +18,7 @@ from stratalog.cli.app import app
 from stratalog.testing import TemporaryBroker
 
 NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "topic delete"} | {
+    "broker undrain",
     "cluster bootstrap",
     "cluster kill",
     "cluster restart",
@@ -26,6 +27,7 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "group delete",
     "quorum add",
     "quorum remove",
+    "txn abort",
 }
 """Commands that print nothing but notes."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.cli import pipeline
+from stratalog.cli.main import exit_code
 from stratalog.cli.pipeline import PipelineRun, spark_environment, start_spark
 from stratalog.errors import UserError
 
@@ -42,6 +43,19 @@ def test_a_specification_that_cannot_be_read_is_one_line(tmp_path, spec, reason)
 def test_a_missing_directory_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no such directory"):
         PipelineRun(tmp_path / "nowhere", tmp_path / "state").update(ignore)
+
+
+def test_a_wrong_directory_is_refused_before_a_bar_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipeline, "spark_home", lambda: None)  # Spark may be missing here
+    nowhere = str(tmp_path / "nowhere")
+    state = str(tmp_path / "state")
+    words = ["pipeline", "run", nowhere, "--state", state]
+    monkeypatch.setattr(sys, "argv", ["strata", *words])
+    assert exit_code(words) == 2
+    assert capsys.readouterr().err == (
+        f"strata: {nowhere}: no such directory; name the directory of a spark-pipeline.yml\n"
+    )
+    assert not Path(state).exists()
 
 
 def test_missing_java_is_one_line(tmp_path, monkeypatch):

@@ -74,6 +74,8 @@ def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
         ("log.retention.ms=1_000", "a whole number from -1"),
         ("log.retention.ms=", "a whole number from -1"),
         ("log.segment.bytes=1048575", "a whole number from 1048576 to 2147483647"),
+        ("offsets.topic.segment.bytes=2000", "a whole number from 1048576 to 2147483647"),
+        ("transaction.state.log.segment.bytes=2000", "a whole number from 1048576"),
         ("log.segment.bytes=2147483648", "a whole number from 1048576 to 2147483647"),
         ("auto.create.topics.enable=yes", "true or false"),
         ("compression.type=brotli", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),

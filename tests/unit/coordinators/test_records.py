@@ -18,6 +18,7 @@ from stratalog.coordinators.records import (
 from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import GroupSettings
 from stratalog.statemachine import Now
+from stratalog.wire.batch import HEADER_SIZE
 from stratalog.wire.internal.offsets import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -26,6 +27,7 @@ from stratalog.wire.internal.offsets import (
     encode_key,
     encode_value,
 )
+from stratalog.wire.records import Record, build_batch
 
 TOPIC_ID = UUID(int=7)
 
@@ -100,6 +102,38 @@ def test_only_the_last_record_of_a_key_counts():
     [topic] = shard.fetch_offsets(OffsetFetch("g")).topics
     [one] = topic.partitions
     assert (one.index, one.offset, one.leader_epoch, topic.topic_id) == (0, 4, 3, TOPIC_ID)
+
+
+def restored(*records):
+    batch = build_batch([Record(0, 0, key, value) for key, value in records])
+    return bytes(batch[HEADER_SIZE:]), len(records)
+
+
+def test_a_batch_is_replayed_at_once_with_the_same_result():
+    records = (
+        offset_record("g", "t", 0, KeptOffset(1)),
+        offset_record("g", "t", 1, KeptOffset(2)),
+        offset_record("g", "t", 0, KeptOffset(3, 4, "note", 10)),
+        offset_tombstone("g", "t", 1),
+    )
+    shard = GroupShard(GroupSettings(), CountingEntropy())
+    assert shard.replay_batch(*restored(*records[:2]))
+    assert shard.replay_batch(*restored(*records[2:]))
+    list(shard.load_complete(Now(0, 0)))
+    assert shard.fetch_offsets(OffsetFetch("g")) == loaded(*records).fetch_offsets(OffsetFetch("g"))
+
+
+def test_beside_an_open_transaction_and_after_the_load_records_are_replayed_one_by_one():
+    batch = restored(offset_record("g", "t", 0, KeptOffset(2)))
+    shard = GroupShard(GroupSettings(), CountingEntropy())
+    shard.replay(0, *offset_record("g", "t", 0, KeptOffset(1)), 7)
+    assert not shard.replay_batch(*batch)
+    shard.end_transaction(7, commit=True)
+    assert shard.replay_batch(*batch)
+    list(shard.load_complete(Now(0, 0)))
+    [topic] = shard.fetch_offsets(OffsetFetch("g")).topics
+    assert [one.offset for one in topic.partitions] == [2]
+    assert not shard.replay_batch(*batch)
 
 
 def test_a_group_ends_when_its_last_offset_is_removed():

@@ -192,3 +192,85 @@ def test_records_have_kafkas_bytes():
     parts = "00000002" + "0001" + b"t".hex() + "00000002" + "0000000000000002"
     parts += "0001" + b"u".hex() + "00000001" + "00000001"
     assert ongoing.hex() == head + "01" + parts + f"{1000:016x}" * 2
+
+
+def raised():
+    """The state of an open transaction of the second protocol."""
+    one = Coordinator()
+    assert one.init() == (FRESH, 0)
+    one.decide("add_partitions", "x", (FRESH, 0), PARTS, implicitly=True)
+    return one
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_of_the_second_protocol_raises_the_epoch_and_may_be_repeated(commit):
+    one = raised()
+    ask = ("end_raised", "x", (FRESH, 0), None)
+    assert one.decide(*ask, commit=commit) == (FRESH, 1)
+    assert one.refusal(*ask, commit=commit) is ErrorCode.concurrent_transactions
+    assert one.refusal(*ask, commit=not commit) is ErrorCode.invalid_txn_state
+    one.restart()
+    ended = one.complete()
+    assert (ended.producer_epoch, ended.version, ended.partitions) == (1, 2, PARTS)
+    assert one.decide(*ask, commit=commit) == (FRESH, 1)
+    assert one.refusal(*ask, commit=not commit) is ErrorCode.invalid_txn_state
+    late = one.refusal("add_partitions", "x", (FRESH, 0), PARTS, implicitly=True)
+    assert late is ErrorCode.producer_fenced
+    one.decide("add_partitions", "x", (FRESH, 1), PARTS, implicitly=True)
+    assert one.refusal(*ask, commit=commit) is ErrorCode.producer_fenced
+
+
+def test_an_abort_of_the_second_protocol_needs_no_partition_and_a_commit_does():
+    one = Coordinator()
+    one.init()
+    nothing = one.refusal("end_raised", "x", (FRESH, 0), None, commit=True)
+    assert nothing is ErrorCode.invalid_txn_state
+    for epoch in range(3):
+        renewed = one.decide("end_raised", "x", (FRESH, epoch), None, commit=False)
+        assert renewed == (FRESH, epoch + 1)
+        assert one.complete().partitions == frozenset()
+
+
+def test_the_last_epoch_ends_with_another_producer_id():
+    one = raised()
+    for epoch in range(LAST):
+        one.decide("end_raised", "x", (FRESH, epoch), None, commit=False)
+        one.complete()
+        one.log.clear()
+    ask = ("end_raised", "x", (FRESH, LAST))
+    assert one.shard.is_exhausted("x")
+    one.decide("add_partitions", "x", (FRESH, LAST), PARTS, implicitly=True)
+    assert one.refusal(*ask, None, commit=True) is ErrorCode.concurrent_transactions
+    assert one.decide(*ask, 901, commit=True) == (901, 0)
+    one.restart()
+    ended = one.complete()
+    assert (ended.producer_id, ended.producer_epoch) == (FRESH, LAST + 1)
+    one.restart()
+    assert one.decide(*ask, 902, commit=True) == (901, 0), "the answer was lost"
+    other = one.refusal("end_raised", "x", (FRESH, LAST - 1), None, commit=True)
+    assert other is ErrorCode.invalid_producer_id_mapping
+    one.decide("add_partitions", "x", (901, 0), PARTS, implicitly=True)
+
+
+@pytest.mark.parametrize("epoch", [0, LAST])
+def test_a_fenced_producer_of_the_second_protocol_cannot_repeat_its_end(epoch):
+    one = Coordinator()
+    one.init()
+    for number in range(epoch):
+        one.decide("end_raised", "x", (FRESH, number), None, commit=False)
+        one.complete()
+    one.decide("add_partitions", "x", (FRESH, epoch), PARTS, implicitly=True)
+    assert one.init() is ErrorCode.concurrent_transactions
+    assert one.prepared[0][1].producer_epoch == min(epoch + 2, LAST + 1)
+    ask = ("end_raised", "x", (FRESH, epoch), 901)
+    assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
+    one.complete()
+    assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
+    assert one.init() == ((FRESH, 0) if epoch else (FRESH, 3))
+
+
+def test_a_producer_whose_answer_was_lost_says_its_epoch_and_gets_the_raised_one():
+    one = raised()
+    assert one.decide("end_raised", "x", (FRESH, 0), None, commit=True) == (FRESH, 1)
+    one.complete()
+    assert one.init((FRESH, 0)) == (FRESH, 1)

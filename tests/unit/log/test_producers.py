@@ -131,6 +131,16 @@ def test_a_marker_of_an_older_producer_or_coordinator_is_refused():
     assert states.check(header(0, epoch=4)) is None
 
 
+def test_a_marker_of_the_second_protocol_has_a_higher_epoch_than_the_producer():
+    states = written(header(0, epoch=3, transactional=True))
+    states.check_raised(7, 4)
+    states.check_raised(8, 0)
+    for epoch in (2, 3):
+        with pytest.raises(Rejected) as caught:
+            states.check_raised(7, epoch)
+        assert caught.value.code is ErrorCode.invalid_producer_epoch
+
+
 def test_an_abort_names_its_transaction_and_the_next_stable_offset():
     states = written(header(0, 2, transactional=True))
     states.update(header(0, producer_id=8, transactional=True), 1002, now_ms=60)

@@ -77,6 +77,16 @@ def test_a_missing_segment_is_reported_and_the_log_continues_behind_it():
     assert [header.base_offset for _, header in scan(steps.read_all())] == [0, 1, 2, 6, 7]
 
 
+@pytest.mark.parametrize("left", [0, 20])
+def test_a_gap_without_a_sound_batch_behind_it_ends_the_log(left):
+    steps = filled()
+    steps.disk.truncate(file(steps, 3, ".log"), 0)
+    steps.disk.truncate(file(steps, 6, ".log"), left)
+    log = steps.load()
+    assert (log.log_end_offset, log.recovered.damage) == (3, ())
+    assert steps.append(batch(1)).base_offset == 3
+
+
 def test_a_torn_batch_ends_the_log_before_later_segments():
     steps = filled()
     steps.disk.truncate(file(steps, 3, ".log"), SIZE + 20)

@@ -8,7 +8,12 @@ import pytest
 from stratalog.errors import Corrupt
 from stratalog.metadata.delta import Delta, apply
 from stratalog.metadata.image import EMPTY, Endpoint, ResourceType
-from stratalog.wire.internal.marker_records import AbortTransactionRecord, NoOpRecord
+from stratalog.wire.internal.marker_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+)
 from stratalog.wire.internal.metadata_records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -25,7 +30,16 @@ from stratalog.wire.internal.metadata_records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from stratalog.wire.internal.security_records import RemoveAccessControlEntryRecord
+from stratalog.wire.internal.security_records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    EntityData,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
 
 A, B = UUID(int=0xA), UUID(int=0xB)
 TOPIC_A = TopicRecord(name="a", topic_id=A)
@@ -192,6 +206,7 @@ def test_features_and_producer_ids_are_in_the_image():
         UnfenceBrokerRecord(id=2, epoch=5),
         ClearElrRecord(topic_name="b"),
         AbortTransactionRecord(),
+        EndTransactionRecord(),
         RemoveAccessControlEntryRecord(id=A),
     ],
     ids=lambda record: type(record).__name__,
@@ -211,3 +226,85 @@ def test_an_image_never_changes():
     assert (set(held.partitions), before.configs) == ({0}, {})
     assert (later.partition(A, 0).leader, set(later.topics_by_id[A].partitions)) == (2, {0, 1})
     assert later.brokers is before.brokers, "an untouched map is shared"
+
+
+BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
+
+
+def test_records_of_a_transaction_count_once_it_ends():
+    delta = replayed(BEGIN, TOPIC_A, partition())
+    before = delta.image()
+    assert (dict(before.topics_by_id), before.offset, delta.created_topics) == ({}, 2, set())
+    delta.replay_all(3, [config("retention.ms", "5"), END])
+    image = delta.image()
+    assert (set(image.topics_by_id[A].partitions), image.offset) == ({0}, 4)
+    assert image.topic_configs("a") == {"retention.ms": "5"}
+    assert delta.created_topics == {A}
+
+
+def test_a_transaction_goes_on_in_the_next_image():
+    later = replayed(TOPIC_A, END, base=replayed(BEGIN).image())
+    assert set(later.image().topics_by_id) == {A}
+    assert later.image().open_transaction is None
+
+
+def test_an_aborted_transaction_changes_nothing():
+    before = replayed(TOPIC_A, partition()).image()
+    delta = replayed(BEGIN, RemoveTopicRecord(topic_id=A), ABORT, NoOpRecord(), base=before)
+    assert delta.image() == replace(before, offset=before.offset + 4)
+    assert (delta.deleted_topics, delta.removed_topics) == ({}, set())
+
+
+def test_a_transaction_in_a_transaction_is_corrupt():
+    with pytest.raises(Corrupt, match="in a transaction"):
+        replayed(BEGIN, BEGIN)
+
+
+RIGHT = AccessControlEntryRecord(
+    id=A,
+    resource_type=2,
+    resource_name="t",
+    pattern_type=3,
+    principal="User:u",
+    host="*",
+    operation=3,
+    permission_type=3,
+)
+USER = UserScramCredentialRecord(
+    name="u", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+)
+TOKEN = DelegationTokenRecord(
+    owner="User:u",
+    requester="User:u",
+    renewers=(),
+    issue_timestamp=1,
+    max_timestamp=3,
+    expiration_timestamp=2,
+    token_id="t",
+)
+
+
+def quota(name, value, *, remove=False):
+    entity = (EntityData(entity_type="user", entity_name=name),)
+    return ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=value, remove=remove)
+
+
+@pytest.mark.parametrize(
+    ("kept", "removed"),
+    [
+        (RIGHT, RemoveAccessControlEntryRecord(id=A)),
+        (USER, RemoveUserScramCredentialRecord(name="u", mechanism=1)),
+        (TOKEN, RemoveDelegationTokenRecord(token_id="t")),
+        (quota(None, 5.0), quota(None, 0.0, remove=True)),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_users_rights_and_quotas_of_kafka_stay_until_they_are_removed(kept, removed):
+    delta = replayed(kept)
+    assert list(delta.image().foreign.values()) == [kept]
+    delta.replay(1, removed)
+    assert delta.image().foreign == {}
+
+
+def test_the_quota_of_every_user_is_not_that_of_a_user_without_a_name():
+    assert len(replayed(quota(None, 1.0), quota("", 2.0), quota("", 3.0)).image().foreign) == 2

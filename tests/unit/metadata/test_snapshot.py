@@ -32,7 +32,12 @@ from stratalog.quorum.controller import NewTopic
 from stratalog.quorum.voters import voters_control
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.control_records import KRaftVersionRecord, VotersRecord
+from stratalog.wire.internal.marker_records import NoOpRecord
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord, RegisterControllerRecord
+from stratalog.wire.internal.security_records import (
+    AccessControlEntryRecord,
+    UserScramCredentialRecord,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "internal_records"
 
@@ -107,7 +112,24 @@ def test_no_field_is_left_out():
         topic_ids_by_name={"t": a},
         configs={(2, "t"): {"x": "1", "y": ""}, (4, ""): {"z": "2"}},
         next_producer_id=3000,
+        foreign={
+            ("AccessControlEntryRecord", a): AccessControlEntryRecord(
+                id=a,
+                resource_type=2,
+                resource_name="t",
+                pattern_type=3,
+                principal="User:u",
+                host="*",
+                operation=3,
+                permission_type=3,
+            ),
+            ("UserScramCredentialRecord", ("u", 1)): UserScramCredentialRecord(
+                name="u", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+            ),
+        },
+        open_transaction=((41, NoOpRecord()),),
     )
+    image = replace(image, open_transaction=None)  # no snapshot is written meanwhile
     data = encode_snapshot(image, NOW_MS, NOW_MS)
     assert image_of(decode_snapshot(data), snapshot_id(image)) == image
 

@@ -28,6 +28,13 @@ def test_new_replicas_go_to_the_brokers_with_the_fewest() -> None:
     assert [replicas for _, replicas in sorted(changed.items())] == [(3,), (3,), (2,), (3,)]
 
 
+def test_a_closed_broker_keeps_replicas_and_gets_none() -> None:
+    changed = spread({part(0): (1, 4)}, FLAT, factor=3, counts={2: 9}, closed={1, 2, 4})
+    assert changed == {part(0): (1, 4, 3)}
+    with pytest.raises(UserError, match=r"orders-0 needs 3 replicas, and 2 broker\(s\)"):
+        spread({part(0): (2, 3)}, FLAT, factor=3, closed={1, 4})
+
+
 def test_a_new_replica_goes_to_a_rack_without_the_partition() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     changed = spread({part(0): (1,)}, racks, factor=2, counts={2: 0, 3: 9})

@@ -8,6 +8,8 @@ from tests.unit.quorum.metadata_log import MetadataLog, configure, started
 from stratalog.errors import Corrupt, Rejected
 from stratalog.metadata.image import EMPTY, ResourceType
 from stratalog.quorum.controller import Controller, NewTopic
+from stratalog.statemachine import Decision
+from stratalog.wire.internal.marker_records import BeginTransactionRecord
 from stratalog.wire.internal.metadata_records import ConfigRecord, FeatureLevelRecord
 
 
@@ -29,10 +31,23 @@ def test_a_log_begins_with_its_metadata_version_once():
     assert decision.records == [
         FeatureLevelRecord(name="metadata.version", feature_level=30),
         FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1),
+        FeatureLevelRecord(name="transaction.version", feature_level=2),
         ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="1"),
     ]
     assert log.run(decision) == 30
     assert log.controller.bootstrap().records == []
+
+
+def test_a_transaction_that_another_controller_left_open_is_aborted_first():
+    log = MetadataLog()
+    log.run(Decision([BeginTransactionRecord(name="of Kafka"), log_level(29)], None))
+    assert log.run(log.controller.bootstrap()) == 30
+    assert log.image.open_transaction is None
+    assert log.image.features["metadata.version"] == 30
+
+
+def log_level(level):
+    return FeatureLevelRecord(name="metadata.version", feature_level=level)
 
 
 def test_a_log_of_another_level_is_not_changed():

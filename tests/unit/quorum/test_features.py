@@ -11,7 +11,12 @@ from stratalog.metadata.image import (
     FeatureRange,
     ResourceType,
 )
-from stratalog.quorum.features import FeatureUpdate, feature_records
+from stratalog.quorum.features import (
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    feature_records,
+    unserved,
+)
 
 
 def test_an_unchanged_level_writes_no_record():
@@ -69,3 +74,15 @@ def test_with_eligible_leaders_all_brokers_have_one_min_insync_replicas():
         assert list(decision.records) == []
     log.run(configure(log.controller, broker, "", {name: "2"}))
     assert log.image.configs[broker, ""] == {name: "2"}
+
+
+def test_levels_that_a_broker_does_not_serve_are_named_with_those_that_it_does():
+    supported = (FeatureRange("a", 2, 4), FeatureRange("b", 0, 1))
+    assert unserved({"a": 3, "b": 1, "c": 0}, supported) == ""
+    said = unserved({"a": 5, "b": 1, "c": 2}, supported)
+    assert "a=5, c=2; accepted: a=4, c=0" in said
+    assert "accepted: a=2" in unserved({"a": 1}, supported)
+
+
+def test_a_broker_serves_the_levels_of_a_new_cluster():
+    assert unserved(started().image.features, SUPPORTED_FEATURES) == ""

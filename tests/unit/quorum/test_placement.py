@@ -45,6 +45,19 @@ def test_a_fenced_broker_gets_replicas_but_leads_none():
         assert set(replicas) == {1, 2, 3}
 
 
+def test_a_cordoned_broker_gets_no_replica():
+    """One directory that is not cordoned is enough to get one (KIP-1066)."""
+    first, second = UUID(int=1001), UUID(int=1002)
+    half = broker(3, directories=(first, second), cordoned_directories=(first,))
+    whole = broker(3, directories=(first, second), cordoned_directories=(second, first))
+    others = [broker(1), broker(2)]
+    assert {node for replicas in place([*others, half], 6, 2, 0) for node in replicas} == {1, 2, 3}
+    assert {node for replicas in place([*others, whole], 6, 2, 0) for node in replicas} == {1, 2}
+    with pytest.raises(Rejected, match="with 2 brokers registered and 1 cordoned") as refused:
+        place([*others, whole], 1, 3, 0)
+    assert refused.value.code is ErrorCode.invalid_replication_factor
+
+
 @pytest.mark.parametrize(
     "brokers",
     [

@@ -16,7 +16,13 @@ def leader(isr=(1, 2, 3), replicas=(1, 2, 3), log_end_offset=0, epoch=4, now_ms=
 
 def fetch(replica, node_id, offset, now_ms=0, *, lag_ms_max=1_000, may_join=True):
     return replica.on_follower_fetch(
-        node_id, offset, now_ms, lag_ms_max=lag_ms_max, broker_epoch=7, may_join=may_join
+        node_id,
+        offset,
+        now_ms,
+        log_start_offset=0,
+        lag_ms_max=lag_ms_max,
+        broker_epoch=7,
+        may_join=may_join,
     )
 
 
@@ -190,6 +196,24 @@ def test_a_replica_that_stops_before_it_joins_is_waited_for_only_for_the_lag():
     replica.on_append(10)
     assert replica.propose_isr(1_001, 1_000) is None
     assert replica.high_watermark == 10
+
+
+@pytest.mark.parametrize("how", ["metadata", "answer"])
+def test_a_replica_that_has_left_the_isr_is_not_waited_for_before_it_fetches_again(how):
+    replica = leader(isr=(1, 2, 3))
+    fetch(replica, 2, 0)
+    fetch(replica, 3, 0)
+    replica.on_append(10)
+    fetch(replica, 3, 10)
+    if how == "metadata":
+        replica.become_leader(4, 10, isr=(1, 3), partition_epoch=8)
+    else:
+        replica.on_isr_decided((1, 3), 8)
+    assert replica.high_watermark == 10, "its broker may be dead"
+    replica.on_append(12)
+    fetch(replica, 2, 10)
+    fetch(replica, 3, 12)
+    assert replica.high_watermark == 10, "it is about to join again"
 
 
 def test_an_older_decision_about_the_isr_changes_nothing():

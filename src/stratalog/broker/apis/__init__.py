@@ -43,6 +43,7 @@ def _handler(name: str) -> Handler:
     return Handler(module.handle, module.Needs)
 
 
+_DESCRIBE_CLUSTER = 60
 _FORWARDED = {
     "AddRaftVoter",
     "AlterConfigs",
@@ -107,9 +108,11 @@ _TABLE = (
         "CLUSTER_ACTION CLUSTER",
     ),
     _api("AddOffsetsToTxn", 25, (0, 4), "WRITE TRANSACTIONAL_ID", "READ GROUP"),
-    _api("TxnOffsetCommit", 28, (0, 4), "WRITE TRANSACTIONAL_ID", "READ GROUP", "READ TOPIC"),
-    _api("EndTxn", 26, (0, 4), "WRITE TRANSACTIONAL_ID"),
+    _api("TxnOffsetCommit", 28, (0, 5), "WRITE TRANSACTIONAL_ID", "READ GROUP", "READ TOPIC"),
+    _api("EndTxn", 26, (0, 5), "WRITE TRANSACTIONAL_ID"),
     _api("WriteTxnMarkers", 27, (1, 2), "CLUSTER_ACTION CLUSTER"),
+    _api("DescribeTransactions", 65, (0, 0), "DESCRIBE TRANSACTIONAL_ID", "DESCRIBE TOPIC"),
+    _api("ListTransactions", 66, (0, 1), "DESCRIBE TRANSACTIONAL_ID"),
     _api(
         "DescribeConfigs",
         32,
@@ -158,6 +161,7 @@ _TABLE = (
     _api("BrokerHeartbeat", 63, (0, 2), "CLUSTER_ACTION CLUSTER"),
     _api("UnregisterBroker", 64, (0, 0), "ALTER CLUSTER"),
     _api("AllocateProducerIds", 67, (0, 0), "CLUSTER_ACTION CLUSTER"),
+    _api("ControllerRegistration", 70, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("AssignReplicasToDirs", 73, (0, 0), "CLUSTER_ACTION CLUSTER"),
     _api("Vote", 52, (0, 2), "CLUSTER_ACTION CLUSTER"),
     _api("BeginQuorumEpoch", 53, (0, 1), "CLUSTER_ACTION CLUSTER"),
@@ -172,9 +176,13 @@ APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 
 
 def apis_of_controllers() -> dict[int, Api]:
-    """Return the APIs of a controller's listener by key. Its Fetch is of the metadata log."""
+    """Return the APIs of a controller's listener by key. Its Fetch is of the metadata log, and its DescribeCluster of
+    the controllers.
+    """
     found = {api.key: api for api in _TABLE if ListenerKind.CONTROLLER in api.listeners}
-    found[FETCH] = msgspec.structs.replace(found[FETCH], load=_fetch_of_metadata)
+    for key, load in ((FETCH, _fetch_of_metadata), (_DESCRIBE_CLUSTER, _describe_controllers)):
+        # A copy would have the handler that a broker's listener has loaded already.
+        found[key] = Api(**msgspec.structs.asdict(found[key]) | {"load": load})
     return found
 
 
@@ -182,3 +190,9 @@ def _fetch_of_metadata() -> Handler:
     from stratalog.broker.apis import fetch_metadata_log  # noqa: PLC0415 - with the first fetch
 
     return Handler(fetch_metadata_log.handle, fetch_metadata_log.Needs)
+
+
+def _describe_controllers() -> Handler:
+    from stratalog.broker.apis import describe_controllers  # noqa: PLC0415 - as above
+
+    return Handler(describe_controllers.handle, describe_controllers.Needs)

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5.
 
 v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH. v3 flexible. v4 several transactions, and verification, for
-brokers only (KIP-890). v5 TRANSACTION_ABORTABLE for a partition that is not part of the transaction.
+brokers only (KIP-890): a leader adds the partition to which a client of the second protocol writes. v5
+TRANSACTION_ABORTABLE for a partition that is not part of the transaction.
 
 All partitions of a transaction are added, or none: the others of a refused request get OPERATION_NOT_ATTEMPTED.
 """
@@ -102,14 +103,19 @@ async def _errors(
     }
     if refused:
         return dict.fromkeys(named, ErrorCode.operation_not_attempted) | refused
-    await transactions.add_partitions(one.transactional_id, producer, frozenset(named))
+    await transactions.add_partitions(
+        one.transactional_id,
+        producer,
+        frozenset(named),
+        implicitly=call.version >= _SEVERAL_FROM,
+    )
     return dict.fromkeys(named, ErrorCode.none)
 
 
 def _refusal(call: _Request, key: TopicPartition) -> ErrorCode | None:
     if call.version < _SEVERAL_FROM and not call.allows(Operation.WRITE, Resource.TOPIC, key.topic):
         return ErrorCode.topic_authorization_failed
-    if key.topic in call.needs.cluster.internal_topics:
+    if call.version < _SEVERAL_FROM and key.topic in call.needs.cluster.internal_topics:
         return ErrorCode.invalid_topic_exception
     if call.needs.cluster.current_leader(*key) is None:
         return ErrorCode.unknown_topic_or_partition

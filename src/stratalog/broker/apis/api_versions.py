@@ -8,6 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.dispatch import Api, Call, advertised
 from stratalog.errors import ErrorCode
 from stratalog.quorum.features import SUPPORTED_FEATURES
@@ -30,6 +31,7 @@ class Needs(NamedTuple):
 
     apis: dict[int, Api]
     cluster: ClusterView
+    quorum: MetadataQuorum
 
 
 def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
@@ -37,6 +39,7 @@ def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
     client's software.
     """
     image = call.needs.cluster.image
+    finalized = {**image.features, "kraft.version": call.needs.quorum.kraft_version}
     if call.version >= _FLEXIBLE_FROM and not _is_valid(call.body):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
     if call.version >= _FLEXIBLE_FROM:
@@ -58,7 +61,7 @@ def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
         finalized_features_epoch=image.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.features.items()
+            for name, level in finalized.items()
             if level > 0
         ]
         if call.version >= _FLEXIBLE_FROM

@@ -45,8 +45,16 @@ def handle(call: Call[DescribeClusterRequest, Needs]) -> DescribeClusterResponse
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id(),
         brokers=[
-            DescribeClusterBroker(broker_id=node, host=host, port=port, rack=rack, is_fenced=False)
-            for node, host, port, rack in cluster.live_brokers(call.session.listener.name)
+            DescribeClusterBroker(
+                broker_id=node,
+                host=host,
+                port=port,
+                rack=rack,
+                is_fenced=cluster.image.brokers[node].fenced,
+            )
+            for node, host, port, rack in cluster.live_brokers(
+                call.session.listener.name, and_fenced=call.body.include_fenced_brokers
+            )
         ],
         cluster_authorized_operations=call.cluster_operations()
         if call.body.include_cluster_authorized_operations

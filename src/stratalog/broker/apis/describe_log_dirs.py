@@ -1,7 +1,7 @@
 """DescribeLogDirs (key 35), versions 1-5.
 
 v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (KIP-827). v5 whether a directory takes
-no new partitions (KIP-1066), which none here does.
+no new partitions (KIP-1066).
 """
 
 from typing import NamedTuple
@@ -64,7 +64,7 @@ async def _directory(
             topics=[],
             total_bytes=-1,
             usable_bytes=-1,
-            is_cordoned=False,
+            is_cordoned=directory.is_cordoned,
         )
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     async for hosted in call.pace.each(call.needs.hosting.all()):
@@ -92,7 +92,7 @@ async def _directory(
         ],
         total_bytes=total,
         usable_bytes=free,
-        is_cordoned=False,
+        is_cordoned=directory.is_cordoned,
     )
 
 

@@ -7,6 +7,7 @@ Only the leader answers; a broker forwards the request to it. Kafka: KafkaRaftCl
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.local_controller import NO_CONTROLLER, LocalController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
@@ -32,6 +33,7 @@ class Needs(NamedTuple):
     clock: Clock
     cluster: ClusterView
     quorum: MetadataQuorum
+    local_controller: LocalController
 
 
 async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResponse:
@@ -42,6 +44,10 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
             error_message=None,
             topics=[],
             nodes=[],
+        )
+    if (late := call.needs.local_controller.absent) is not ErrorCode.not_controller:
+        return DescribeQuorumResponse(
+            error_code=late, error_message=NO_CONTROLLER, topics=[], nodes=[]
         )
     return DescribeQuorumResponse(
         error_code=ErrorCode.none,
@@ -63,7 +69,7 @@ async def handle(call: Call[DescribeQuorumRequest, Needs]) -> DescribeQuorumResp
 def _partition(
     call: Call[DescribeQuorumRequest, Needs], topic: str, index: int
 ) -> DescribeQuorumResponsePartitionData:
-    clock, _, quorum = call.needs
+    clock, quorum = call.needs.clock, call.needs.quorum
     if (topic, index) != (METADATA_TOPIC, 0):
         wrong = f"the quorum keeps {METADATA_TOPIC}-0 only"
         return _refused(index, ErrorCode.unknown_topic_or_partition, wrong)

@@ -14,6 +14,7 @@ from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Image, Partition
 from stratalog.quorum.leaders import ElectionType, is_led
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.elect_leaders import (
@@ -126,6 +127,16 @@ def _refusal(
     partition = topic.partitions[index]
     if not is_led(partition, kind):
         return None
-    # A leader whose log directory failed leads nothing.
-    standing = call.needs.cluster.standing(topic.id, index, partition)
-    return _NOT_AVAILABLE[kind] if standing.error else ErrorCode.election_not_needed
+    serves = _serves(call.needs.cluster.image, partition)
+    return ErrorCode.election_not_needed if serves else _NOT_AVAILABLE[kind]
+
+
+def _serves(image: Image, partition: Partition) -> bool:
+    """Return whether the leader is alive, with its log directory: a leader whose directory failed leads nothing."""
+    broker = image.brokers.get(partition.leader)
+    directory = partition.directory_of(partition.leader)
+    return (
+        broker is not None
+        and not broker.fenced
+        and (directory is None or directory in broker.directories)
+    )

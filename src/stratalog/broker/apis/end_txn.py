@@ -1,7 +1,7 @@
-"""EndTxn (key 26), versions 0-4.
+"""EndTxn (key 26), versions 0-5.
 
-v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH. v3 flexible. v4 the same fields. Version 5 gives a new epoch
-(KIP-890): it is not served, because clients use it where `transaction.version` is 2.
+v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH. v3 flexible. v4 the same fields. v5 the producer's id and epoch
+for its next transaction (KIP-890): clients use it where `transaction.version` is 2.
 """
 
 from typing import Final, NamedTuple
@@ -13,6 +13,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 _FENCED_FROM: Final = 2
+_RAISES_FROM: Final = 5
 
 
 class Needs(NamedTuple):
@@ -25,14 +26,20 @@ async def handle(call: Call[EndTxnRequest, Needs]) -> EndTxnResponse:
     """Commit or abort the producer's transaction; answer once that is decided for good."""
     body = call.body
     code = ErrorCode.none
+    renewed = (-1, -1)
     try:
         call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, body.transactional_id)
         if not body.transactional_id:
             raise Rejected(ErrorCode.invalid_request, "the transactional id is empty")
         producer = (body.producer_id, body.producer_epoch)
-        await call.needs.transactions.end(body.transactional_id, producer, commit=body.committed)
+        transactions, name = call.needs.transactions, body.transactional_id
+        if call.version >= _RAISES_FROM:
+            renewed = await transactions.end_raised(name, producer, commit=body.committed)
+        else:
+            await transactions.end(name, producer, commit=body.committed)
     except Rejected as error:
         code = error.code
     if code is ErrorCode.producer_fenced and call.version < _FENCED_FROM:
         code = ErrorCode.invalid_producer_epoch
-    return EndTxnResponse(error_code=code)
+    producer_id, epoch = renewed
+    return EndTxnResponse(error_code=code, producer_id=producer_id, producer_epoch=epoch)

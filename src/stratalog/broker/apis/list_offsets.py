@@ -26,6 +26,7 @@ _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_PENDING_UPLOAD: Final = -6
+_OFFSET_NOT_AVAILABLE_FROM: Final = 5
 _FIRST_VERSION: Final = {
     _MAX_TIMESTAMP: 7,
     _EARLIEST_LOCAL: 8,
@@ -104,6 +105,8 @@ async def _find(
         end = hosted.log.log_end_offset
     match timestamp:
         case -1:  # latest
+            if call.body.replica_id < 0:
+                _check_end(hosted, call.version)
             return end, -1
         case -2:  # earliest
             return hosted.log.log_start_offset, -1
@@ -117,7 +120,23 @@ async def _find(
             return await call.needs.reads.max_timestamp(hosted)
         case _:
             found = await call.needs.reads.offset_for_timestamp(hosted, timestamp)
-            return found if found is not None and found[0] < end else (-1, -1)
+            if found is None or found[0] < end:
+                return found or (-1, -1)
+            if call.body.replica_id < 0:
+                _check_end(hosted, call.version)
+            return -1, -1
+
+
+def _check_end(hosted: HostedPartition, version: int) -> None:
+    """Refuse to say how far consumers may read while a new leader's high watermark is below the start of its epoch.
+
+    The former leader may have answered a higher one. Raises OFFSET_NOT_AVAILABLE (KIP-207).
+    """
+    start = hosted.replica.epoch_start_offset
+    if hosted.high_watermark < start:
+        is_known = version >= _OFFSET_NOT_AVAILABLE_FROM
+        code = ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available
+        raise Rejected(code, f"{hosted.name}: the high watermark is below {start} yet")
 
 
 def _pending_upload(hosted: HostedPartition) -> int:

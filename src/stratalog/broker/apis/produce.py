@@ -17,6 +17,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from stratalog.broker.coordination.cluster_view import ClusterView
+from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
@@ -25,9 +26,11 @@ from stratalog.broker.partitions.recompression import Recompression
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.values import Appended
+from stratalog.metadata.image import TRANSACTION_VERSION
 from stratalog.ports import Clock
-from stratalog.wire.batch import TRANSACTIONAL, BatchHeader, check_produced
+from stratalog.wire.batch import ATTRIBUTES, TRANSACTIONAL, BatchHeader, check_produced
 from stratalog.wire.compression import ZSTD
+from stratalog.wire.markers import RAISED_FROM
 from stratalog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -48,6 +51,8 @@ _ZSTD_FROM: Final = 7
 _LEADERS_FROM: Final = 10
 """The first version whose response names the current leader (KIP-951)."""
 _TOPIC_IDS_FROM: Final = 13
+_ABORTABLE_FROM: Final = 11
+"""The first version with TRANSACTION_ABORTABLE (KIP-890)."""
 _IMPLICIT_FROM: Final = 12
 """From here on a transactional batch adds its partition by itself (KIP-890), where `transaction.version` is 2."""
 _AT_ONCE: Final = 200
@@ -66,6 +71,7 @@ class Needs(NamedTuple):
     cluster: ClusterView
     hosting: Hosting
     recompression: Recompression
+    verification: Verification
 
 
 def handle(call: Call[ProduceRequest, Needs]) -> "_Answer | Awaitable[_Answer]":
@@ -368,17 +374,44 @@ def _append(
         hosted.replica.check_min_isr()
     part.log_start_offset = log.log_start_offset
     opened = needs.recompression.check(hosted, records, headers[0], now_ms)
-    if opened is not None:
+    if opened is None:
+        # The log decides the offset later, and whether the producer may write.
+        then = partial(_append_opened, call, hosted, part)
+        needs.recompression.submit(hosted, records, headers[0], now_ms, then, part)
+    elif opened[ATTRIBUTES] & TRANSACTIONAL:
+        _append_opened(call, hosted, part, records, opened)
+    else:
         part.appended = hosted.append(
             records, opened, now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
         )
-        return
-    # The log decides the offset later, and whether the producer may write.
-    then = partial(_append_opened, call, hosted, part)
-    needs.recompression.submit(hosted, records, headers[0], now_ms, then, part)
 
 
 def _append_opened(
+    call: Call[ProduceRequest, Needs],
+    hosted: HostedPartition,
+    part: _Part,
+    view: memoryview,
+    header: BatchHeader,
+) -> None:
+    """Append a batch; the first one of a transaction waits until its coordinator has the partition (KIP-890)."""
+    then = partial(_append_verified, call, hosted, part, view, header)
+    producer = (header.producer_id, header.producer_epoch)
+    verification, adds = call.needs.verification, call.version >= _IMPLICIT_FROM
+    if header.attributes & TRANSACTIONAL and verification.is_needed(hosted, producer, adds=adds):
+        verification.submit(
+            hosted,
+            call.body.transactional_id or "",
+            producer,
+            then,
+            part,
+            abortable=call.version >= _ABORTABLE_FROM,
+            adds=adds,
+        )
+    else:
+        then()
+
+
+def _append_verified(
     call: Call[ProduceRequest, Needs],
     hosted: HostedPartition,
     part: _Part,
@@ -408,10 +441,12 @@ def _check_batch(call: Call[ProduceRequest, Needs], headers: list[BatchHeader]) 
         transactional_id = call.body.transactional_id
         if transactional_id is None:
             raise Rejected(
-                ErrorCode.invalid_record, "a transactional batch without a transactional id"
+                ErrorCode.transactional_id_authorization_failed,
+                "a transactional batch without a transactional id",
             )
         call.authorize(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
-        if version >= _IMPLICIT_FROM:
+        level = call.needs.cluster.image.features.get(TRANSACTION_VERSION, 0)
+        if version >= _IMPLICIT_FROM and level < RAISED_FROM:
             # Such a client never names its partitions: nothing would end the transaction here.
             raise Rejected(
                 ErrorCode.invalid_txn_state, "transaction.version is below 2: use Produce 11"

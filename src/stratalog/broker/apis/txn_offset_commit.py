@@ -1,16 +1,24 @@
-"""TxnOffsetCommit (key 28), versions 0-4.
+"""TxnOffsetCommit (key 28), versions 0-5.
 
-v2 leader epoch. v3 flexible, the consumer's generation and member (KIP-447). v4 the same fields (KIP-890). Version 5
-adds the offsets to the transaction by itself. It is not served: clients use it where `transaction.version` is 2.
+v2 leader epoch. v3 flexible, the consumer's generation and member (KIP-447). v4 the same fields (KIP-890). v5 adds the
+partition of the group's offsets to the transaction by itself: clients use it where `transaction.version` is 2.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
-from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
+from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.network.authorizer import DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
-from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
+from stratalog.broker.partitions.hosting import Hosting
+from stratalog.coordinators.messages import (
+    CommitPartition,
+    CommitTopic,
+    OffsetCommit,
+    OffsetCommitAnswer,
+)
+from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.txn_offset_commit import (
@@ -21,6 +29,13 @@ from stratalog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
+_ABORTABLE_FROM: Final = 4
+_IMPLICIT_FROM: Final = 5
+_AS_COORDINATOR: Final = {
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+}
+"""A group's client repeats its request after these codes (Kafka: `GroupCoordinatorService`)."""
 _Request = Call[TxnOffsetCommitRequest, "Needs"]
 _Errors = dict[TopicPartition, ErrorCode]
 
@@ -30,6 +45,8 @@ class Needs(NamedTuple):
 
     cluster: ClusterView
     groups: Groups
+    hosting: Hosting
+    verification: Verification
 
 
 async def handle(call: _Request) -> TxnOffsetCommitResponse:
@@ -75,10 +92,35 @@ async def _commit(call: _Request) -> _Errors:
     )
     if request.topics:
         producer = (body.producer_id, body.producer_epoch)
-        answer = await call.needs.groups.commit_in_transaction(request, producer)
+        answer = await _verified(call, request, producer)
         for topic in answer.topics:
             errors |= {TopicPartition(topic.name, one.index): one.error for one in topic.partitions}
     return errors
+
+
+async def _verified(
+    call: _Request, request: OffsetCommit, producer: tuple[int, int]
+) -> OffsetCommitAnswer:
+    """Commit once the coordinator has the group's partition in the transaction (KIP-890)."""
+    needs = call.needs
+    topic = needs.cluster.topic(OFFSETS_TOPIC)
+    if topic is None:
+        raise Rejected(ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} does not exist")
+    index = partition_for(request.group_id, len(topic.partitions))
+    try:
+        return await needs.verification.run(
+            needs.hosting.get(OFFSETS_TOPIC, index),
+            call.body.transactional_id,
+            producer,
+            lambda: needs.groups.commit_in_transaction(request, producer),
+            abortable=call.version >= _ABORTABLE_FROM,
+            adds=call.version >= _IMPLICIT_FROM,
+        )
+    except Rejected as error:
+        code = _AS_COORDINATOR.get(error.code)
+        if code is None:
+            raise
+        raise Rejected(code, error.message) from error
 
 
 async def _existing(

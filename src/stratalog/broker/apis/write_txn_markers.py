@@ -42,7 +42,7 @@ async def _written(
     call: Call[WriteTxnMarkersRequest, Needs], one: WritableTxnMarker
 ) -> WritableTxnMarkerResult:
     marker = Marker(one.transaction_result, one.coordinator_epoch)
-    ended = Ended(one.producer_id, one.producer_epoch, marker)
+    ended = Ended(one.producer_id, one.producer_epoch, marker, one.transaction_version)
     keys = (
         TopicPartition(topic.name, index)
         for topic in one.topics

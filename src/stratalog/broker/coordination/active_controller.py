@@ -7,7 +7,7 @@ The controller's image runs ahead of the commit, and decisions see it. `ClusterI
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from stratalog.ports import Clock
 from stratalog.quorum.brokers import ELECTED_AT_ONCE
 from stratalog.quorum.controller import Controller, TopicRules
 from stratalog.quorum.electorate import ElectionDefaults
+from stratalog.quorum.internal_topics import growths
 from stratalog.quorum.metadata_batches import encode_batch
 from stratalog.quorum.partition_index import PartitionIndex
 from stratalog.statemachine import Decision
@@ -34,7 +35,7 @@ _INDEXED_AT_ONCE: Final = 1000
 """Partitions that the controller adds to its index in one turn of the event loop."""
 
 _LATE_MS: Final = 1500
-_AGAIN_MS: Final = 500
+_AGAIN_MS: Final = 400
 """A silent broker is fenced so much after its session's end."""
 
 
@@ -51,7 +52,9 @@ class ActiveController:
         log: MetadataLog,
         image: ClusterImage,
         index: PartitionIndex,
+        silent_since: Mapping[int, int],
     ) -> None:
+        """`silent_since`: nodes that may be gone, and the steady time at which they fell silent."""
         self._config = config
         self._log = log
         self._node_id = config.int("node.id")
@@ -67,7 +70,7 @@ class ActiveController:
         self._controller = Controller(
             rules, image.image, index, config.int("broker.session.timeout.ms")
         )
-        self._controller.start_sessions(self._node_id, clock.steady_ms())
+        self._controller.start_sessions(self._node_id, clock.steady_ms(), silent_since)
         self._runtime: Runtime[Any] = Runtime(log, clock, self)
 
     @property
@@ -115,15 +118,33 @@ class ActiveController:
         was_looking = now_ms - self._looked_ms <= _LATE_MS
         self._looked_ms = now_ms
         if was_looking:
-            while await self.submit(lambda one: one.fence_stale_broker(self.now_ms())) is not None:
-                pass
+            while (stale := self._controller.stale_broker(self.now_ms())) is not None:
+                await self.leave(stale)
+                await self.submit(lambda one: one.fence_stale_broker(self.now_ms()))
         next_ms = self._controller.next_session_end_ms(self.now_ms())
         return max(next_ms - self.now_ms(), _AGAIN_MS) / 1000
+
+    async def leave(self, broker_id: int) -> None:
+        """Take a broker that goes out of its ISRs slice by slice, where they are many. Raises NOT_CONTROLLER."""
+        for part in slices(self._controller.partitions_to_leave(broker_id), ELECTED_AT_ONCE):
+            await self.submit(partial(Controller.leave, broker_id=broker_id, keys=part))
 
     async def balance_leaders(self) -> None:
         """Give leaderships back to preferred leaders, slice by slice. Raises NOT_CONTROLLER."""
         for part in slices(list(self.index.imbalanced), ELECTED_AT_ONCE):
             await self.submit(partial(Controller.balance, keys=part))
+            await asyncio.sleep(0)
+
+    async def grow_internal_topics(self) -> None:
+        """Add replicas to internal topics where brokers have joined, slice by slice. Raises NOT_CONTROLLER."""
+        wanted = {
+            "__consumer_offsets": self._config.int("offsets.topic.replication.factor"),
+            "__transaction_state": self._config.int("transaction.state.log.replication.factor"),
+        }
+        for part in slices(growths(self._controller.image, wanted), ELECTED_AT_ONCE):
+            await self.submit(
+                partial(Controller.alter_reassignments, changes=part, may_change_factor=True)
+            )
             await asyncio.sleep(0)
 
     def election_defaults(self) -> ElectionDefaults:
@@ -156,7 +177,11 @@ class ActiveController:
 
 
 async def open_controller(
-    config: BrokerConfig, clock: Clock, log: MetadataLog, image: ClusterImage
+    config: BrokerConfig,
+    clock: Clock,
+    log: MetadataLog,
+    image: ClusterImage,
+    silent_since: Mapping[int, int],
 ) -> ActiveController:
     """Make the controller of a node that leads the log and has applied all of it."""
     index = PartitionIndex()
@@ -167,4 +192,4 @@ async def open_controller(
         if added > _INDEXED_AT_ONCE:
             added = 0
             await asyncio.sleep(0)
-    return ActiveController(config, clock, log, image, index)
+    return ActiveController(config, clock, log, image, index, silent_since)

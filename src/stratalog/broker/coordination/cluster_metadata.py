@@ -21,6 +21,7 @@ from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
 from stratalog.errors import UserError
+from stratalog.metadata.image import Endpoint
 from stratalog.ports import Outside
 from stratalog.quorum.member import Member
 from stratalog.quorum.raft import Raft
@@ -115,7 +116,7 @@ def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHis
     addresses = config.quorum_voters
     if config.quorum_servers and (opened.voters or not addresses):
         return VoterHistory(VoterSet(), opened.voters, kraft_version=KRAFT_VERSION)
-    alone = VoterSet((Voter(*me),))
+    alone = VoterSet((Voter(*me, _endpoints(config, me.id)),))
     if config.is_alone:
         is_logged = bool(opened.voters) and opened.voters[-1][1] == alone
         logged = [(opened.log.end_offset - 1, alone)] if is_logged else []
@@ -128,6 +129,15 @@ def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHis
             "or an empty directory"
         )
     return VoterHistory(configured, opened.voters, kraft_version=1 if opened.voters else 0)
+
+
+def _endpoints(config: BrokerConfig, node_id: int) -> tuple[Endpoint, ...]:
+    """Return where a voter that is alone serves brokers of other processes; Kafka's know it from the log only."""
+    found = [one for one in config.controller_listeners if one.host and one.port]
+    address = config.quorum_voters.get(node_id)
+    if found and address is not None:
+        return (Endpoint(found[0].name, *address),)
+    return tuple(Endpoint(one.name, one.host, one.port) for one in found[:1])
 
 
 def _timeouts(config: BrokerConfig) -> Timeouts:

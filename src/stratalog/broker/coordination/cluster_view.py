@@ -62,8 +62,8 @@ class ClusterView:
         """Return the topic of that name."""
         return self._metadata.topic(name)
 
-    def live_brokers(self, listener: str) -> list[LiveBroker]:
-        """Return (node id, host, port, rack) of each broker that is not fenced, for clients of `listener`.
+    def live_brokers(self, listener: str, *, and_fenced: bool = False) -> list[LiveBroker]:
+        """Return (node id, host, port, rack) of each active broker, for clients of `listener`; `and_fenced`: of all.
 
         A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
@@ -72,7 +72,8 @@ class ClusterView:
         return [
             (broker.id, endpoint.host, endpoint.port, broker.rack)
             for broker in self.image.brokers.values()
-            if broker.is_active and (endpoint := _endpoint(broker.endpoints, listener)) is not None
+            if (and_fenced or broker.is_active)
+            and (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
 
     def live_broker(self, node_id: int, listener: str) -> LiveBroker | None:

@@ -27,6 +27,7 @@ from stratalog.quorum.controller import (
 )
 from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
 if TYPE_CHECKING:
     from stratalog.broker.coordination.remote_controller import RemoteController
@@ -42,6 +43,7 @@ class BrokersController(Protocol):
     """What a broker asks of a controller for itself. All raise Rejected, and Unavailable where no answer came."""
 
     async def register_broker(self, registration: BrokerRegistration) -> int: ...
+    async def register_controller(self, record: RegisterControllerRecord) -> None: ...
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer: ...
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool
@@ -89,6 +91,10 @@ class ControllerChannel:
     async def register_broker(self, registration: BrokerRegistration) -> int:
         """Register this broker, fenced; return its epoch."""
         return await self.ask(lambda one: one.register_broker(registration), self._session_s)
+
+    async def register_controller(self, record: RegisterControllerRecord) -> None:
+        """Note where a controller listens."""
+        await self.ask(lambda one: one.register_controller(record), self._session_s)
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
         """Extend this broker's session; return the state that the controller has it in."""

@@ -1,4 +1,4 @@
-"""Repeat the regular work of the active controller: fence silent brokers, give leaderships back.
+"""Repeat the regular work of the active controller: fence silent brokers, give leaderships back, grow internal topics.
 
 In: settings, the quorum. Out: calls of the active controller, while this node has it. It decides nothing.
 
@@ -7,6 +7,7 @@ Kafka: PeriodicTaskControlManager; `maybeFenceReplicas` and `electPreferred` of 
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 from stratalog.broker.background import Background
 from stratalog.broker.coordination.active_controller import ActiveController
@@ -15,6 +16,9 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Rejected
 
 __all__ = ["repeat_duties"]
+
+_GROWTH_S: Final = 10.0
+"""Kafka has no such duty. A broker that joins has few replicas for so long anyway."""
 
 
 def repeat_duties(config: BrokerConfig, background: Background, quorum: MetadataQuorum) -> None:
@@ -34,6 +38,7 @@ def repeat_duties(config: BrokerConfig, background: Background, quorum: Metadata
     # A controller that becomes active meanwhile gives each broker a full session from then on.
     session_s = config.int("broker.session.timeout.ms") / 1000
     repeat(ActiveController.fence_stale_brokers, session_s)
+    repeat(ActiveController.grow_internal_topics, _GROWTH_S)
     if config.bool("auto.leader.rebalance.enable"):
         interval_s = config.int("leader.imbalance.check.interval.seconds")
         repeat(ActiveController.balance_leaders, interval_s)

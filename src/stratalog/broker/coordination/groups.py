@@ -6,6 +6,7 @@ In: requests of the group APIs. Out: answers, once the decided records are commi
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -47,7 +48,8 @@ from stratalog.coordinators.turn import GroupSettings, records_bytes
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Clock, Entropy
 from stratalog.statemachine import Decision, Now
-from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.wire.compression import decompress
 from stratalog.wire.markers import Ended, marker_of
 from stratalog.wire.records import Record, build_batch
 
@@ -166,12 +168,11 @@ class Groups:
         """Return committed offsets at once, with every earlier commit."""
         return await self._shard(request.group_id).fetch_offsets(request)
 
-    async def commit_in_transaction(
+    def commit_in_transaction(
         self, request: OffsetCommit, producer: tuple[int, int]
-    ) -> OffsetCommitAnswer:
+    ) -> Awaitable[OffsetCommitAnswer]:
         """Add offsets to the transaction of a producer (id, epoch); answer once they are in the log."""
-        shard = self._shard(request.group_id)
-        return await shard.ask_in_transaction(request, producer)  # type: ignore[no-any-return]
+        return self._shard(request.group_id).ask_in_transaction(request, producer)
 
     def end_transaction(self, partition: int, ended: Ended) -> Awaitable[None]:
         """End a transaction in a partition of the offsets topic: append its marker. Raises Rejected."""
@@ -207,9 +208,9 @@ class Groups:
         return bool(self._loading)
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether every partition of the offsets topic is loaded: `committed` then leaves no group out."""
-        return not self._loading and len(self._shards) == self._partition_count()
+    def coordinated(self) -> AbstractSet[int]:
+        """The partitions of the offsets topic whose groups `committed` gives."""
+        return self._shards.keys()
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         """Yield each group that this broker coordinates with its offsets, as `GroupShard.committed`.
@@ -300,7 +301,13 @@ class _Shard:
                 raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
             self._machine.replay(record.offset, record.key, record.value, producer_id)
 
-        await load(self.partition, replay)
+        def replay_batch(header: BatchHeader, batch: memoryview) -> bool:
+            if header.is_control or header.is_transactional:
+                return False
+            body = decompress(header.codec, batch[HEADER_SIZE:])
+            return self._machine.replay_batch(body, header.record_count)
+
+        await load(self.partition, replay, replay_batch=replay_batch)
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
         await in_turns(self._machine.load_complete(now))
         self._set_timer()
@@ -350,7 +357,10 @@ class _Shard:
         batch = memoryview(ended.batch(self._clock.now_ms()))
 
         def decide(_now: Now) -> Decision[OffsetRecord, None]:
-            self.partition.log.producers.check_marker(parse_header(batch), batch)
+            producers = self.partition.log.producers
+            producers.check_marker(parse_header(batch), batch)
+            if ended.raises_epoch:
+                producers.check_raised(ended.producer_id, ended.producer_epoch)
             return Decision(((b"", None),), None)
 
         self._runtime.append_open()

@@ -6,6 +6,7 @@ It decides nothing, and contacts no other node: while another node is the active
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from stratalog.broker.coordination.active_controller import ActiveController
@@ -33,8 +34,11 @@ from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.quorum.leaders import Elected
 from stratalog.quorum.reassignment import Reassigned, Reassignment
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
-__all__ = ["LocalController"]
+__all__ = ["NO_CONTROLLER", "LocalController"]
+
+NO_CONTROLLER: Final = "no active controller answers; a majority of the voters must run"
 
 
 class LocalController:
@@ -50,7 +54,8 @@ class LocalController:
     ) -> None:
         self._find = active
         self._entropy = entropy
-        self._absent = absent
+        self.absent = absent
+        """The error of every request while this node is not the active controller."""
 
     @property
     def is_active(self) -> bool:
@@ -69,7 +74,9 @@ class LocalController:
     def _active(self) -> ActiveController:
         active = self._find()
         if active is None:
-            raise Rejected(self._absent, "this node is not the active controller")
+            is_late = self.absent is ErrorCode.request_timed_out
+            reason = NO_CONTROLLER if is_late else "this node is not the active controller"
+            raise Rejected(self.absent, reason)
         return active
 
     async def register_broker(self, registration: BrokerRegistration) -> int:
@@ -88,11 +95,25 @@ class LocalController:
             lambda one: one.register_broker(registration, self._active.now_ms())
         )
 
+    async def register_controller(self, record: RegisterControllerRecord) -> None:
+        """Note where a controller listens. Raises Rejected."""
+        await self._active.submit(lambda one: one.register_controller(record))
+
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
         """Extend a broker's session, and let it lead once it has caught up. Raises Rejected."""
         answer = await self._active.submit(
             lambda one: one.heartbeat(heartbeat, self._active.now_ms())
         )
+        if answer.leaving:
+            for part in slices(answer.leaving, ELECTED_AT_ONCE):
+                await self._active.submit(
+                    lambda one, part=part: one.leave_at_heartbeat(  # type: ignore[misc]
+                        heartbeat, part, self._active.now_ms()
+                    )
+                )
+            answer = await self._active.submit(
+                lambda one: one.heartbeat(heartbeat, self._active.now_ms(), at_once=True)
+            )
         for part in slices(answer.leaderless, ELECTED_AT_ONCE):
             await self._active.submit(
                 lambda one, part=part: one.elect_leaderless(  # type: ignore[misc]
@@ -149,6 +170,7 @@ class LocalController:
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Remove a broker from the cluster. Raises Rejected."""
+        await self._active.leave(broker_id)
         await self._active.submit(lambda one: one.unregister_broker(broker_id))
 
     async def alter_isrs(

@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
+from stratalog.broker.coordination.broker_peers import BrokerPeers
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.client.peer import Peer
 from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.ports import Clock, Network
+from stratalog.ports import Clock
 from stratalog.wire.batch import parse_header
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.markers import Ended
@@ -35,52 +35,47 @@ Errors = dict[TopicPartition, ErrorCode]
 class Markers:
     """The markers that one broker writes, and those that it has other brokers write."""
 
-    def __init__(  # noqa: PLR0913 - what a marker's way needs
+    def __init__(
         self,
         cluster: ClusterView,
         hosting: Hosting,
         groups: Groups,
         clock: Clock,
-        network: Network,
-        *,
-        listener: str,
-        timeout_s: float,
+        peers: BrokerPeers,
     ) -> None:
-        """`listener` is the one between brokers; `timeout_s` bounds a request to another broker."""
         self._cluster = cluster
         self._hosting = hosting
         self._groups = groups
         self._clock = clock
-        self._network = network
-        self._listener = listener
-        self._timeout_s = timeout_s
-        self._peers: dict[int, Peer] = {}
+        self._peers = peers
 
     async def write_everywhere(self, ended: Ended, partitions: Collection[TopicPartition]) -> None:
-        """Return once each partition that still exists has the marker. It tries again until then."""
+        """Return once each partition that still exists has the marker. It tries again until then.
+
+        A leader that does not answer holds up no other one.
+        """
         left = set(partitions)
         while left:
             by_leader: dict[int, list[TopicPartition]] = {}
             for one in sorted(left):
                 leader = self._leader_of(one)
-                if leader is None:
-                    left.discard(one)  # its topic was deleted
-                else:
+                if leader is not None:  # else its topic was deleted
                     by_leader.setdefault(leader, []).append(one)
-            async with asyncio.TaskGroup() as group:
-                answers = [
-                    group.create_task(self._write_at(leader, ended, named))
-                    for leader, named in by_leader.items()
-                ]
-            for answer in answers:
-                left -= {one for one, error in answer.result().items() if _is_done(error)}
+            if len(by_leader) > 1:
+                async with asyncio.TaskGroup() as group:
+                    for named in by_leader.values():
+                        group.create_task(self.write_everywhere(ended, named))
+                return
+            left = set()
+            for leader, named in by_leader.items():
+                errors = await self._write_at(leader, ended, named)
+                left = {one for one in named if not _is_done(errors.get(one))}
             if left:
                 await asyncio.sleep(_RETRY_S)
 
     def close(self) -> None:
         """Close the connections to other brokers."""
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
 
     def _leader_of(self, one: TopicPartition) -> int | None:
         current = self._cluster.current_leader(*one)
@@ -105,11 +100,12 @@ class Markers:
                         for topic, indexes in topics.items()
                     ],
                     coordinator_epoch=ended.marker.coordinator_epoch,
+                    transaction_version=ended.version,
                 )
             ]
         )
         try:
-            response = await self._peer(leader).request(request)
+            response = await self._peers.get(leader).request(request)
         except (Unavailable, Rejected):
             return {}
         return {
@@ -118,23 +114,6 @@ class Markers:
             for topic in marker.topics
             for one in topic.partitions
         }
-
-    def _peer(self, leader: int) -> Peer:
-        """Return the connection to a broker's present address. Raises Unavailable if that is unknown."""
-        broker = self._cluster.live_broker(leader, self._listener)
-        if broker is None:
-            raise Unavailable(f"broker {leader} is not active")
-        _node, host, port, _rack = broker
-        peer = self._peers.get(leader)
-        if peer is not None and (peer.host, peer.port) != (host, port):
-            peer.close()
-            peer = None
-        if peer is None:
-            client_id = f"broker-{self._cluster.node_id}-markers"
-            peer = self._peers[leader] = Peer(
-                self._network, host, port, client_id=client_id, timeout_s=self._timeout_s
-            )
-        return peer
 
     async def write(self, ended: Ended, partitions: Collection[TopicPartition]) -> Errors:
         """Append the marker to partitions that this broker leads; return each one's error once it is committed."""
@@ -156,10 +135,12 @@ class Markers:
         if one.topic == OFFSETS_TOPIC:
             return self._groups.end_transaction(one.partition, ended)
         hosted = self._hosting.get(*one)
+        if ended.raises_epoch and hosted.replica.leads:
+            hosted.log.producers.check_raised(ended.producer_id, ended.producer_epoch)
         wall_ms = self._clock.now_ms()
         view = memoryview(ended.batch(wall_ms))
         return hosted.commit(view, parse_header(view), wall_ms, flush=False)
 
 
-def _is_done(error: ErrorCode) -> bool:
+def _is_done(error: ErrorCode | None) -> bool:
     return error is ErrorCode.none or error in _FENCED

@@ -12,7 +12,7 @@ that the log has.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -23,7 +23,7 @@ from stratalog.broker.coordination.quorum_driver import QuorumDriver
 from stratalog.broker.coordination.quorum_peers import QuorumPeers
 from stratalog.broker.coordination.runtime import load
 from stratalog.config.quorum_settings import Address
-from stratalog.errors import Corrupt, Rejected
+from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.difference import difference
 from stratalog.metadata.snapshot import SnapshotId
@@ -42,10 +42,12 @@ from stratalog.quorum.raft import Raft
 from stratalog.quorum.voters import ReplicaKey, VoterSet, voter_set, voters_record
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.messages import Request as RpcRequest
 from stratalog.wire.records import Record
 
 __all__ = ["MetadataQuorum"]
 
+R = TypeVar("R")
 _RESIGNATION_S: Final = 1.0
 """How long a leader that stops waits for the others to learn of it."""
 _log = structlog.get_logger()
@@ -62,10 +64,12 @@ class MetadataQuorum:
         clock: Clock,
         peers: QuorumPeers,
         *,
-        open_controller: Callable[[], Awaitable[ActiveController]],
+        open_controller: Callable[[Mapping[int, int]], Awaitable[ActiveController]],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """`open_controller` makes the controller on the image; `on_failed` receives why this node must stop."""
+        """`open_controller` makes the controller on the image, given the nodes that fell silent and the steady times;
+        `on_failed` receives why this node must stop.
+        """
         self.image = image
         """The cluster as of the last committed record that this node has."""
         self.active: ActiveController | None = None
@@ -76,7 +80,11 @@ class MetadataQuorum:
         self.caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once this node has all that was committed when it first knew of a leader."""
         self._raft = raft
+        self._clock = clock
+        self._silent_since: dict[int, int] = {}
+        """The leader whose connection broke, and when; empty once it answers again, or another leader does."""
         self._peers = peers
+        peers.on_elsewhere = self._belongs_elsewhere
         self._open_controller = open_controller
         self._on_failed = on_failed
         self._seen = (self.leader_id, self.leader_epoch)
@@ -144,6 +152,11 @@ class MetadataQuorum:
         """The voters that count."""
         return self._raft.voters
 
+    @property
+    def kraft_version(self) -> int:
+        """The level of kraft.version: 1 where the log names the voters, else 0."""
+        return int(self._raft.has_logged_voters)
+
     def voters_until(self, offset: int) -> VotersRecord | None:
         """Return the record of the voters up to `offset`; None where the configuration names them, and not the log."""
         raft = self._raft
@@ -170,6 +183,13 @@ class MetadataQuorum:
         """Ask a controller for its range of kraft.version. Raises Unavailable, Rejected."""
         return await self._peers.kraft_versions(host, port)
 
+    async def ask_leader(self, request: RpcRequest[R]) -> R:
+        """Send an RPC to the leader of another node. Raises Unavailable, Rejected."""
+        address = self.leader_address()
+        if address is None:
+            raise Unavailable("no leader is known")
+        return await self._peers.ask(address, request)
+
     async def change(self, request: VoterChangeRequest) -> VoterChangeResponse:
         """Change the voters, where this node leads; wait as `quorum.voter_changes.change_voters` says."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -187,6 +207,12 @@ class MetadataQuorum:
         """Send a request, and pass on what comes back."""
 
         def answered(response: Response | None) -> None:
+            if response is not None and (
+                sent.to == self.leader_id or sent.to in self._silent_since
+            ):
+                self._silent_since = {}
+            elif response is None and sent.to == self.leader_id not in self._silent_since:
+                self._silent_since = {sent.to: self._clock.steady_ms()}
             if response is None:
                 self._driver.take(partial(self._raft.on_broken_connection, sent.to))
             else:
@@ -230,6 +256,10 @@ class MetadataQuorum:
                 self._on_failed(error)
             else:
                 self.caught_up.set_exception(error)
+
+    def _belongs_elsewhere(self, error: UserError) -> None:
+        if not self.caught_up.done():
+            self._failed(error)
 
     # The image
 
@@ -289,7 +319,8 @@ class MetadataQuorum:
 
     async def _activate(self, epoch: int) -> None:
         """Open the controller. It holds what it decides until that is committed."""
-        opened = await self._open_controller()
+        silent_since, self._silent_since = self._silent_since, {}
+        opened = await self._open_controller(silent_since)
         if self._led_epoch != epoch:
             return
         self._opened = opened

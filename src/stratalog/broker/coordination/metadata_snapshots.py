@@ -5,6 +5,7 @@ never changes the image.
 """
 
 import asyncio
+import math
 from typing import Final
 
 import structlog
@@ -23,6 +24,7 @@ from stratalog.quorum.voters import voters_control
 __all__ = ["MetadataSnapshots"]
 
 _LIMIT: Final = "metadata.log.max.record.bytes.between.snapshots"
+_INTERVAL: Final = "metadata.log.max.snapshot.interval.ms"
 
 
 class MetadataSnapshots:
@@ -32,7 +34,9 @@ class MetadataSnapshots:
         self, config: BrokerConfig, clock: Clock, quorum: MetadataQuorum, image: ClusterImage
     ) -> None:
         self._limit_bytes = config.int(_LIMIT)
+        self._interval_ms = config.int(_INTERVAL) or math.inf
         self._clock = clock
+        self._written_ms = clock.steady_ms()
         self._quorum = quorum
         self._metadata_log = quorum.log
         self._image = image
@@ -46,18 +50,23 @@ class MetadataSnapshots:
             self._writing.cancel()
 
     def _write_if_due(self) -> None:
-        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`.
+        """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`, and with the first
+        change after `metadata.log.max.snapshot.interval.ms`. Kafka: SnapshotGenerator.
 
         The snapshot is of the committed image. Records ahead of it may share the segment that is closed here; that
         segment goes with a later snapshot.
         """
         log = self._metadata_log
-        if self._writing is not None or log.log.size < self._limit_bytes:
+        is_late = self._clock.steady_ms() - self._written_ms >= self._interval_ms
+        if self._writing is not None or not (is_late or log.log.size >= self._limit_bytes):
             return
         if self._image.image.offset >= log.log.log_end_offset:
             return  # the other voters have committed what this node's disk still lacks
+        if self._image.image.open_transaction is not None:
+            return  # a snapshot cannot hold half of a transaction
         if log.directory.failure is not None or any(hold() for hold in self._image.holds):
             return
+        self._written_ms = self._clock.steady_ms()
         work = self._write(self._image.image)
         self._writing = asyncio.get_running_loop().create_task(work)
 

@@ -10,8 +10,9 @@ no disk is performed at once, so that a node alone commits in the turn in which 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.quorum_wire import FETCH_BYTES_MAX

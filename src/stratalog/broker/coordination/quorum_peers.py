@@ -6,13 +6,14 @@ In: requests of this node's member. Out: responses, or that there is none. It ne
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 
 from stratalog.broker.coordination.quorum_wire import response_of, wire_request
 from stratalog.client.peer import Peer
 from stratalog.config.quorum_settings import Address
-from stratalog.errors import Rejected, Unavailable
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.ports import Network
 from stratalog.quorum.messages import (
     ANY_NODE,
@@ -21,10 +22,12 @@ from stratalog.quorum.messages import (
     Response,
     Send,
 )
+from stratalog.wire.messages import Request
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
 
 __all__ = ["QuorumPeers"]
 
+R = TypeVar("R")
 _log = structlog.get_logger()
 
 
@@ -48,6 +51,12 @@ class QuorumPeers:
         self._peers: dict[tuple[int, bool], Peer] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._refused: set[tuple[int, str]] = set()
+        self._elsewhere: set[Address] = set()
+        """The nodes that belong to another cluster."""
+        # Without half of the voters there is no majority; any one bootstrap server is enough.
+        self._elsewhere_max = len(servers) or (len(addresses) + 1) // 2
+        self.on_elsewhere: Callable[[UserError], None] | None = None
+        """Called where so many nodes belong to another cluster that this node cannot join a quorum."""
 
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Note where a node's controller listens, as the log or another node says."""
@@ -73,23 +82,29 @@ class QuorumPeers:
         for peer in self._peers.values():
             peer.close()
 
-    async def kraft_versions(self, host: str, port: int) -> tuple[int, int]:
-        """Ask a controller for its range of kraft.version. Raises Unavailable, Rejected."""
-        peer = Peer(self._network, host, port, client_id="raft", timeout_s=self._timeout_s)
+    async def ask(self, address: Address, request: Request[R]) -> R:
+        """Send a request on a connection of its own; return the response. Raises Unavailable, Rejected."""
+        peer = Peer(self._network, *address, client_id="raft", timeout_s=self._timeout_s)
         try:
-            answer = await peer.request(
-                ApiVersionsRequest(client_software_name="raft", client_software_version="1")
-            )
+            return await peer.request(request)
         finally:
             peer.close()
+
+    async def kraft_versions(self, host: str, port: int) -> tuple[int, int]:
+        """Ask a controller for its range of kraft.version. Raises Unavailable, Rejected."""
+        answer = await self.ask(
+            Address(host, port),
+            ApiVersionsRequest(client_software_name="raft", client_software_version="1"),
+        )
         found = [one for one in answer.supported_features if one.name == "kraft.version"]
         return (found[0].min_version, found[0].max_version) if found else (0, 0)
 
     async def _send(self, sent: Send, answered: Callable[[Response | None], None]) -> None:
-        response = None
+        response = address = None
         try:
             is_fetch = isinstance(sent.request, FetchRequest | FetchSnapshotRequest)
             peer = self._peer(sent.to, is_fetch=is_fetch)
+            address = self._addresses.get(sent.to)
             if peer is not None:
                 request = wire_request(sent.request, self._cluster_id)
                 answer = await peer.request(request)
@@ -102,7 +117,21 @@ class QuorumPeers:
             if (sent.to, error.message) not in self._refused:
                 self._refused.add((sent.to, error.message))
                 _log.warning("quorum request refused", node=sent.to, reason=error.message)
+            if error.code is ErrorCode.inconsistent_cluster_id and address is not None:
+                self._note_elsewhere(address)
         answered(response)
+
+    def _note_elsewhere(self, address: Address) -> None:
+        self._elsewhere.add(address)
+        if len(self._elsewhere) >= self._elsewhere_max and self.on_elsewhere is not None:
+            setting = "controller.quorum." + ("bootstrap.servers" if self._servers else "voters")
+            named = ", ".join(f"{one.host}:{one.port}" for one in sorted(self._elsewhere))
+            self.on_elsewhere(
+                UserError(
+                    f"{setting}: {named} belong to another cluster, log.dirs to {self._cluster_id}: name this "
+                    "cluster's controllers, or format empty directories with their cluster's id"
+                )
+            )
 
     def _drop(self, node_id: int) -> None:
         for is_fetch in (False, True):

@@ -24,6 +24,7 @@ from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Entropy
 from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
+from stratalog.quorum.features import unserved
 from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Registration"]
@@ -70,6 +71,8 @@ class Registration:
         self._controller = controller
         self._interval_s = config.int("broker.heartbeat.interval.ms") / 1000
         self._session_s = config.int("broker.session.timeout.ms") / 1000
+        self._cordoned: tuple[UUID, ...] | None = None
+        """Directories that take no new replicas; None while none was named, as the registration says."""
         self._failed: dict[UUID, float | None] = {}
         """Failed directories, with the loop's time of each failure that the controller does not know of."""
         self._wake = asyncio.Event()
@@ -114,8 +117,10 @@ class Registration:
                 return await self._controller.register_broker(registration)
             except Rejected as error:
                 if error.code in _FINAL or loop.time() + delay_s > deadline:
+                    levels = self._image.image.features
+                    reason = unserved(levels, registration.features) or error.message
                     raise UserError(
-                        f"node.id: {self.node_id} is not registered as a broker: {error.message}"
+                        f"node.id: {self.node_id} is not registered as a broker: {reason}"
                     ) from error
                 self._log.info("not registered yet", node=self.node_id, reason=error.message)
             await asyncio.sleep(delay_s)
@@ -141,6 +146,7 @@ class Registration:
                 self._image.image.offset,
                 want_shutdown=self._is_stopping,
                 offline_directories=failed,
+                cordoned=self._cordoned,
             )
         )
         self._failed.update(dict.fromkeys(failed))
@@ -174,6 +180,12 @@ class Registration:
         """Tell the controller at once that this broker lost a directory (KIP-858)."""
         if directory_id in self._directory_ids:
             self._failed.setdefault(directory_id, asyncio.get_running_loop().time())
+            self._wake.set()
+
+    def cordon(self, directory_ids: Sequence[UUID]) -> None:
+        """Tell the controller at once which directories take no new replicas (KIP-1066)."""
+        if tuple(directory_ids) != (self._cordoned or ()):
+            self._cordoned = tuple(directory_ids)
             self._wake.set()
 
     def _check_failures(self) -> None:

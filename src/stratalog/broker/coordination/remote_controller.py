@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from stratalog.broker.coordination import controller_rpcs as rpcs
+from stratalog.broker.coordination.controller_registration_rpc import (
+    check_registered,
+    controller_request,
+)
 from stratalog.client.calls import error_of
 from stratalog.client.peer import Peer
 from stratalog.errors import ErrorCode, Rejected
@@ -23,6 +27,7 @@ from stratalog.quorum.controller import (
 )
 from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 from stratalog.wire.messages.envelope import EnvelopeRequest
 
 __all__ = ["RemoteController"]
@@ -58,6 +63,10 @@ class RemoteController:
     async def register_broker(self, registration: BrokerRegistration) -> int:
         request = rpcs.registration_request(registration, self._cluster_id)
         return rpcs.registered_epoch(await self._lifecycle.request(request))
+
+    async def register_controller(self, record: RegisterControllerRecord) -> None:
+        request = controller_request(record)
+        check_registered(await self._lifecycle.request(request))
 
     async def heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatAnswer:
         request = rpcs.heartbeat_request(heartbeat)

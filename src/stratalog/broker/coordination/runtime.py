@@ -255,9 +255,11 @@ async def load(
     *,
     start: int | None = None,
     end: int | None = None,
+    replay_batch: Callable[[BatchHeader, memoryview], bool] | None = None,
 ) -> None:
     """Replay a log or a part of it in turns: call `replay(batch header, record)` for each record.
 
+    `replay_batch` may take a whole batch before that, and says whether it did.
     Raises Corrupt where bytes are not what was written, with the file's path, and Rejected as `PlacedLog.read`.
     """
     log = partition.log
@@ -268,7 +270,7 @@ async def load(
         slices = found if not isinstance(found, Awaitable) else await found
         if not slices.buffers:
             return  # the last offsets have no batch: a crash lost them
-        await in_turns(_replayed(partition, slices.buffers, replay))
+        await in_turns(_replayed(partition, slices.buffers, replay, replay_batch))
         await asyncio.sleep(0)
         assert slices.next_offset > offset, f"{partition.name}: no progress at {offset}"
         offset = slices.next_offset
@@ -278,6 +280,7 @@ def _replayed(
     partition: PlacedLog,
     buffers: Iterable[Buffer],
     replay: Callable[[BatchHeader, Record], None],
+    replay_batch: Callable[[BatchHeader, memoryview], bool] | None,
 ) -> Iterator[None]:
     for buffer in buffers:
         view = memoryview(buffer)
@@ -285,6 +288,10 @@ def _replayed(
             if not crc_holds(view, position, header):
                 path = partition.path_of(header.base_offset)
                 raise Corrupt(f"{path}: the batch of offset {header.base_offset} has a wrong CRC")
-            for record in read_records(view[position : position + header.size]):
+            batch = view[position : position + header.size]
+            if replay_batch is not None and replay_batch(header, batch):
+                yield
+                continue
+            for record in read_records(batch):
                 replay(header, record)
                 yield

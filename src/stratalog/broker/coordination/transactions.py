@@ -130,10 +130,14 @@ class Transactions:
         transactional_id: str,
         producer: tuple[int, int],
         partitions: frozenset[TopicPartition],
+        *,
+        implicitly: bool = False,
     ) -> None:
         """Add partitions to a transaction, as `TransactionShard.add_partitions`."""
         await self._shard(transactional_id).ask(
-            lambda machine, now: machine.add_partitions(transactional_id, producer, partitions, now)
+            lambda machine, now: machine.add_partitions(
+                transactional_id, producer, partitions, now, implicitly=implicitly
+            )
         )
 
     async def verify(
@@ -149,6 +153,37 @@ class Transactions:
         await self._shard(transactional_id).ask(
             lambda machine, now: machine.end(transactional_id, producer, now, commit=commit)
         )
+
+    async def end_raised(
+        self, transactional_id: str, producer: tuple[int, int], *, commit: bool
+    ) -> tuple[int, int]:
+        """Decide the end of a transaction, as `TransactionShard.end_raised`; return the next producer id and epoch."""
+        shard = self._shard(transactional_id)
+        fresh_id = None
+        if shard.machine.is_exhausted(transactional_id):
+            fresh_id = await self._producer_ids.next()
+            shard = self._shard(transactional_id)  # leadership may have moved meanwhile
+        return await shard.ask(
+            lambda machine, now: machine.end_raised(
+                transactional_id, producer, fresh_id, now, commit=commit
+            )
+        )
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """Return an id's last transaction, as `TransactionShard.describe`."""
+        return await self._shard(transactional_id).ask(
+            lambda machine, _now: machine.describe(transactional_id)
+        )
+
+    async def listed(self) -> list[tuple[str, Transaction]]:
+        """Return every id that this broker coordinates with its last transaction.
+
+        Raises Rejected: COORDINATOR_LOAD_IN_PROGRESS while some are not known yet.
+        """
+        if self._loading:
+            raise Rejected(ErrorCode.coordinator_load_in_progress, "transactions are being loaded")
+        answers = [one.ask(lambda machine, _now: machine.listed()) for one in self._shards.values()]
+        return [found for one in answers for found in await one]
 
     def _shard(self, transactional_id: str) -> "_Shard":
         count = self._partition_count()
@@ -235,7 +270,7 @@ class _Shard:
         epoch = self.partition.replica.leader_epoch
         marker = Marker(ended.state is State.PREPARE_COMMIT, epoch)
         await self._markers.write_everywhere(
-            Ended(ended.producer_id, ended.producer_epoch, marker), ended.partitions
+            Ended(ended.producer_id, ended.producer_epoch, marker, ended.version), ended.partitions
         )
         self._runtime.run(
             lambda now: self.machine.complete(transactional_id, ended, now), self._note_failure

@@ -8,7 +8,7 @@ other work between two steps. Each line is correct by itself, because its offset
 """
 
 import asyncio
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
@@ -55,19 +55,9 @@ class Checkpoints:
         """The directories that were loaded."""
         return list(self._names)
 
-    async def loaded(
-        self, directory: LogDirectory, names: set[TopicPartition], lost: Collection[TopicPartition]
-    ) -> bool:
-        """Note that a directory was loaded, with the partition names in its files; return whether one of those is gone.
-
-        The names of `lost` partitions stay: the files record where their logs ended.
-        """
+    def loaded(self, directory: LogDirectory, names: set[TopicPartition]) -> None:
+        """Note that a directory was loaded, with the partition names in its files."""
         self._names[directory] = names
-        gone = names.difference(lost)
-        for part in self._in(directory):
-            gone.difference_update([one.name for one in part])
-            await asyncio.sleep(0)
-        return bool(gone)
 
     def names_any(self, directory: LogDirectory, gone: Iterable[HostedPartition]) -> bool:
         """Return whether the directory's checkpoint files name one of these partitions."""

@@ -70,6 +70,7 @@ class Creating:
     ) -> LogDirectory | None:
         """Return the directory for a new partition, one of the sound ones of `loaded`; None where none is left.
 
+        A cordoned directory gets one only where all are: the controller placed it before it knew.
         `hosted`, the partitions of each, is looked at once; those that this change creates are added one by one.
         """
         if self._counts is None:
@@ -77,7 +78,11 @@ class Creating:
         counts = self._counts
         found = max(
             (one for one in counts if one.failure is None),
-            key=lambda one: (one.free_bytes // _UNIT_BYTES / counts[one], -counts[one]),
+            key=lambda one: (
+                not one.is_cordoned,
+                one.free_bytes // _UNIT_BYTES / counts[one],
+                -counts[one],
+            ),
             default=None,
         )
         if found is not None:

@@ -96,6 +96,8 @@ class Hosting(HostedPartitions):
         """Called with partitions whose directory differs from the one in metadata, and with their directory."""
         self.on_rolled: list[OnHosted] = []
         self.on_tier_changed: list[OnHosted] = []
+        self.defers: Callable[[HostedPartition, Role], bool] = lambda _hosted, _role: False
+        """Returns whether a role must wait: then `take` is called once it need not."""
 
     @property
     def is_deleting(self) -> bool:
@@ -312,8 +314,19 @@ class Hosting(HostedPartitions):
         if hosted.rewriting is not None:
             hosted.rewriting.add_done_callback(lambda _: self._take(hosted, role))
             return
+        if not self.defers(hosted, role):
+            self.take(hosted, role)
+
+    def take(self, hosted: HostedPartition, role: Lead | Follow | Stop) -> None:
+        """Give a partition its role now."""
         for transition in hosted.take(role):
             self._notify(transition, hosted)
+
+    def stop(self, hosted: HostedPartition, error: Rejected | None = None) -> None:
+        """Stop a partition until its next role: it neither leads nor follows. Each pending append gets `error`."""
+        if hosted.resign(hosted.replica.leader_epoch, error):
+            self._notify(Transition.RESIGNED, hosted)
+        self._notify(Transition.STOPPED, hosted)
 
     def stop_failed(self, directory: LogDirectory) -> None:
         """Stop the partitions of a failed directory: each pending append gets KAFKA_STORAGE_ERROR.
@@ -323,10 +336,7 @@ class Hosting(HostedPartitions):
         assert directory.failure is not None, "it has failed"
         for hosted in self.all():
             if hosted.directory is directory and not hosted.is_holding:
-                error = directory.refusal(directory.failure)
-                if hosted.resign(hosted.replica.leader_epoch, error):
-                    self._notify(Transition.RESIGNED, hosted)
-                self._notify(Transition.STOPPED, hosted)
+                self.stop(hosted, directory.refusal(directory.failure))
 
     def _notify(self, transition: Transition, hosted: HostedPartition) -> None:
         for react in self.on_transition:

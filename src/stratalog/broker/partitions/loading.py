@@ -145,10 +145,14 @@ class Loading:
             self._damage(key, name, f"{directory.path}/{reason}")
         for name in claim.left:
             _log.error("its log directory is away", partition=name, untouched=directory.path)
+        # The files record where the logs of lost partitions ended: those names stay.
+        kept = sum(name in survey.checkpointed for name in self.lost)
         for name, topic in claim.loaded:
-            await self._load(directory, name, topic, config_of(topic), survey)
+            loaded = await self._load(directory, name, topic, config_of(topic), survey)
+            kept += loaded in survey.checkpointed
         self.resumed += [(key, directory.path) for key in claim.resumed]
-        if await self._checkpoints.loaded(directory, survey.checkpointed, self.lost):
+        self._checkpoints.loaded(directory, survey.checkpointed)
+        if kept < len(survey.checkpointed):
             # Done before a topic of the same name is created: the new topic must not inherit these checkpoints.
             await self._checkpoints.write(directory)
         self._asides.remove(directory, leftovers)
@@ -166,8 +170,11 @@ class Loading:
         topic: Topic,
         config: LogConfig,
         survey: Survey,
-    ) -> None:
-        """Load a partition; `found` is the name of its directory in the survey."""
+    ) -> TopicPartition | None:
+        """Load a partition, and return its name; `found` is the name of its directory in the survey.
+
+        A damaged partition goes offline: return None.
+        """
         name = partition_name(found)
         key = parse_directory_name(name)
         assert key is not None
@@ -192,7 +199,7 @@ class Loading:
             self._damage(
                 TopicIdPartition(topic.id, key.partition), name, f"{directory.path}/{error}"
             )
-            return
+            return None
         log.cleaned_end = survey.cleaned_ends.get(key, log.log_start_offset)
         if log.recovered.bytes_cut:
             _log.warning("torn tail cut", partition=name, bytes=log.recovered.bytes_cut)
@@ -202,6 +209,7 @@ class Loading:
         high_watermark = min(survey.high_watermarks.get(key, 0), log.log_end_offset)
         is_tiered = survey.tiered[found] is not None
         self._add(Loaded(key, topic, log, directory, high_watermark, is_tiered))
+        return key
 
     def _damage(self, key: TopicIdPartition, name: str, reason: str) -> None:
         """Take a damaged partition offline, and leave its files alone."""

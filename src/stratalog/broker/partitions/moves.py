@@ -91,7 +91,8 @@ class Moves:
 
         Raises Rejected, checked in Kafka's order (`ReplicaManager.alterReplicaLogDirs`): INVALID_TOPIC_EXCEPTION for a
         name too long for a copy's, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where either directory is offline,
-        UNKNOWN_TOPIC_OR_PARTITION; last KAFKA_STORAGE_ERROR where the directory has no room for the partition.
+        UNKNOWN_TOPIC_OR_PARTITION; then INVALID_REPLICA_ASSIGNMENT for a cordoned directory; last KAFKA_STORAGE_ERROR
+        where the directory has no room for the partition.
         """
         name = f"{topic}-{index}"
         if not self._future(name).startswith(f"{name}."):
@@ -103,6 +104,8 @@ class Moves:
         hosted = self._hosting.get(topic, index)
         hosted.check_hosted()
         if hosted.directory is not target:
+            if target.is_cordoned:
+                raise Rejected(ErrorCode.invalid_replica_assignment, f"{path} is cordoned")
             self._check_room(hosted, target, free)
         self._wanted[hosted] = target
         move = self._moves.get(hosted)

@@ -233,6 +233,15 @@ class HostedPartition(PlacedLog):
 
     # Following a leader
 
+    def check_readable(self, current_leader_epoch: int) -> None:
+        """Refuse a consumer's fetch, which any replica may serve. Raises as `PartitionReplica.check_epoch`.
+
+        Raises `Rejected(OFFSET_NOT_AVAILABLE)`, which clients retry, during a truncation.
+        """
+        self.replica.check_epoch(current_leader_epoch)
+        if self.rewriting is not None:
+            raise Rejected(ErrorCode.offset_not_available, f"{self.name} is being truncated")
+
     def append_fetched(self, view: memoryview, then: Done) -> None:
         """Append batches of the leader; `then` is called once they are performed, perhaps before this returns.
 
@@ -251,6 +260,8 @@ class HostedPartition(PlacedLog):
                 log.performed(appended)
                 if self.replica.leads:  # meanwhile
                     self._grown(appended.size, moved=self.replica.on_append(log.log_end_offset))
+                else:
+                    self._unseen.append((log.log_end_offset, appended.size))
                 if rolled:
                     self._on_rolled(self)
             then(error)
@@ -285,6 +296,7 @@ class HostedPartition(PlacedLog):
         now_ms = self._clock.steady_ms()
         await self._cut(lambda: self.log.restart_after(history, log_start_offset, now_ms))
         self.replica.on_leader_high_watermark(end, end)
+        self.advanced()
 
     async def _cut(self, program: Callable[[], Program[None]]) -> None:
         assert not self.replica.leads, "a leader's log is what counts"
@@ -297,6 +309,7 @@ class HostedPartition(PlacedLog):
                     await self.write(())  # performed once the move has ended
                 await self._rewrite(program())
                 self.replica.on_truncated(self.log.log_end_offset)
+                self._wait_for_all()
         finally:
             self.rewriting = None
             done.set_result(None)
@@ -315,6 +328,8 @@ class HostedPartition(PlacedLog):
         if begins:
             follows = isinstance(role, Follow)
             changed.append(Transition.FOLLOWED if follows else Transition.STOPPED)
+            self._wait_for_all()
+            self.wake()  # a waiting fetch may name the former leader epoch
         return changed
 
     def lead(
@@ -334,8 +349,7 @@ class HostedPartition(PlacedLog):
             return False
         if begins:
             self.log.assign_epoch(leader_epoch)
-            # How many bytes consumers wait for is not known: they look once all is committed.
-            self._unseen = deque([(self.log.log_end_offset, _ANY_SIZE)])
+            self._wait_for_all()
         self.replica.become_leader(
             leader_epoch,
             self.log.log_end_offset,
@@ -348,6 +362,10 @@ class HostedPartition(PlacedLog):
         if begins:
             self.wake()
         return begins
+
+    def _wait_for_all(self) -> None:
+        """Let consumers look once all is committed: how many bytes they wait for is not known."""
+        self._unseen = deque([(self.log.log_end_offset, _ANY_SIZE)])
 
     def resign(self, leader_epoch: int, error: Rejected | None = None) -> bool:
         """Stop leading; return whether the partition led. Each pending append gets `error`, each pending fetch looks

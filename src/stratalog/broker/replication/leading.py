@@ -1,7 +1,7 @@
 """A leader's side of its followers' fetches.
 
-In: the partitions of a follower's fetch. Out: the follower's recorded offset; an ISR to propose where it should join.
-It reads no log and sends nothing.
+In: the partitions of a follower's fetch; a consumer's rack. Out: the follower's recorded offset; an ISR to propose
+where it should join; the follower that the consumer had better read from. It reads no log and sends nothing.
 
 Kafka: `Partition.fetchRecords`, `updateFollowerFetchState`, `Replica.updateFetchStateOrThrow`.
 """
@@ -15,6 +15,7 @@ from stratalog.broker.replication.throttle import Throttle
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
 from stratalog.replication.partition import NO_EPOCH
+from stratalog.replication.selection import nearest_follower
 from stratalog.wire.messages.fetch import FetchPartition
 
 __all__ = ["Follower", "Leading"]
@@ -24,8 +25,16 @@ class Leading:
     """The followers of the partitions that this broker leads."""
 
     def __init__(
-        self, image: ClusterImage, clock: Clock, proposals: IsrProposals, throttle: Throttle
+        self,
+        image: ClusterImage,
+        clock: Clock,
+        proposals: IsrProposals,
+        throttle: Throttle,
+        *,
+        selects_by_rack: bool,
     ) -> None:
+        """`selects_by_rack`: `replica.selector.class` is set."""
+        self.selects_by_rack: Final = selects_by_rack
         self._throttle = throttle
         self._image = image
         self._clock = clock
@@ -47,6 +56,14 @@ class Leading:
             may_join=may_join,
             is_stale=NO_EPOCH < broker_epoch < known_epoch,
         )
+
+    def nearest(self, hosted: HostedPartition, rack: str, offset: int) -> int | None:
+        """Return the follower from which a consumer in `rack` reads; None for this broker (KIP-392)."""
+        return nearest_follower(hosted.replica, self._rack_of, rack, offset)
+
+    def _rack_of(self, node_id: int) -> str | None:
+        broker = self._image.image.brokers.get(node_id)
+        return broker.rack if broker is not None and broker.is_active else None
 
 
 class Follower:
@@ -107,6 +124,7 @@ class Follower:
             self._node_id,
             offset,
             self._now_ms,
+            log_start_offset=wanted.log_start_offset,
             lag_ms_max=self._proposals.lag_ms_max,
             broker_epoch=self._broker_epoch,
             may_join=self._may_join,

@@ -64,7 +64,13 @@ class Replication:
             outside.clock,
             spawn,
         )
-        self.leading = Leading(image, outside.clock, self.proposals, self.throttles["leader"])
+        self.leading = Leading(
+            image,
+            outside.clock,
+            self.proposals,
+            self.throttles["leader"],
+            selects_by_rack=bool(config.str("replica.selector.class")),
+        )
         self.close = self.followed.close
         self._background = background
         self._learns_tiered = find_history is not None

@@ -202,7 +202,8 @@ class Source:
 
     def _is_current(self, hosted: HostedPartition, leader_epoch: int) -> bool:
         replica = hosted.replica
-        return replica.leader_epoch == leader_epoch and not replica.leads and not hosted.deleted
+        is_followed = self._followed.get(hosted.key) is hosted and not hosted.deleted
+        return is_followed and replica.leader_epoch == leader_epoch and not replica.leads
 
     def _carry_out(self, hosted: HostedPartition, leader_epoch: int, taken: Step) -> None:
         if not self._is_current(hosted, leader_epoch):
@@ -247,7 +248,8 @@ class Source:
         if not self._is_current(hosted, leader_epoch):
             return
         log = hosted.log
-        hosted.replica.on_leader_high_watermark(taken.high_watermark, log.log_end_offset)
+        if hosted.replica.on_leader_high_watermark(taken.high_watermark, log.log_end_offset):
+            hosted.advanced()
         if log.log_start_offset < taken.log_start_offset <= log.log_end_offset:
             log.raise_log_start(taken.log_start_offset)
         self._resume(hosted, leader_epoch)

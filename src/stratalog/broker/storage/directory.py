@@ -144,6 +144,8 @@ class LogDirectory:
         self.in_flight_bytes = 0
         self.free_bytes = 0
         """Free bytes of the file system at the last `space`."""
+        self.is_cordoned = False
+        """Whether it takes no new replicas (KIP-1066)."""
         self._disk = None if isinstance(disk, OSError) else disk
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_failed = on_failed

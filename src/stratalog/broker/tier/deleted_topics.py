@@ -2,12 +2,14 @@
 
 In: topics whose deletion the metadata log names. Out: marks and removals in the bucket. A missing topic never counts as
 deleted: a newly formatted node must not remove the history. Until the marks are in the bucket, no metadata snapshot
-replaces the records of those deletions.
+replaces the records of those deletions. Each broker does all of that, whether it held the topic or not: marks are put
+if absent, and an object is removed once.
 
 After a takeover the node also looks, now and then, for topics that the old node registered since.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -34,7 +36,6 @@ class DeletedTopics:
         # A crash may have come between a deletion and its mark in the bucket.
         self._removed = set(metadata.removed_topics)
         metadata.holds.append(lambda: bool(self._removed))
-        self._tiered: set[UUID] = set()
         self._ending: set[PartitionArchiver] = set()
         self._marks_left = True
         self._marks_seen: dict[str, int] = {}
@@ -42,24 +43,13 @@ class DeletedTopics:
         self._forgetting = asyncio.Lock()
         self._log = structlog.get_logger()
 
-    def tiered(self, topic_id: UUID) -> None:
-        """Note a topic that has a tiered partition on this broker."""
-        self._tiered.add(topic_id)
-
     def resigned(self, partition: PartitionArchiver) -> None:
         """Note a partition that this broker stopped leading: objects of its last cycle must not outlive the topic."""
         self._ending = {one for one in (*self._ending, partition) if one.is_running}
 
-    def deleted(self, topic_id: UUID) -> bool:
-        """Note that a partition's log is deleted; return whether its topic must be removed from the bucket.
-
-        A reassigned replica does not remove its topic from the bucket.
-        """
-        if topic_id not in self._tiered or topic_id in self._metadata.image.topics_by_id:
-            return False
-        self._tiered.remove(topic_id)
-        self._removed.add(topic_id)
-        return True
+    def deleted(self, topic_ids: Iterable[UUID]) -> None:
+        """Note deleted topics: each broker marks them, as those that held one may be dead."""
+        self._removed.update(topic_ids)
 
     async def forget(self) -> None:
         """Mark deleted topics in the bucket; remove topics whose mark is older than the grace time. Raises Fenced."""

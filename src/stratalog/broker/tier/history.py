@@ -5,7 +5,7 @@ nothing: `remote_reads.py` does.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,8 @@ from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.broker.tier.remote_reads import RemoteReads, slices_below
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import Slices
+from stratalog.tier.reading.followed_lookup import FollowedLookup
+from stratalog.tier.reading.lookup import SegmentLookup
 from stratalog.tier.writing.tier_writer import TierWriter
 
 _ACTIVATION_S: Final = 5.0
@@ -28,7 +30,11 @@ class History:
         archivers: Mapping[HostedPartition, PartitionArchiver],
         started: asyncio.Event,
         reads: RemoteReads,
+        followed: Callable[[HostedPartition], FollowedLookup],
     ) -> None:
+        """`followed` returns a lookup for a partition that another broker leads."""
+        self._new_lookup = followed
+        self._lookups: dict[HostedPartition, FollowedLookup] = {}
         self._archivers = archivers
         self._started = started
         self._reads = reads
@@ -46,10 +52,10 @@ class History:
 
         Raises Rejected: OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, and retriable codes.
         """
-        tier = await self._tier(hosted)
-        segment = tier.lookup.at_if_loaded(offset)
+        lookup = await self._lookup(hosted)
+        segment = lookup.at_if_loaded(offset)
         if segment is None:
-            segment = await self._reads.find(hosted, partial(tier.lookup.at, offset))
+            segment = await self._reads.find(hosted, partial(lookup.at, offset))
         if segment is None:
             raise Rejected(
                 ErrorCode.offset_out_of_range, f"{hosted.name}: {offset} is not in the bucket"
@@ -62,7 +68,7 @@ class History:
         if found.next_offset > end_offset:
             found = slices_below(found, end_offset)
         if found.buffers:
-            self._reads.progress(hosted, tier, offset, found.next_offset, found.size)
+            self._reads.progress(hosted, lookup, offset, found.next_offset, found.size)
         return found
 
     async def offset_for_timestamp(
@@ -96,6 +102,19 @@ class History:
         """Return the writer of the partition's tier, or None until its manifest is read."""
         archiver = self._archivers.get(hosted)
         return archiver.tier if archiver is not None and archiver.activated.is_set() else None
+
+    def forget(self, hosted: HostedPartition) -> None:
+        """Drop what readers of the partition need: its role has changed, or it was deleted."""
+        self._lookups.pop(hosted, None)
+        self._reads.forget(hosted)
+
+    async def _lookup(self, hosted: HostedPartition) -> SegmentLookup | FollowedLookup:
+        if hosted.replica.leads:
+            return (await self._tier(hosted)).lookup
+        found = self._lookups.get(hosted)
+        if found is None:
+            found = self._lookups[hosted] = self._new_lookup(hosted)
+        return found
 
     async def _tier(self, hosted: HostedPartition) -> TierWriter:
         """Return the partition's tier; after a start, wait a bounded time for its manifest.

@@ -20,18 +20,17 @@ import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.survey import TIER_MANIFEST
+from stratalog.broker.tier.activation import activate
 from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable
 from stratalog.log.archiving import closed_segments, segment_parts
 from stratalog.log.effects import Unlink, WriteFile
 from stratalog.log.values import SegmentInfo
 from stratalog.ports import Disk
-from stratalog.tier.bucket.commit import Writer
-from stratalog.tier.bucket.identity import register_topic
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder
 from stratalog.tier.writing.merging import MergeLimits
-from stratalog.tier.writing.tier_writer import Retention, TierWriter, WriterContext, exists
+from stratalog.tier.writing.tier_writer import Retention, TierWriter, exists
 
 _CHUNK_BYTES: Final = 1 << 20
 _SEGMENTS_PER_COMMIT: Final = 8
@@ -195,43 +194,7 @@ class PartitionArchiver:
         before = self.tier
         if before is not None and self._active == (epoch, enabled):
             return before
-        now_ms = bucket.outside.clock.now_ms()
-        key, name, image = hosted.key, hosted.name, bucket.image()
-        topic = image.topics_by_id.get(key.topic_id)
-        partitions = len(topic.partitions) if topic is not None else name.partition + 1
-        configs = image.topic_configs(name.topic)
-        disk, path = hosted.directory.disk, f"{hosted.log.directory}/{TIER_MANIFEST}"
-        writer = Writer(bucket.config.int("node.id"), epoch)
-        context = WriterContext(
-            bucket.store,
-            bucket.outside.entropy,
-            archives=bucket.archives,
-            steady_ms=bucket.outside.clock.steady_ms,
-            leases=bucket.leases,
-        )
-
-        def activate() -> TierWriter:
-            register_topic(
-                bucket.store,
-                bucket.cluster_id,
-                key.topic_id,
-                name.topic,
-                partitions,
-                configs,
-                now_ms,
-            )
-            return TierWriter.activate(
-                context,
-                self._folder,
-                name.topic,
-                writer,
-                local_manifest=before.manifest_bytes() if before else _small_file(disk, path),
-                now_ms=now_ms,
-            )
-
-        self.tier = tier = await bucket.threads.copier(hosted).submit(activate)
-        # After the first version, not before: a takeover lists the manifests after it has begun.
-        await bucket.claim.check_incarnation()
+        self.tier = tier = await activate(bucket, hosted, epoch, before)
         if enabled:
             self._withdrawn = False
             self._continue(tier)

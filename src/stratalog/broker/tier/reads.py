@@ -43,8 +43,9 @@ class Reads:
                 offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
             )
         except NotLocal:
-            return self._tier(hosted).read(
-                hosted, offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
+            span = (offset, max_bytes, end_offset)
+            return self._tiered(
+                self._tier(hosted), hosted, span, minimum_one_batch=minimum_one_batch
             )
         if isinstance(found, Slices):
             return found
@@ -88,7 +89,31 @@ class Reads:
         try:
             return await local
         except NotLocal:  # local retention deleted it while the read waited for the drive
-            return await self._tier(hosted).read(hosted, *span, minimum_one_batch=minimum_one_batch)
+            return await self._tiered(
+                self._tier(hosted), hosted, span, minimum_one_batch=minimum_one_batch
+            )
+
+    async def _tiered(
+        self,
+        history: "History",
+        hosted: HostedPartition,
+        span: tuple[int, int, int],
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices:
+        """Read from the bucket. A segment may have no batch at its end, where a power cut took records that were not
+        synced: continue behind it, as a local read does.
+        """
+        offset, max_bytes, end_offset = span
+        found = await history.read(
+            hosted, offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
+        )
+        if found.buffers or not offset < found.next_offset < end_offset:
+            return found
+        behind = self.read(
+            hosted, found.next_offset, max_bytes, end_offset, minimum_one_batch=minimum_one_batch
+        )
+        return behind if isinstance(behind, Slices) else await behind
 
     def _tier(self, hosted: HostedPartition) -> "History":
         if self._history is None:

@@ -30,10 +30,12 @@ from stratalog.log.reading import Slices
 from stratalog.ports import ObjectStore, Outside, Worker
 from stratalog.tier.formats.manifest import RemoteSegment
 from stratalog.tier.reading.fetcher import RANGE_BYTES, Fetcher
-from stratalog.tier.writing.tier_writer import TierWriter
+from stratalog.tier.reading.followed_lookup import FollowedLookup
+from stratalog.tier.reading.lookup import SegmentLookup
 from stratalog.wire.batch import scan
 
 T = TypeVar("T")
+Lookup = SegmentLookup | FollowedLookup
 _AHEAD_BYTES_MAX: Final = 24 << 20
 _REQUEST_BYTES: Final = 16 << 20
 """Size of a read-ahead request: each request costs the server as much as one or two megabytes of its answer."""
@@ -173,7 +175,7 @@ class RemoteReads:
         return None if found is None else (found.offset, found.timestamp)
 
     def progress(
-        self, hosted: HostedPartition, tier: TierWriter, offset: int, end: int, size: int
+        self, hosted: HostedPartition, lookup: Lookup, offset: int, end: int, size: int
     ) -> None:
         """Note that a consumer read `size` bytes, the records [offset, end). Prefetch for a sequential consumer."""
         readers = self._readers.setdefault(hosted, {})
@@ -190,10 +192,10 @@ class RemoteReads:
             fetched_to = max(0, reader.ahead - RANGE_BYTES)
             reader.ahead = reader.depth
             self._prefetch(
-                tier, end, hosted.log.local_start_offset, range(fetched_to, reader.depth)
+                lookup, end, hosted.log.local_start_offset, range(fetched_to, reader.depth)
             )
 
-    def _prefetch(self, tier: TierWriter, offset: int, stop: int, span: range) -> None:
+    def _prefetch(self, lookup: Lookup, offset: int, stop: int, span: range) -> None:
         """Prefetch the bytes `span` after `offset`. Records from `stop` on are on the local disk too."""
         if self._quota is not None and self._quota.wait_ms(self._clock.steady_ms()):
             return  # the quota is used up: consumers' own reads come first
@@ -201,7 +203,7 @@ class RemoteReads:
         def prefetch(skip: int, left: int) -> None:
             at = offset
             for _ in range(_AHEAD_SEGMENTS_MAX):
-                segment = tier.lookup.at(at)
+                segment = lookup.at(at)
                 if segment is None or left <= 0 or at >= stop:
                     break
                 covered = self._fetcher.prefetch(segment, at, left, skip)

@@ -9,9 +9,10 @@ closed segments wait on disk. Only the first start of a cluster needs the bucket
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
@@ -23,11 +24,13 @@ from stratalog.broker.tier.deleted_topics import DeletedTopics
 from stratalog.broker.tier.history import History
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.broker.tier.remote_reads import RemoteReads
+from stratalog.broker.tier.unclean_leaders import UncleanLeaders
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
 from stratalog.log.values import TieredHistory
 from stratalog.replication.roles import Transition
 from stratalog.tier.formats.paths import partition_prefix
+from stratalog.tier.reading.followed_lookup import FollowedLookup
 from stratalog.tier.reading.tiered_history import tiered_history
 
 _CLOSE_S: Final = 5.0
@@ -52,8 +55,10 @@ class TierService:
         self._started = asyncio.Event()
         self._closed = False
         self._reads = RemoteReads(bucket.config, bucket.outside, bucket.store)
-        self.history = History(self._archivers, self._started, self._reads)
+        self.history = History(self._archivers, self._started, self._reads, self._followed_lookup)
         self._deleted_topics = DeletedTopics(bucket, metadata)
+        self._unclean = UncleanLeaders(bucket, hosting, spawn)
+        hosting.defers = self._unclean.defers
         self._log = structlog.get_logger()
 
     def start(self) -> None:
@@ -70,6 +75,7 @@ class TierService:
     async def close(self) -> None:
         """Wait a bounded time for running calls. Later ones end with the process; a sweep removes what they leave."""
         self._closed = True
+        await self._unclean.close()
         closing = [
             asyncio.get_running_loop().create_task(worker.close())
             for worker in (*self.bucket.threads.all(), *self._reads.workers)
@@ -88,6 +94,22 @@ class TierService:
             partial(tiered_history, bucket.store, bucket.archives, prefix, offset)
         )
 
+    def _followed_lookup(self, hosted: HostedPartition) -> FollowedLookup:
+        bucket = self.bucket
+        return FollowedLookup(
+            bucket.store,
+            bucket.archives,
+            partition_prefix(bucket.cluster_id, *hosted.key),
+            bucket.outside.clock.steady_ms,
+            bucket.config.int("remote.delete.grace.ms"),
+        )
+
+    def topics_deleted(self, topic_ids: Iterable[UUID]) -> None:
+        """Remove deleted topics from the bucket."""
+        self._deleted_topics.deleted(topic_ids)
+        if not self._closed:
+            self._spawn(self._forget_topics())
+
     def configure(self, config: BrokerConfig) -> None:
         """Apply changed settings. A replaced pool of threads ends once it has done its submitted work."""
         self.bucket.pace.configure(config)
@@ -97,13 +119,14 @@ class TierService:
     def _on_transition(self, transition: Transition, hosted: HostedPartition) -> None:
         match transition:
             case Transition.LED:
+                self.history.forget(hosted)
                 self._led(hosted)
             case Transition.RESIGNED:
                 self._resigned(hosted)
-            case Transition.DELETED:
-                self._deleted(hosted)
-            case Transition.FOLLOWED | Transition.STOPPED:
+            case Transition.FOLLOWED:
                 pass
+            case Transition.STOPPED | Transition.DELETED:
+                self.history.forget(hosted)
 
     def _led(self, hosted: HostedPartition) -> None:
         config = hosted.log.config
@@ -111,7 +134,6 @@ class TierService:
         may_have_objects = config.remote_log_delete_on_disable or hosted.was_tiered
         if hosted not in self._archivers and (config.remote_storage_enable or may_have_objects):
             self._archivers[hosted] = PartitionArchiver(self.bucket, hosted)
-            self._deleted_topics.tiered(hosted.key.topic_id)
         self._wake(hosted)
 
     def _wake(self, hosted: HostedPartition) -> None:
@@ -127,15 +149,11 @@ class TierService:
 
     def _resigned(self, hosted: HostedPartition) -> None:
         """Stop archiving a partition: another broker may lead it, its log directory failed, or it was deleted."""
-        self._reads.forget(hosted)
+        self.history.forget(hosted)
         archiver = self._archivers.pop(hosted, None)
         if archiver is not None:
             archiver.resign()
             self._deleted_topics.resigned(archiver)
-
-    def _deleted(self, hosted: HostedPartition) -> None:
-        if self._deleted_topics.deleted(hosted.key.topic_id) and not self._closed:
-            self._spawn(self._forget_topics())
 
     async def _forget_topics(self) -> None:
         """Remove deleted topics from the bucket, once it is claimed (`deleted_topics.py`)."""

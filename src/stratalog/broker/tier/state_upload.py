@@ -5,6 +5,9 @@ In: metadata, hosted partitions, groups. Out: versions of the cluster's state in
 (`tier/bucket/cluster_state.py`), every `tier.state.interval.ms` with a change, and at a clean stop. It never blocks the
 event loop. A bucket that fails delays no client: a later interval uploads the newest state.
 
+Each broker knows the ends of the partitions that it leads, and the offsets of the groups that it coordinates. Its
+version has all others from the newest one before (`state_merging.py`).
+
 The upload leaves out secret settings.
 """
 
@@ -15,10 +18,11 @@ from typing import Final
 import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
-from stratalog.broker.coordination.groups import Groups
+from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.coordination.runtime import in_turns
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.tier.bucket import ClaimedBucket
+from stratalog.broker.tier.state_merging import merged
 from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
@@ -28,6 +32,7 @@ from stratalog.tier.bucket.cluster_state import (
     StateOffset,
     StatePartition,
     StateTopic,
+    newest_state,
     put_state,
     state_version,
 )
@@ -35,9 +40,10 @@ from stratalog.tier.bucket.incarnation import check_incarnation
 from stratalog.wire.ids import TopicIdPartition, topic_id_text
 
 Ends = dict[TopicIdPartition, tuple[int, int]]
-"""Log start and end of each hosted partition."""
+"""Log start and end of each led partition."""
 _UNKNOWN: Final = (-1, -1)
 _CLOSE_S: Final = 5.0
+_ATTEMPTS_MAX: Final = 8
 
 
 class StateUpload:
@@ -57,7 +63,7 @@ class StateUpload:
         self._hosting = hosting
         self._groups = groups
         self._claims = 0
-        self._version: int | None = None
+        self._version = 0
         self._uploaded: tuple[int, Ends] | None = None
         self._log = structlog.get_logger()
 
@@ -92,7 +98,7 @@ class StateUpload:
     async def upload(self) -> None:
         """Upload the present state; send no request if nothing has changed since the last upload.
 
-        While some groups' offsets are not loaded, nothing is uploaded, because the version before has more. Raises
+        While some groups' offsets are not loaded, nothing is uploaded: a cluster's first version must have them. Raises
         Fenced, Unavailable, Corrupt.
         """
         image = self._metadata.image
@@ -102,22 +108,23 @@ class StateUpload:
         seen = (image.offset, ends)
         bucket, claim = self._bucket, self._bucket.claim
         if self._claims != claim.times:  # a bucket that was claimed again has no state
-            self._claims, self._version, self._uploaded = claim.times, None, None
-        if seen == self._uploaded or not (self._groups.is_loaded and claim.is_held):
+            self._claims, self._version, self._uploaded = claim.times, 0, None
+        if seen == self._uploaded or self._is_loading() or not claim.is_held:
             return
         cluster_id, incarnation = claim.cluster_id, claim.incarnation
         now_ms = bucket.outside.clock.now_ms()
+        coordinated = frozenset(self._groups.coordinated)
         committed: list[tuple[str, list[tuple[str, int, KeptOffset]]]] = []
         await in_turns(map(committed.append, self._groups.committed()))
         try:
             await self._groups.all_committed()
         except Rejected:
             return  # these offsets may never be committed; the next coordinator uploads its own
-        last_version = self._version
+        at_least = self._version
 
-        def put() -> int:
+        def put() -> int | None:
             check_incarnation(bucket.store, cluster_id, incarnation)
-            state = ClusterState(
+            mine = ClusterState(
                 cluster_id=cluster_id,
                 incarnation=incarnation,
                 node_id=bucket.config.int("node.id"),
@@ -126,18 +133,42 @@ class StateUpload:
                 brokers=_brokers(image),
                 topics=_topics(image, ends),
                 groups={group: _offsets(kept) for group, kept in committed if kept},
+                metadata_offset=image.offset,
             )
-            after = last_version
-            if after is None:
-                after = state_version(bucket.store, cluster_id, incarnation)
-            return put_state(bucket.store, state, after).version
+            for _ in range(_ATTEMPTS_MAX):
+                version = state_version(bucket.store, cluster_id, incarnation, at_least)
+                before, _damaged = newest_state(bucket.store, cluster_id, incarnation)
+                if before is not None and before.incarnation != incarnation:
+                    before = None
+                state = merged(before, mine, coordinated)
+                if state is None:
+                    return None
+                if put_state(bucket.store, state, version):
+                    return version + 1
+            raise Unavailable(f"{bucket.store.url}: other brokers upload the cluster's state")
 
-        self._version = await bucket.threads.expirer.submit(put)
-        self._uploaded = seen
+        version = await bucket.threads.expirer.submit(put)
+        if version is not None:  # else this broker's metadata is behind: a later interval uploads
+            self._version, self._uploaded = version, seen
+
+    def _is_loading(self) -> bool:
+        """Return whether this broker leads a partition of the offsets topic that it will coordinate and does not yet.
+
+        The offsets of a partition that cannot be read stay as they are in the bucket.
+        """
+        groups = self._groups
+        unread = {one.name.partition for one in groups.not_loaded}
+        return any(
+            hosted.name.topic == OFFSETS_TOPIC
+            and hosted.replica.leads
+            and hosted.name.partition not in groups.coordinated | unread
+            for hosted in self._hosting.all()
+        )
 
     def _note_ends(self, ends: Ends) -> Iterator[None]:
         for hosted in self._hosting.all():
-            ends[hosted.key] = hosted.log.log_start_offset, hosted.high_watermark
+            if hosted.replica.leads:
+                ends[hosted.key] = hosted.log.log_start_offset, hosted.high_watermark
             yield
 
 

@@ -77,11 +77,21 @@ def describe(
 async def print_configs(
     bootstrap: str, wanted: tuple[int, str], all_settings: bool, as_json: bool
 ) -> None:
-    """Print one row per setting. Raises Rejected where there is no such topic or broker."""
+    """Print one row per setting. Raises Rejected where there is no such topic, UserError where no such broker."""
+    from stratalog.client.calls import BROKER, describe_configs
     from stratalog.config import ConfigSource
+    from stratalog.errors import UserError
 
+    kind, name = wanted
     async with connected(bootstrap) as client:
-        (found,) = await client.describe_configs([wanted])
+        request = describe_configs([wanted])
+        if kind == BROKER and name:  # each broker knows its own settings alone
+            nodes = {str(one): one for one in (await client.metadata([])).brokers}
+            if name not in nodes:
+                raise UserError(f"--broker: {name!r} is not accepted; accepted: {', '.join(nodes)}")
+            (found,) = await client.call(request, nodes[name])
+        else:
+            (found,) = await client.on_any(request)
     accepted(found)
     rows = [
         {
@@ -144,7 +154,7 @@ def parse_configs(items: Sequence[str]) -> dict[str, str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
-            raise UserError(f"{name_in(item)}: expected NAME=VALUE")
+            raise UserError(f"setting {name_in(item)}: expected NAME=VALUE")
         name, value = name.strip(), value.strip()
         ours, meant = our_topic_setting(name, value)
         if ours != name:

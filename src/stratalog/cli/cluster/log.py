@@ -54,6 +54,8 @@ def dump(
                 size = len(view)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
+    except Corrupt as error:
+        raise Corrupt(f"{file}: {error}") from None
     if end < size:
         raise Corrupt(f"{file}: {size - end} bytes at {end} are no whole batch")
 

@@ -4,7 +4,7 @@ In: a cluster's client, new replicas by partition. Out: rows, a request, a bar o
 has moved. It never chooses the places.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +13,7 @@ import typer
 from stratalog.cli.shared.terminal import note, show, show_json
 
 if TYPE_CHECKING:
+    from stratalog.client.admin import LogDirectory
     from stratalog.client.aio import Client
     from stratalog.client.calls import ClusterInfo, PartitionInfo
     from stratalog.client.cluster_admin import RegisteredBroker
@@ -34,6 +35,10 @@ NoWait = Annotated[
 _STEP_S: Final = 0.2
 _TOPIC, _BROKER = 2, 4
 """Kafka: ConfigResource.Type."""
+_SIDES: Final = ("leader", "follower")
+_LIMITS: Final = tuple(f"{side}.replication.throttled." for side in _SIDES)
+_SET: Final = (1, 2)
+"""Sources of DescribeConfigs: set for the topic, set for the running broker."""
 Limits = Mapping[tuple[int, str], Mapping[str, str | None]]
 """Settings of topics and brokers, by kind and name of the resource; None resets a setting."""
 
@@ -66,22 +71,74 @@ def partitions_of(cluster: "ClusterInfo") -> "dict[TopicPartition, PartitionInfo
     }
 
 
-async def bytes_on(client: "Client", node: int) -> "dict[TopicPartition, int] | None":
-    """Return the bytes of each replica on a broker's disks; None where the broker does not answer."""
+async def directories_on(client: "Client", node: int) -> "list[LogDirectory] | None":
+    """Return a broker's log directories; None where the broker does not answer."""
     from stratalog.client.admin import log_directories
     from stratalog.errors import Unavailable
-    from stratalog.wire.ids import TopicPartition
 
     try:
-        directories = await client.call(log_directories(), node)
+        return await client.call(log_directories(), node)
     except Unavailable:
         return None
+
+
+async def cordoned(client: "Client", nodes: "Collection[int]") -> set[int]:
+    """Return those of these brokers that take no new replicas: all their directories are cordoned."""
+    found = {node: await directories_on(client, node) for node in nodes}
+    return {node for node, directories in found.items() if directories and is_cordoned(directories)}
+
+
+def is_cordoned(directories: "Sequence[LogDirectory]") -> bool:
+    """Return whether no directory takes new replicas."""
+    return all(one.is_cordoned for one in directories)
+
+
+async def bytes_on(client: "Client", node: int) -> "dict[TopicPartition, int]":
+    """Return the bytes of each replica on a broker's disks; none where the broker does not answer."""
+    return bytes_in(await directories_on(client, node) or ())
+
+
+def bytes_in(directories: "Sequence[LogDirectory]") -> "dict[TopicPartition, int]":
+    """Return the bytes of each replica in these directories."""
+    from stratalog.wire.ids import TopicPartition
+
     return {
         TopicPartition(replica.topic, replica.partition): replica.size
         for directory in directories
         for replica in directory.replicas
         if not replica.is_future
     }
+
+
+async def bytes_to_fetch(
+    client: "Client", leaders: "Mapping[TopicPartition, int]"
+) -> "dict[TopicPartition, int]":
+    """Return the bytes that a new replica of each partition fetches: what its leader has and the bucket lacks.
+
+    Of a tiered partition it is an estimate from the offsets: records of one partition are taken to be of one size.
+    """
+    from stratalog.client.calls import (
+        EARLIEST_LOCAL,
+        LATEST,
+        LATEST_TIERED,
+        READ_UNCOMMITTED,
+        list_offsets,
+    )
+
+    found: dict[TopicPartition, int] = {}
+    for leader in sorted({leader for leader in leaders.values() if leader >= 0}):
+        led = [one for one, by in leaders.items() if by == leader]
+        held = await bytes_on(client, leader)
+        starts, tiered, ends = [
+            await client.call(list_offsets(dict.fromkeys(led, moment), READ_UNCOMMITTED), leader)
+            for moment in (EARLIEST_LOCAL, LATEST_TIERED, LATEST)
+        ]
+        for one in led:
+            start, end = starts[one].offset, ends[one].offset
+            local = max(end - start, 1)
+            untiered = min(end - tiered[one].offset - 1, local)
+            found[one] = held.get(one, 0) * untiered // local
+    return found
 
 
 async def carry_out(
@@ -92,30 +149,20 @@ async def carry_out(
 ) -> None:
     """Print the cost of the change; unless it is a dry run, request it and wait. Raises UserError, Rejected."""
     from stratalog.cli.shared.quantities import parse_bytes, quantity_text
-    from stratalog.errors import UserError
     from stratalog.ops.placing import cost_of
 
-    if words.throttle and words.no_wait:
-        raise UserError(
-            "--throttle: its limits are removed after the last move; leave --no-wait out"
-        )
     rate = parse_bytes(words.throttle, "--throttle") if words.throttle else None
     partitions = partitions_of(cluster)
     before = {one: partitions[one].replicas for one in changed}
     leaders = {one: partitions[one].leader for one in changed}
-    local_bytes: dict[TopicPartition, int] = {}
-    for leader in sorted({leader for leader in leaders.values() if leader >= 0}):
-        held = await bytes_on(client, leader) or {}
-        local_bytes |= {
-            one: held.get(one, 0) for one, led_by in leaders.items() if led_by == leader
-        }
-    cost = cost_of(changed, before, leaders, local_bytes)
+    missing = await bytes_to_fetch(client, leaders)
+    cost = cost_of(changed, before, leaders, missing)
     rows = [
         {
             "partition": str(one),
             "from": list(before[one]),
             "to": list(after),
-            "bytes": local_bytes.get(one, 0) * len(set(after) - set(before[one])),
+            "bytes": missing.get(one, 0) * len(set(after) - set(before[one])),
         }
         for one, after in changed.items()
     ]
@@ -140,10 +187,19 @@ async def carry_out(
     if changed and not words.dry_run:
         limits = limits_of(changed, before, max(int(rate), 1)) if rate else {}
         await set_all(client, limits)
-        await ask(client, changed)
-        if not words.no_wait:
-            await until_moved(client, changed, before, local_bytes)
-        await set_all(client, {where: dict.fromkeys(values) for where, values in limits.items()})
+        is_over = False
+        try:
+            await ask(client, changed)
+            if not words.no_wait:
+                adding = {one: set(after) - set(before[one]) for one, after in changed.items()}
+                await until_moved(client, adding, missing)
+                await set_all(client, without(limits))
+                is_over = True
+        finally:  # Ctrl-C too
+            if limits and not is_over:
+                note(
+                    "the limits of --throttle stay set: strata partition reassign --wait removes them"
+                )
 
 
 def limits_of(
@@ -156,7 +212,7 @@ def limits_of(
     for one, after in changed.items():
         for node in {*after, *before[one]}:
             limits[_BROKER, str(node)] = {
-                f"{side}.replication.throttled.rate": str(rate) for side in ("leader", "follower")
+                f"{side}.replication.throttled.rate": str(rate) for side in _SIDES
             }
         for side, nodes in (("leader", before[one]), ("follower", set(after) - set(before[one]))):
             replicas = [f"{one.partition}:{node}" for node in nodes]
@@ -164,6 +220,45 @@ def limits_of(
             name = f"{side}.replication.throttled.replicas"
             named[name] = ",".join([*filter(None, [named.get(name)]), *replicas])
     return limits
+
+
+def without(limits: Limits) -> Limits:
+    """Return the change that resets these settings."""
+    return {where: dict.fromkeys(values) for where, values in limits.items()}
+
+
+async def limits_set(client: "Client") -> Limits:
+    """Return the limits of replication that topics and serving brokers have."""
+    from stratalog.client.calls import describe_configs
+
+    found: dict[tuple[int, str], dict[str, str | None]] = {}
+    names = [(_TOPIC, name) for name in (await client.metadata()).topics]
+    described = list(await client.describe_configs(names)) if names else []
+    for node, one in (await brokers_of(client)).items():
+        if not one.is_fenced:
+            of_broker = await client.call(describe_configs([(_BROKER, str(node))]), node)
+            described.extend(of_broker)
+    for resource in described:
+        values: dict[str, str | None] = {
+            entry.name: entry.value
+            for entry in resource.entries
+            if entry.source in _SET and entry.name.startswith(_LIMITS)
+        }
+        if values:
+            found[resource.resource_type, resource.name] = values
+    return found
+
+
+async def finish(client: "Client") -> None:
+    """Wait for every move under way, then remove the limits of replication."""
+    from stratalog.client.cluster_admin import list_reassignments
+
+    moving = await client.on_any(list_reassignments())
+    partitions = partitions_of(await client.metadata())
+    leaders = {one: partitions[one].leader for one in moving}
+    wanted = await bytes_to_fetch(client, leaders)
+    await until_moved(client, {one: move.adding for one, move in moving.items()}, wanted)
+    await set_all(client, without(await limits_set(client)))
 
 
 async def set_all(client: "Client", limits: Limits) -> None:
@@ -190,28 +285,29 @@ async def ask(client: "Client", changed: "Mapping[TopicPartition, Sequence[int] 
 
 async def until_moved(
     client: "Client",
-    changed: "Mapping[TopicPartition, Sequence[int]]",
-    before: "Mapping[TopicPartition, Sequence[int]]",
-    local_bytes: "Mapping[TopicPartition, int]",
+    adding: "Mapping[TopicPartition, Collection[int]]",
+    wanted: "Mapping[TopicPartition, int]",
 ) -> None:
-    """Wait until no partition of the change is being reassigned; a bar in bytes. Ctrl-C ends only the wait."""
+    """Wait until none of these partitions is being reassigned; a bar in bytes. Ctrl-C ends only the wait.
+
+    `adding` has the new replicas of each, `wanted` the bytes that each of them fetches.
+    """
     from asyncio import sleep
 
     from stratalog.cli.shared.bucket import progress_of
     from stratalog.client.cluster_admin import list_reassignments
 
-    adding = {one: set(after) - set(before[one]) for one, after in changed.items()}
-    total = sum(local_bytes.get(one, 0) * len(nodes) for one, nodes in adding.items())
-    with progress_of(f"{len(changed)} partition(s)", quiet=False) as progress:
-        while moving := (await client.on_any(list_reassignments())).keys() & changed.keys():
+    total = sum(wanted.get(one, 0) * len(nodes) for one, nodes in adding.items())
+    with progress_of(f"{len(adding)} partition(s)", quiet=False) as progress:
+        while moving := (await client.on_any(list_reassignments())).keys() & adding.keys():
             missing = 0
             for node in {node for one in moving for node in adding[one]}:
-                held = await bytes_on(client, node) or {}
+                held = await bytes_on(client, node)
                 missing += sum(
-                    max(local_bytes.get(one, 0) - held.get(one, 0), 0)
+                    max(wanted.get(one, 0) - held.get(one, 0), 0)
                     for one in moving
                     if node in adding[one]
                 )
             progress(total - missing, total)
             await sleep(_STEP_S)
-    note(f"moved {len(changed)} partition(s)")
+    note(f"moved {len(adding)} partition(s)")

@@ -162,6 +162,10 @@ def reassign(
         int | None, typer.Option(metavar="N", min=1, help="The new number of replicas.")
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the moves under way.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for all moves under way, then remove their limits."),
+    ] = False,
     dry_run: DryRun = False,
     throttle: Throttle = "",
     no_wait: NoWait = False,
@@ -174,12 +178,14 @@ def reassign(
     fewest replicas. Ctrl-C ends the progress bar, not the moves.
 
     --throttle sets Kafka's limits of replication for these moves, and removes them after the last one. A command that
-    ends before leaves them set: reset them with `strata config`.
+    ends before leaves them set: --wait waits for the moves and removes them.
 
     Example: strata partition reassign orders --brokers 2,3,4 --dry-run --throttle 50MB/s
     """
     words = MoveWords(dry_run, throttle, no_wait, json)
-    if cancel:
+    if wait:
+        run(finish_moves(bootstrap_server))
+    elif cancel:
         run(cancel_moves(bootstrap_server, topic, partition))
     else:
         places = Places(
@@ -196,7 +202,7 @@ async def reassign_partitions(
     words: MoveWords,
 ) -> None:
     """Choose the places, and carry the moves out. Raises UserError, Rejected."""
-    from stratalog.cli.cluster.moving import brokers_of, carry_out, partitions_of
+    from stratalog.cli.cluster.moving import brokers_of, carry_out, cordoned, partitions_of
     from stratalog.errors import UserError
     from stratalog.ops.placing import replica_counts, spread
 
@@ -223,8 +229,18 @@ async def reassign_partitions(
                 if (node in places.brokers if places.brokers else not one.is_fenced)
             }
             counts = replica_counts(one.replicas for one in partitions_of(cluster).values())
-            changed = spread(found, allowed, places.factor, counts)
+            serving = [node for node in allowed if not registered[node].is_fenced]
+            closed = await cordoned(client, serving)
+            changed = spread(found, allowed, places.factor, counts, closed)
         await carry_out(client, cluster, changed, words)
+
+
+async def finish_moves(bootstrap: str) -> None:
+    """Wait for the moves under way, and remove the limits of replication."""
+    from stratalog.cli.cluster.moving import finish
+
+    async with connected(bootstrap) as client:
+        await finish(client)
 
 
 async def cancel_moves(bootstrap: str, topic: str | None, partitions: Sequence[int] | None) -> None:

@@ -37,9 +37,12 @@ def describe(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json =
 
 @quorum_app.command()
 def add(
-    node: Annotated[int, typer.Argument(help="The id of a controller that runs and follows.")],
+    node: Annotated[
+        int, typer.Argument(metavar="ID", help="The node.id of a controller that runs and follows.")
+    ],
     listener: Annotated[
-        str, typer.Argument(help="Where it listens for controllers: NAME://host:port.")
+        str,
+        typer.Argument(metavar="LISTENER", help="Its controller listener: NAME://host:port."),
     ],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -72,6 +75,10 @@ async def add_controller(node_id: int, listener: str, bootstrap: str) -> None:
                 f"node {node_id} does not fetch the metadata log; nodes that may be added: {ids}"
             )
         newest = max(copies, key=lambda one: one.last_fetch_ms)
+        if newest.is_voter:
+            raise UserError(
+                f"node {node_id} is a voter already; strata quorum describe shows all nodes"
+            )
         at = (found.name, found.host, found.port)
         await client.on_any(add_voter(node_id, newest.directory_id, at, _TIMEOUT_MS))
     typer.echo(f"node {node_id} votes")
@@ -79,7 +86,7 @@ async def add_controller(node_id: int, listener: str, bootstrap: str) -> None:
 
 @quorum_app.command()
 def remove(
-    node: Annotated[int, typer.Argument(help="The id of a controller.")],
+    node: Annotated[int, typer.Argument(metavar="ID", help="The node.id of a voter.")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Take a controller out of the voters, whether it runs or not.

@@ -43,10 +43,18 @@ def create(
         ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(metavar="N", show_default=False, help="By default the broker's.")
+        int,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            help="By default the broker's default.replication.factor.",
+        ),
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."
+        ),
     ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")
@@ -260,7 +268,7 @@ async def alter_topic(
 @topic_app.command()
 def move(
     name: TopicName,
-    partition: Annotated[int, typer.Option(metavar="N", help="Which one.")],
+    partition: Annotated[int, typer.Option(metavar="N", help="The partition to move.")],
     to: Annotated[str, typer.Option(metavar="DIR", help="One of the broker's log.dirs.")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:

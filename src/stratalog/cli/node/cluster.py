@@ -169,18 +169,15 @@ def write_ready_file(path: Path, rows: list[dict[str, Any]]) -> None:
 
 @cluster_app.command()
 def stop(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Stop all nodes, as SIGTERM does: logs are closed cleanly.
+    """Stop all nodes, as SIGTERM does: logs are closed cleanly. The active controller goes last.
 
     Example: strata cluster stop
     """
-    from signal import SIGTERM
-
     from stratalog.cli.node.cluster_directory import ClusterDirectory
 
     with ClusterDirectory.existing(directory.absolute()) as cluster:
-        running = [node for node in cluster.processes if cluster.is_running(node)]
-        run(cluster.end(running, SIGTERM))
-    note(f"stopped {len(running)} node(s)")
+        stopped = run(cluster.stop())
+    note(f"stopped {stopped} node(s)")
 
 
 @cluster_app.command()

@@ -30,6 +30,7 @@ _PROPERTIES: Final = "server.properties"
 _STEP_S: Final = 0.01
 _START_S: Final = 60.0
 _STOP_S: Final = 60.0
+_ASK_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -261,6 +262,36 @@ class ClusterDirectory:
         process = self.processes[node]
         if process is not None:
             send(process, number)
+
+    async def stop(self) -> int:
+        """Stop the nodes that run, as SIGTERM does; return how many they were. Raises Unavailable as `end`.
+
+        The active controller goes last: it permits the stops of the others, and gives their leaderships away.
+        """
+        running = [node for node in self.processes if self.is_running(node)]
+        last = await self._active_controller(running)
+        await self.end([node for node in running if node != last], Signals.SIGTERM)
+        await self.end([node for node in running if node == last], Signals.SIGTERM)
+        return len(running)
+
+    async def _active_controller(self, nodes: Sequence[int]) -> int | None:
+        """Return the node that leads the quorum, as the first node says that answers; None where none does."""
+        from stratalog.adapters.network import TcpNetwork
+        from stratalog.client.aio import Client
+        from stratalog.client.cluster_admin import describe_quorum
+        from stratalog.errors import Rejected
+
+        for node in nodes:
+            ready = self.ready(node)
+            if ready is None:
+                continue
+            address = f"{HOST}:{ready['port']}"
+            try:
+                async with await Client.connect(TcpNetwork(), address, timeout_s=_ASK_S) as client:
+                    return (await client.call(describe_quorum())).leader_id
+            except (Unavailable, Rejected):
+                continue  # paused, or without a controller
+        return None
 
     async def end(self, nodes: Sequence[int], number: Signals) -> None:
         """End nodes by a signal, and wait until they have exited. Raises Unavailable naming a node that does not

@@ -70,7 +70,7 @@ def consume(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="Stop after this long without a record."),
+        typer.Option(min=0, metavar="S", help="Stop after so many seconds without a record."),
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print the key and this before the value.")
@@ -81,7 +81,9 @@ def consume(
     layout: Layout = None,
     group: Group = None,
     isolation_level: IsolationLevel = Isolation.UNCOMMITTED,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each record.")
+    ] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
     r"""Print records until interrupted, or up to a number of records.

@@ -60,6 +60,9 @@ Made = Annotated[
         help="Generate lines of a web server's log, keyed by visitor, instead of reading a file.",
     ),
 ]
+Compression = Annotated[
+    str, typer.Option(metavar="|".join(COMPRESSIONS), help="Codec of the batches.")
+]
 Count = Annotated[int | None, typer.Option(metavar="N", min=1, help="Lines to generate.")]
 Rate = Annotated[
     float | None,
@@ -90,7 +93,7 @@ def produce(
     partition: Annotated[
         int | None, typer.Option(metavar="N", help="Send all records to this partition.")
     ] = None,
-    compression: Annotated[str, typer.Option(metavar="|".join(COMPRESSIONS))] = "none",
+    compression: Compression = "none",
     acks: Annotated[
         str, typer.Option(metavar="all|1|0", help="Acknowledgements to wait for.")
     ] = "all",

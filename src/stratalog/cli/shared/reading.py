@@ -45,7 +45,15 @@ async def existing_topic(client: "Client", name: str) -> "TopicInfo":
 
     topic = (await client.metadata([name])).topics[name]
     if topic.error == ErrorCode.unknown_topic_or_partition:
-        raise UserError(f"topic {name} does not exist; create it: strata topic create {name}")
+        raise UserError(
+            f"topic {name} does not exist; list topics: strata topic list; create it: strata topic create {name}"
+        )
+    if topic.error is ErrorCode.invalid_topic_exception:
+        from stratalog.quorum.topics import check_topic_name
+
+        check_topic_name(
+            name
+        )  # raises Rejected with the rule, which Metadata's answer does not have
     if topic.error != ErrorCode.none:
         raise Rejected(topic.error, f"topic {name}: {topic.error.name}")
     return topic

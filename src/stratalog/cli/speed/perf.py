@@ -6,7 +6,7 @@ those of `--sweep`, which it deletes again.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -33,7 +33,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
 DEFAULT_RECORD_BYTES = 1024
 
-Interval = Annotated[int, typer.Option(min=100, metavar="MS", help="How often to print a line.")]
+Interval = Annotated[
+    int, typer.Option(min=100, metavar="MS", help="Milliseconds between two lines.")
+]
 
 
 ProducerProps = Annotated[
@@ -51,7 +53,7 @@ Throughput = Annotated[
     typer.Option(
         metavar="N",
         show_default=False,
-        help="Most records a second; by default no limit.",
+        help="Records a second, at most; by default no limit.",
     ),
 ]
 Sweep = Annotated[
@@ -59,7 +61,7 @@ Sweep = Annotated[
     typer.Option(metavar="FILE", help="Compare codecs and batch sizes on the lines of FILE."),
 ]
 Seconds = Annotated[
-    float, typer.Option(min=0.1, metavar="S", help="With --sweep: for each codec and size.")
+    float, typer.Option(min=0.1, metavar="S", help="With --sweep: seconds for each codec and size.")
 ]
 Metrics = Annotated[
     str | None,
@@ -73,7 +75,7 @@ BrokerPid = Annotated[
 
 @perf_app.command()
 def produce(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Not with --sweep.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="None with --sweep.")] = None,
     num_records: Annotated[
         int, typer.Option(min=1, metavar="N", help="Records to send.")
     ] = 1_000_000,
@@ -181,10 +183,16 @@ def pairs_of(option: str, items: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def taken(
-    option: str, given: dict[str, str], accepted: Mapping[str, tuple[str, Callable[[str], Any]]]
-) -> dict[str, Any]:
-    """Return field -> value of the settings given; `accepted` has each setting's field and parser. Raises UserError."""
+class Accepted(NamedTuple):
+    """The values that a setting accepts: the field that they set, their parser, and their description."""
+
+    field: str
+    parse: Callable[[str], Any]
+    described: str
+
+
+def taken(option: str, given: dict[str, str], accepted: Mapping[str, Accepted]) -> dict[str, Any]:
+    """Return field -> value of the settings given. Raises UserError with the accepted names or values."""
     from stratalog.errors import UserError
 
     found = {}
@@ -193,44 +201,43 @@ def taken(
             raise UserError(
                 f"{option} {name}: not a setting of this client; accepted: {', '.join(accepted)}"
             )
-        where, parse = accepted[name]
+        setting = accepted[name]
         try:
-            found[where] = parse(text)
+            found[setting.field] = setting.parse(text)
         except (ValueError, KeyError):
-            raise UserError(f"{option} {name}: {text!r} is not accepted") from None
+            raise UserError(
+                f"{option} {name}: {text!r} is not accepted; accepted: {setting.described}"
+            ) from None
     return found
 
 
-def at_least(lowest: int) -> Callable[[str], int]:
-    """Return a parser of integers from `lowest` on."""
+def at_least(field: str, lowest: int) -> Accepted:
+    """Return a setting that accepts integers from `lowest` on."""
 
     def parse(text: str) -> int:
         number = int(text)
-        return number if number >= lowest else refuse(text)
+        if number < lowest:
+            raise ValueError(text)
+        return number
 
-    return parse
-
-
-def one_of(accepted: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser of words."""
-    return lambda text: text if text in accepted else refuse(text)
+    return Accepted(field, parse, f"a whole number from {lowest}")
 
 
-def refuse(text: str) -> NoReturn:
-    """Raise ValueError."""
-    raise ValueError(text)
+def one_of(field: str, values: Mapping[str, Any]) -> Accepted:
+    """Return a setting that accepts these words; each word stands for a value."""
+    return Accepted(field, values.__getitem__, ", ".join(values))
 
 
 def producing_of(items: Sequence[str]) -> "Producing":
     """Return --producer-props as settings. Raises UserError naming a wrong one."""
     from stratalog.cli.speed.load import Producing
 
-    accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "acks": ("acks", ACKS.__getitem__),
-        "batch.size": ("batch_bytes", at_least(1)),
-        "linger.ms": ("linger_ms", lambda text: float(at_least(0)(text))),
-        "compression.type": ("compression", one_of(CODECS)),
-        "max.in.flight.requests.per.connection": ("in_flight", at_least(1)),
+    accepted = {
+        "acks": one_of("acks", ACKS),
+        "batch.size": at_least("batch_bytes", 1),
+        "linger.ms": at_least("linger_ms", 0),
+        "compression.type": one_of("compression", {codec: codec for codec in CODECS}),
+        "max.in.flight.requests.per.connection": at_least("in_flight", 1),
     }
     given = pairs_of("--producer-props", items)
     return Producing(**taken("--producer-props", given, accepted))
@@ -286,7 +293,8 @@ def consume(
         bool, typer.Option("--from-latest", help="Start at the end, not at the beginning.")
     ] = False,
     timeout: Annotated[
-        int, typer.Option(min=1, metavar="MS", help="Stop after this long without a record.")
+        int,
+        typer.Option(min=1, metavar="MS", help="Stop after so many milliseconds without a record."),
     ] = 10_000,
     consumer_props: Annotated[
         list[str] | None,
@@ -328,13 +336,13 @@ def fetch_settings_of(items: Sequence[str]) -> "tuple[FetchSettings, bool]":
     """Return --consumer-props as fetch settings, and whether to check CRCs. Raises UserError naming a wrong one."""
     from stratalog.client.reader import FetchSettings
 
-    accepted: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "fetch.max.bytes": ("max_bytes", at_least(1)),
-        "max.partition.fetch.bytes": ("partition_max_bytes", at_least(1)),
-        "fetch.min.bytes": ("min_bytes", at_least(0)),
-        "fetch.max.wait.ms": ("max_wait_ms", at_least(0)),
-        "isolation.level": ("isolation", ISOLATIONS.__getitem__),
-        "check.crcs": ("check_crcs", {"true": True, "false": False}.__getitem__),
+    accepted = {
+        "fetch.max.bytes": at_least("max_bytes", 1),
+        "max.partition.fetch.bytes": at_least("partition_max_bytes", 1),
+        "fetch.min.bytes": at_least("min_bytes", 0),
+        "fetch.max.wait.ms": at_least("max_wait_ms", 0),
+        "isolation.level": one_of("isolation", ISOLATIONS),
+        "check.crcs": one_of("check_crcs", {"true": True, "false": False}),
     }
     found = taken("--consumer-props", pairs_of("--consumer-props", items), accepted)
     check_crcs = found.pop("check_crcs", True)

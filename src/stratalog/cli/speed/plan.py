@@ -47,6 +47,16 @@ Ingress = Annotated[
         "--ingress", metavar="RATE", help="Rate of producers, after compression: 100MB/s."
     ),
 ]
+Partitions = Annotated[
+    int, typer.Option("--partitions", min=1, metavar="N", help="Partitions of the topic.")
+]
+ReplicationFactor = Annotated[
+    int,
+    typer.Option("--replication-factor", metavar="N", min=1, help="Replicas of a partition."),
+]
+Brokers = Annotated[
+    int, typer.Option("--brokers", min=1, metavar="N", help="Brokers of the cluster.")
+]
 LocalPrice = Annotated[
     float,
     typer.Option(
@@ -54,19 +64,18 @@ LocalPrice = Annotated[
     ),
 ]
 RemotePrice = Annotated[
-    float, typer.Option("--remote-price", metavar="PRICE", help="A GB and month in the bucket.")
+    float,
+    typer.Option("--remote-price", metavar="PRICE", help="Price per GB and month in the bucket."),
 ]
 
 
 def plan(
     ingress: Ingress = None,
     retention: Annotated[
-        str, typer.Option("--retention", metavar="TIME", help="How long records are kept.")
+        str, typer.Option("--retention", metavar="TIME", help="How long records stay.")
     ] = "7d",
-    partitions: Annotated[int, typer.Option("--partitions", min=1, metavar="N")] = 100,
-    replication_factor: Annotated[
-        int, typer.Option("--replication-factor", metavar="N", min=1)
-    ] = 3,
+    partitions: Partitions = 100,
+    replication_factor: ReplicationFactor = 3,
     consumer_groups: Annotated[
         int,
         typer.Option("--consumer-groups", metavar="N", min=0, help="Groups that read the tail."),
@@ -78,7 +87,7 @@ def plan(
         str, typer.Option("--hotset", metavar="TIME", help="As in local.retention.ms.")
     ] = "0s",
     topic: OwnTopics = None,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, metavar="N")] = 3,
+    brokers: Brokers = 3,
     throttle: Annotated[
         str, typer.Option("--throttle", metavar="RATE", help="Rate of a rebalance, per broker.")
     ] = "10MB/s",
@@ -110,13 +119,15 @@ def plan(
     most = max(found.replication_factor for found in topics)
     if most > brokers:
         raise UserError(
-            f"a replication factor of {most} needs as many brokers; there are {brokers}"
+            f"a replication factor of {most} is not accepted; accepted: --brokers ({brokers}) or less"
         )
-    for price in (local_price, remote_price):
+    for option, price in (("--local-price", local_price), ("--remote-price", remote_price)):
         if not 0 <= price < PRICE_MAX:
-            raise UserError(f"a price of {price} is none; accepted: from 0")
+            raise UserError(f"{option}: {price} is not accepted; accepted: 0 to {PRICE_MAX}")
     if not 1 <= volume_overhead <= OVERHEAD_MAX:
-        raise UserError(f"--volume-overhead: {volume_overhead} is not from 1 to {OVERHEAD_MAX}")
+        raise UserError(
+            f"--volume-overhead: {volume_overhead} is not accepted; accepted: 1 to {OVERHEAD_MAX}"
+        )
     cluster = planner.Cluster(
         brokers=brokers,
         throttle=positive_bytes(throttle, "--throttle"),
@@ -130,35 +141,43 @@ def plan(
     )
 
 
+OPTIONS = {"rf": "--replication-factor", "groups": "--consumer-groups"}
+"""The shared options that have another name than their setting in `--topic`."""
+
+
 def parsed_topic(text: str, shared: "dict[str, str | None]") -> "Topic":
-    """Return one topic from `name=value,…` over the shared options. Raises UserError."""
+    """Return one topic from `name=value,…` over the shared options. Raises UserError, which names the option."""
     from stratalog.cli.shared.quantities import parse_duration_s
     from stratalog.errors import UserError
     from stratalog.ops.planner import Topic
 
     values: dict[str, str | None] = {"name": "topic", **shared}
+    option = {name: OPTIONS.get(name, f"--{name}") for name in values}
     for item in text.split(","):
         name, equals, value = item.strip().partition("=")
         if not equals or name not in values:
             raise UserError(f"--topic: {item!r} is not one of {', '.join(values)} with =VALUE")
         values[name] = value
+        option[name] = f"--topic {name}"
     values_given = {name: value for name, value in values.items() if value is not None}
     if "ingress" not in values_given:
         raise UserError("--ingress is missing: bytes a second from producers, such as 100MB/s")
-    retention_s = parse_duration_s(values_given["retention"], "retention")
+    retention_s = parse_duration_s(values_given["retention"], option["retention"])
     if retention_s <= 0:
-        raise UserError("retention: 0 keeps nothing")
+        given = values_given["retention"]
+        raise UserError(f"{option['retention']}: {given!r} keeps nothing; accepted: more than 0s")
     if values_given["tiered"] not in {"yes", "no", "true", "false"}:
-        raise UserError(f"--topic: tiered={values_given['tiered']} is neither yes nor no")
+        given = values_given["tiered"]
+        raise UserError(f"--topic tiered: {given!r} is not accepted; accepted: yes, no")
     return Topic(
         name=values_given["name"],
-        ingress=positive_bytes(values_given["ingress"], "ingress"),
+        ingress=positive_bytes(values_given["ingress"], option["ingress"]),
         retention_s=retention_s,
-        partitions=whole(values_given["partitions"], "partitions", least=1),
-        replication_factor=whole(values_given["rf"], "rf", least=1),
-        consumer_groups=whole(values_given["groups"], "groups", least=0),
-        segment_bytes=round(positive_bytes(values_given["segment"], "segment")),
-        hotset_s=parse_duration_s(values_given["hotset"], "hotset"),
+        partitions=whole(values_given["partitions"], option["partitions"], least=1),
+        replication_factor=whole(values_given["rf"], option["rf"], least=1),
+        consumer_groups=whole(values_given["groups"], option["groups"], least=0),
+        segment_bytes=round(positive_bytes(values_given["segment"], option["segment"])),
+        hotset_s=parse_duration_s(values_given["hotset"], option["hotset"]),
         tiered=values_given["tiered"] in {"yes", "true"},
     )
 
@@ -170,7 +189,7 @@ def positive_bytes(text: str, what: str) -> float:
 
     value = parse_bytes(text, what)
     if value < 1:
-        raise UserError(f"{what}: {text!r} is less than a byte")
+        raise UserError(f"{what}: {text!r} is less than a byte; accepted: 1 or more, such as 100MB")
     return value
 
 

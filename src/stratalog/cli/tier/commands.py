@@ -74,11 +74,12 @@ def describe(
     from stratalog.tier.reading.reader import open_bucket
 
     bucket = open_bucket(opened(url))
+    topics = chosen_topics(bucket, topic)  # before a line is printed: it may fail
     if json:
-        show_json([manifest_json(bucket, manifest) for manifest in manifests_of(bucket, topic)])
+        show_json([manifest_json(bucket, manifest) for manifest in manifests_of(bucket, topics)])
         return
     note(f"cluster {bucket.cluster_id}")
-    for manifest in manifests_of(bucket, topic):
+    for manifest in manifests_of(bucket, topics):
         typer.echo(
             f"{manifest.topic}-{manifest.partition}  manifest {manifest.version} by node {manifest.node_id}, "
             f"epoch {manifest.leader_epoch}  offsets {manifest.start_offset}-{manifest.tiered_end}"
@@ -91,15 +92,21 @@ def describe(
         show(segment_rows(bucket, manifest), as_json=False, empty="no segments")
 
 
-def manifests_of(bucket: "Bucket", topic: str | None) -> "Iterator[Manifest]":
-    """Yield the newest manifest of each partition. Raises UserError for a topic that is not there."""
+def chosen_topics(bucket: "Bucket", topic: str | None) -> "list[TierTopic]":
+    """Return the topics of this name, or all of them. Raises UserError for a name that the bucket lacks."""
     from stratalog.errors import UserError
 
     chosen = [found for found in bucket.topics() if topic in {None, found.name}]
     if topic is not None and not chosen:
-        raise UserError(f"topic {topic} is not in {bucket.store.url}")
-    for found in chosen:
-        yield from bucket.manifests(found).values()
+        url = bucket.store.url
+        raise UserError(f"topic {topic} is not in {url}; list topics: strata tier list {url}")
+    return chosen
+
+
+def manifests_of(bucket: "Bucket", topics: "Iterable[TierTopic]") -> "Iterator[Manifest]":
+    """Yield the newest manifest of each partition of these topics."""
+    for topic in topics:
+        yield from bucket.manifests(topic).values()
 
 
 def archive_rows(manifest: "Manifest") -> list[dict[str, Any]]:

@@ -4,17 +4,16 @@ In: values; a store. Out: numbered versions of one sealed JSON object, and the n
 version is due, and never touches a manifest.
 
 Each incarnation's versions have a folder of their own, so that a fenced cluster's last versions do not mix with its
-successor's. A version is put if absent under the next number. The writer skips a number that exists already (after a
-put whose answer was lost). The highest number counts. The newest few are kept, so that a damaged one has its
-predecessor.
+successor's. A version is put if absent under the next number, so of several brokers one wins; the others build theirs
+on the winner's. The highest number counts. The newest few are kept, so that a damaged one has its predecessor.
 """
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from stratalog.errors import Corrupt, Unavailable
+from stratalog.errors import Corrupt
 from stratalog.ports import AlreadyExists, ObjectStore
 from stratalog.tier.bucket.identity import decode, encode
 from stratalog.tier.formats.paths import manifest_version, state_path, states_prefix
@@ -30,7 +29,6 @@ __all__ = [
 ]
 
 KEPT_STATES: Final = 8
-_ATTEMPTS_MAX: Final = 8
 
 
 class StatePartition(Struct, frozen=True, array_like=True):
@@ -67,7 +65,8 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     """One version of it, as of `written_ms`.
 
     `brokers` are dynamic settings by node id, "" for every broker's. `groups` are committed offsets by group, without
-    members, which join again after a restore.
+    members, which join again after a restore. `metadata_offset`: topics and settings are as of this offset of the
+    metadata log.
     """
 
     format: int = 1
@@ -80,33 +79,35 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     brokers: dict[str, dict[str, str]] = {}
     topics: tuple[StateTopic, ...] = ()
     groups: dict[str, tuple[StateOffset, ...]] = {}
+    metadata_offset: int | UnsetType = UNSET
 
 
-def state_version(store: ObjectStore, cluster_id: str, incarnation: int) -> int:
-    """Return the highest version of an incarnation that a list shows; 0 for none. Raises Unavailable, Corrupt."""
+def state_version(store: ObjectStore, cluster_id: str, incarnation: int, at_least: int = 0) -> int:
+    """Return the highest version of an incarnation; 0 for none. `at_least` exists, or did. Raises Unavailable."""
     found = store.list(states_prefix(cluster_id, incarnation))
-    return max((manifest_version(info.path) for info in found), default=0)
+    version = max((manifest_version(info.path) for info in found), default=0)
+    version = max(version, at_least)
+    while _get(store, state_path(cluster_id, incarnation, version + 1)) is not None:
+        version += 1  # the list was out of date
+    return version
 
 
-def put_state(store: ObjectStore, state: ClusterState, after: int) -> ClusterState:
-    """Put a version above `after`, the newest known one; return it. Old versions are removed.
+def put_state(store: ObjectStore, state: ClusterState, after: int) -> bool:
+    """Put the version above `after`, the newest one; return False where another writer has put that version.
 
-    After Unavailable the put may have succeeded, which does not matter for the next version.
+    Old versions are removed. After Unavailable the put may have succeeded, which does not matter for the next version.
     """
-    for version in range(after + 1, after + 1 + _ATTEMPTS_MAX):
-        numbered = replace(state, version=version)
-        try:
-            store.put_if_absent(
-                state_path(state.cluster_id, state.incarnation, version), encode(numbered)
-            )
-        except AlreadyExists:
-            continue
-        # A few more than one, because an earlier removal may have failed.
-        gone = range(max(1, version - 2 * KEPT_STATES), max(1, version - KEPT_STATES + 1))
-        if gone:
-            store.delete([state_path(state.cluster_id, state.incarnation, one) for one in gone])
-        return numbered
-    raise Unavailable(f"{states_prefix(state.cluster_id, state.incarnation)}: {after} is long ago")
+    version = after + 1
+    path = state_path(state.cluster_id, state.incarnation, version)
+    try:
+        store.put_if_absent(path, encode(replace(state, version=version)))
+    except AlreadyExists:
+        return False
+    # A few more than one, because an earlier removal may have failed.
+    gone = range(max(1, version - 2 * KEPT_STATES), max(1, version - KEPT_STATES + 1))
+    if gone:
+        store.delete([state_path(state.cluster_id, state.incarnation, one) for one in gone])
+    return True
 
 
 def newest_state(
@@ -119,8 +120,6 @@ def newest_state(
     damaged: list[str] = []
     for life in range(incarnation, -1, -1):
         version = state_version(store, cluster_id, life)
-        while _get(store, state_path(cluster_id, life, version + 1)) is not None:
-            version += 1  # the list was out of date
         for number in range(version, max(0, version - 2 * KEPT_STATES), -1):
             path = state_path(cluster_id, life, number)
             data = _get(store, path)

@@ -285,7 +285,7 @@ def remove_deleted_topics(
 ) -> list[DeletedTopic]:
     """Remove all objects of the topics (ids) of `due` that are marked deleted; return the removed topics.
 
-    The controller calls this regularly; without marks it costs one list. Of a `living` topic only the mark is removed:
+    Each broker calls this regularly; without marks it costs one list. Of a `living` topic only the mark is removed:
     the node before a takeover put that mark too late.
 
     The mark is removed last, so that the next call continues after any interruption. Raises Unavailable, Corrupt.

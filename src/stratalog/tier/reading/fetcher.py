@@ -112,13 +112,12 @@ class Fetcher:
     ) -> Slices:
         """Return whole batches of `segment` from the one that holds `offset` (in a gap: the next), up to `max_bytes`.
 
-        With `minimum_one` the first batch comes whole even where it is larger. Empty where the segment has nothing at
-        or after `offset`. Raises Corrupt naming the object, Unavailable.
+        With `minimum_one` the first batch comes whole even where it is larger. Where the segment has nothing at or
+        after `offset`: no batch, up to the segment's end. Raises Corrupt naming the object, Unavailable.
         """
         tail = self._tail(segment)
-        found = self._read(
-            tail, offset, max_bytes, minimum_one, partial(self._pieces, segment, tail)
-        )
+        pieces = partial(self._pieces, segment, tail)
+        found = self._read(segment, tail, offset, max_bytes, minimum_one, pieces)
         assert found is not None, "a read waits for every range"
         return found
 
@@ -130,7 +129,7 @@ class Fetcher:
         if tail is None:
             return None
         pieces = partial(self._held, segment.path)
-        return self._read(tail, offset, max_bytes, minimum_one, pieces)
+        return self._read(segment, tail, offset, max_bytes, minimum_one, pieces)
 
     def _held(self, path: str, number: int, stop: int) -> list[bytes]:
         found = map(self._ranges.get, [(path, one) for one in range(number, stop)])
@@ -138,6 +137,7 @@ class Fetcher:
 
     def _read(
         self,
+        segment: RemoteSegment,
         tail: _Tail,
         offset: int,
         max_bytes: int,
@@ -151,7 +151,7 @@ class Fetcher:
         entries = tail.index.entries
         first = entries.entry_of(offset)
         if first == len(entries):
-            return Slices([], offset, offset)
+            return Slices([], offset, max(offset, segment.entry.last_offset + 1))
         start = entries.positions[first]
         wanted = min(max_bytes, READ_BYTES_MAX)
         # The wanted batch may be the last of its entry. So the ranges must reach `wanted` bytes past the end of the

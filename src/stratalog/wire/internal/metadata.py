@@ -7,15 +7,23 @@ Framing is KIP-631's: a frame version (1), the record's number and its version, 
 (4.3-IV0). All versions are read.
 """
 
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from struct import pack_into
 from typing import Any, Final
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
 from stratalog.wire.internal import read_record, record_codec
 from stratalog.wire.internal.codecs import METADATA
+from stratalog.wire.internal.metadata_records import PartitionRecord
 from stratalog.wire.varint import read_unsigned
 
 FRAME_VERSION: Final = 1
+_PARTITION_ID_AT: Final = 3
+"""The place of a PartitionRecord's first field: behind three varints of one byte."""
+_ENCODINGS_KEPT: Final = 100
+_fields_beside_id = attrgetter(*(set(PartitionRecord.__struct_fields__) - {"partition_id"}))
 
 
 def encode(record: Any, version: int | None = None) -> bytes:
@@ -26,6 +34,29 @@ def encode(record: Any, version: int | None = None) -> bytes:
     out = bytearray((FRAME_VERSION, codec.number, version))  # varints of one byte
     codec.write[version](out, record)
     return bytes(out)
+
+
+def encode_all(records: Iterable[Any]) -> Iterator[bytes]:
+    """Yield what `encode` returns for each record.
+
+    Partitions that are created together share the objects in their fields, but for the partition's id. Those share one
+    encoding.
+    """
+    made: dict[tuple[int, ...], tuple[tuple[Any, ...], bytearray]] = {}
+    for record in records:
+        if type(record) is not PartitionRecord:
+            yield encode(record)
+            continue
+        fields = _fields_beside_id(record)
+        identity = tuple(map(id, fields))
+        if identity not in made:
+            if len(made) >= _ENCODINGS_KEPT:
+                made.clear()
+            # The fields are kept, so that no other object gets one of their identities.
+            made[identity] = fields, bytearray(encode(record))
+        shared = made[identity][1]
+        pack_into(">i", shared, _PARTITION_ID_AT, record.partition_id)
+        yield bytes(shared)
 
 
 def decode(data: Buffer) -> Any:

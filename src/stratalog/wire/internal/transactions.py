@@ -2,8 +2,8 @@
 
 In: bytes of a key or a value, or one of the two records. Out: the other. It never decides which record wins.
 
-A key opens with the record's number as int16, a value with its version. Values are written at version 0, as Kafka does
-below `transaction.version` 1; every version is read. Kafka: `TransactionLog`.
+A key opens with the record's number as int16, a value with its version. A value of Kafka's second protocol is
+written at version 1, any other at version 0: Kafka and earlier releases read both. Kafka: `TransactionLog`.
 """
 
 from struct import Struct
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 _INT16: Final = Struct(">h")
-_VALUE_VERSION: Final = 0
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -41,8 +40,9 @@ def encode_key(transactional_id: str) -> bytes:
 
 def encode_value(value: TransactionLogValue) -> bytes:
     """Return the value's bytes."""
-    out = bytearray(_INT16.pack(_VALUE_VERSION))
-    record_codec("TransactionLogValue").write[_VALUE_VERSION](out, value)
+    version = int(value.client_transaction_version > 0)
+    out = bytearray(_INT16.pack(version))
+    record_codec("TransactionLogValue").write[version](out, value)
     return bytes(out)
 
 

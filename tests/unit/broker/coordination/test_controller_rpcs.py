@@ -8,6 +8,11 @@ import msgspec
 import pytest
 
 from stratalog.broker.coordination import controller_rpcs as rpcs
+from stratalog.broker.coordination.controller_registration_rpc import (
+    check_registered,
+    controller_of,
+    controller_request,
+)
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Endpoint, FeatureRange, Partition
 from stratalog.quorum.controller import (
@@ -27,12 +32,18 @@ from stratalog.wire.envelope import (
     encode_response,
 )
 from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.internal.metadata_records import (
+    ControllerEndpoint,
+    ControllerFeature,
+    RegisterControllerRecord,
+)
 from stratalog.wire.messages import Request
 from stratalog.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
 from stratalog.wire.messages.alter_partition import AlterPartitionResponse
 from stratalog.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
 from stratalog.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from stratalog.wire.messages.broker_registration import BrokerRegistrationResponse
+from stratalog.wire.messages.controller_registration import ControllerRegistrationResponse
 from stratalog.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 
 TOPIC, OTHER = UUID(int=1000), UUID(int=1001)
@@ -75,6 +86,21 @@ def test_a_registration_arrives_as_it_was_sent() -> None:
     assert rpcs.registration_of(sent(request, 2)) == replace(REGISTRATION, previous_epoch=-1)
     response = BrokerRegistrationResponse(error_code=0, broker_epoch=77)
     assert rpcs.registered_epoch(answered(62, response)) == 77
+
+
+def test_a_controller_registers_as_it_was_sent() -> None:
+    record = RegisterControllerRecord(
+        controller_id=7,
+        incarnation_id=UUID(int=5),
+        zk_migration_ready=False,
+        end_points=(ControllerEndpoint(name="C", host="h", port=9, security_protocol=0),),
+        features=(ControllerFeature(name="f", min_supported_version=1, max_supported_version=2),),
+    )
+    assert controller_of(sent(controller_request(record), 0)) == record
+    refused = ControllerRegistrationResponse(error_code=41, error_message="elsewhere")
+    with pytest.raises(Rejected) as raised:
+        check_registered(answered(70, refused))
+    assert raised.value.code is ErrorCode.not_controller
 
 
 def test_a_heartbeat_arrives_as_it_was_sent() -> None:

@@ -139,13 +139,18 @@ def test_settings_have_kafkas_names() -> None:
     assert fetch_settings_of(["check.crcs=false"])[1] is False
     for wrong, said in (
         ("foo=1", "foo: not a setting of this client; accepted: acks, batch.size"),
-        ("acks=2", "acks: '2' is not accepted"),
-        ("batch.size=0", "batch.size: '0' is not accepted"),
-        ("compression.type=rar", "compression.type: 'rar' is not accepted"),
+        ("acks=2", "acks: '2' is not accepted; accepted: all, -1, 1, 0"),
+        ("batch.size=0", "batch.size: '0' is not accepted; accepted: a whole number from 1"),
+        ("linger.ms=x", "linger.ms: 'x' is not accepted; accepted: a whole number from 0"),
+        ("compression.type=rar", "compression.type: 'rar' is not accepted; accepted: none, gzip"),
         ("acks", "expected NAME=VALUE"),
     ):
         with pytest.raises(UserError, match=said):
             producing_of([wrong])
+    with pytest.raises(
+        UserError, match=r"isolation\.level: 'x' is not accepted; accepted: read_unc"
+    ):
+        fetch_settings_of(["isolation.level=x"])
     assert pairs_of("-X", ["a=b=c"]) == {"a": "b=c"}
 
 

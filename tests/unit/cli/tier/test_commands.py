@@ -60,6 +60,15 @@ def test_history_is_exported_as_kafkas_segment_files(bucket, tmp_path):
     assert dumped.returncode == 0, dumped.stderr
 
 
+def test_a_topic_that_a_bucket_lacks_is_one_line_with_the_remedy(bucket):
+    url, _, _ = bucket
+    done = strata("tier", "describe", url, "nothere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"strata: topic nothere is not in {url}; list topics: strata tier list {url}\n"
+    )
+
+
 def test_history_is_exported_as_json_lines_that_produce_reads(bucket, tmp_path):
     url, _, _ = bucket
     done = strata(

@@ -1,0 +1,64 @@
+"""ListTransactions (key 66), versions 0-1.
+
+From KIP-664. v1 a filter by duration (KIP-994). Version 2 filters by a pattern of RE2 (KIP-1152): it is not served,
+because a pattern of Python's may take for ever.
+"""
+
+from typing import Final, NamedTuple
+
+from stratalog.broker.coordination.transactions import Transactions
+from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.dispatch import Call
+from stratalog.coordinators.transactions import State, Transaction
+from stratalog.errors import Rejected
+from stratalog.ports import Clock
+from stratalog.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+_KNOWN: Final = {state.label for state in State} | {"Dead", "PrepareEpochFence"}
+"""The names of states that a filter may have; no transaction here is ever in one of the last two."""
+_Request = Call[ListTransactionsRequest, "Needs"]
+
+
+class Needs(NamedTuple):
+    """The parts of the broker that the handler works with."""
+
+    clock: Clock
+    transactions: Transactions
+
+
+async def handle(call: _Request) -> ListTransactionsResponse:
+    """Return the transactional ids that this broker coordinates, and the state of each."""
+    states = [one async for one in call.pace.once(call.body.state_filters, str)]
+    producers = {one async for one in call.pace.each(call.body.producer_id_filters)}
+    try:
+        found = await call.needs.transactions.listed()
+    except Rejected as error:
+        return ListTransactionsResponse(
+            error_code=error.code, unknown_state_filters=[], transaction_states=[]
+        )
+    now_ms = call.needs.clock.now_ms()
+
+    def is_wanted(transactional_id: str, one: Transaction) -> bool:
+        duration_ms = call.body.duration_filter
+        return (
+            (not producers or one.producer_id in producers)
+            and (not states or one.state.label in states)
+            and (duration_ms < 0 or now_ms - one.started_ms > duration_ms)
+            and call.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id)
+        )
+
+    return ListTransactionsResponse(
+        error_code=0,
+        unknown_state_filters=[one for one in states if one not in _KNOWN],
+        transaction_states=[
+            TransactionState(
+                transactional_id=key, producer_id=one.producer_id, transaction_state=one.state.label
+            )
+            async for key, one in call.pace.each(found)
+            if is_wanted(key, one)
+        ],
+    )

@@ -1,0 +1,54 @@
+"""Ask the leader to make this controller a voter, where `controller.quorum.auto.join.enable` is true.
+
+In: the quorum as this node sees it. Out: at most one request at a time to the leader, which decides. It never changes
+the voters itself.
+
+A voter with this node's id and another directory is of a disk that this node lost: that voter leaves first.
+Kafka: KafkaRaftClient.pollFollowerAsObserver, KIP-853.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.errors import Rejected, Unavailable
+from stratalog.metadata.image import Endpoint
+from stratalog.quorum.voters import ReplicaKey
+from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+
+__all__ = ["join_voters"]
+
+
+async def join_voters(
+    quorum: MetadataQuorum, node_id: int, endpoints: Sequence[Endpoint], timeout_ms: int
+) -> None:
+    """Ask once, where this node is no voter and knows the voters and their leader."""
+    me, voters = ReplicaKey(node_id, quorum.log.directory.id), quorum.voters
+    if quorum.leader_id in (-1, node_id) or not voters.voters or voters.has(me):
+        return
+    cluster_id, before = quorum.image.cluster_id, voters.voter(node_id)
+    request: Any
+    if before is not None:
+        request = RemoveRaftVoterRequest(
+            cluster_id=cluster_id, voter_id=node_id, voter_directory_id=before.directory_id
+        )
+    else:
+        request = AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=timeout_ms,
+            voter_id=node_id,
+            voter_directory_id=me.directory_id,
+            listeners=[Listener(name=one.name, host=one.host, port=one.port) for one in endpoints],
+            ack_when_committed=False,
+        )
+    log = structlog.get_logger()
+    try:
+        answer = await quorum.ask_leader(request)
+    except (Unavailable, Rejected) as error:
+        log.info("no voter yet", node=node_id, reason=str(error))
+        return
+    if answer.error_code:
+        log.info("no voter yet", node=node_id, reason=answer.error_message)

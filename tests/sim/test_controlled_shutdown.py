@@ -1,0 +1,64 @@
+"""A broker that stops with permission costs each client at most one answer that it must repeat."""
+
+import asyncio
+
+import pytest
+from tests.sim.cluster import Cluster, host_of
+from tests.sim.loop import run
+from tests.sim.records import batch
+from tests.sim.test_cluster_brokers import in_sync
+from tests.sim.world import START_MS, World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode, Rejected, Unavailable
+
+PARTITIONS = 3
+
+
+class Writer:
+    """A client that writes to one partition all the time, and looks for its leader again after each failure."""
+
+    def __init__(self, partition: int) -> None:
+        self.failures: list[str] = []
+        self._partition = partition
+
+    async def write(self, cluster: Cluster) -> None:
+        addresses = ",".join(f"{host_of(node)}:9092" for node in cluster.machines)
+        async with await Client.connect(cluster.world.network, addresses) as client:
+            while True:
+                try:
+                    await client.produce("t", self._partition, batch([b"x"], START_MS))
+                except (Rejected, Unavailable) as error:
+                    self.failures.append(str(error))
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_client_repeats_at_most_one_request(seed: int) -> None:
+    async def story() -> None:
+        cluster = Cluster(World(seed))
+        await cluster.start()
+        client = await cluster.machines[1].connect()
+        topic = NewTopic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})
+        (created,) = await client.create_topics([topic])
+        assert created.error is ErrorCode.none
+        await cluster.until(lambda: in_sync(cluster, 1), "replicas in sync")
+        for node in (1, 2, 3):
+            writers = [Writer(partition) for partition in range(PARTITIONS)]
+            async with asyncio.TaskGroup() as group:
+                writing = [group.create_task(one.write(cluster)) for one in writers]
+                await asyncio.sleep(1)
+                assert not any(one.failures for one in writers)
+                await cluster.machines[node].stop()
+                await asyncio.sleep(2)
+                for task in writing:
+                    task.cancel()
+            assert any(one.failures for one in writers), "the broker led no partition"
+            assert all(len(one.failures) <= 1 for one in writers), [one.failures for one in writers]
+            await cluster.machines[node].start()
+            other = node % 3 + 1
+            await cluster.until(lambda other=other: in_sync(cluster, other), "all in sync", 120)  # type: ignore[misc]
+        await cluster.stop()
+
+    run(story())

@@ -1,0 +1,108 @@
+"""An idempotent pipeline writes each record once and in order, while leaders end and answers are lost."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.sim.cluster import Cluster, host_of
+from tests.sim.loop import run
+from tests.sim.network import STORY
+from tests.sim.records import values_in
+from tests.sim.test_replicated_cluster import log_bytes, partition
+from tests.sim.world import START_MS, World
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.client.idempotent import IdempotentPipeline
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.records import BatchBuilder
+
+COUNT = 120
+TIMEOUT_S = 5
+CUT_S = 2.5 * TIMEOUT_S
+"""The client gives up its connection meanwhile: the answers on it are lost."""
+Meddle = Callable[[Cluster, int], Coroutine[Any, Any, None]]
+
+
+def one(value: bytes) -> BatchBuilder:
+    builder = BatchBuilder()
+    builder.add(None, value, START_MS)
+    return builder
+
+
+async def connected(cluster: Cluster) -> Client:
+    addresses = ",".join(f"{host_of(node)}:9092" for node in cluster.machines)
+    return await Client.connect(cluster.world.network, addresses, timeout_s=TIMEOUT_S)
+
+
+def story(meddle: Meddle, seed: int) -> None:
+    """Write COUNT records; `meddle` runs before each of them with its number."""
+
+    async def whole() -> None:
+        cluster = Cluster(World(seed), 3, {"replica.lag.time.max.ms": "3000"})
+        async with asyncio.timeout(3600):
+            await cluster.start()
+            async with await connected(cluster) as client:
+                topic = NewTopic("t", 1, 3, {"min.insync.replicas": "2"})
+                (created,) = await client.create_topics([topic])
+                assert created.error is ErrorCode.none
+                async with IdempotentPipeline(client) as pipeline:
+                    for number in range(COUNT):
+                        await meddle(cluster, number)
+                        await pipeline.send("t", 0, one(b"%d" % number))
+            leader = cluster.machines[partition(cluster).leader]
+            values = [value for _offset, value in values_in(log_bytes(leader))]
+            assert values == [b"%d" % number for number in range(COUNT)]
+            await cluster.stop()
+        assert all(machine.broken_tasks == [] for machine in cluster.machines.values())
+
+    run(whole())
+
+
+@pytest.mark.parametrize("ending", ["kill", "lose_power", "stop"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_record_is_there_once_where_the_leader_ends_twice(ending: str, seed: int) -> None:
+    ended: list[int] = []
+
+    async def meddle(cluster: Cluster, number: int) -> None:
+        if number in {30, 80}:
+            ended.append(partition(cluster).leader)
+            await getattr(cluster.machines[ended[-1]], ending)()
+        elif number == 60:
+            await cluster.machines[ended[-1]].start()
+            await cluster.until(lambda: len(partition(cluster).isr) == 3, "a whole ISR", 120)
+
+    story(meddle, seed)
+    assert len(ended) == 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_record_is_there_once_where_answers_are_lost(seed: int) -> None:
+    """The leader appends all batches and its answers are lost, so the producer sends every batch under way again."""
+    cuts: list[str] = []
+
+    async def meddle(cluster: Cluster, number: int) -> None:
+        network = cluster.world.network
+        if number == 40:
+            cuts.append(host_of(partition(cluster).leader))
+            network.cut(cuts[-1], STORY)
+            asyncio.get_running_loop().call_later(CUT_S, network.heal, cuts[-1], STORY)
+
+    story(meddle, seed)
+    assert cuts
+
+
+def test_a_refusal_that_stays_is_raised_at_once() -> None:
+    async def whole() -> None:
+        cluster = Cluster(World(1), 1)
+        await cluster.start()
+        async with await connected(cluster) as client:
+            await client.create_topics([NewTopic("t", 1, 1, {"max.message.bytes": "100"})])
+            with pytest.raises(Rejected) as refused:
+                async with IdempotentPipeline(client) as pipeline:
+                    await pipeline.send("t", 0, one(b"x" * 200))
+        assert refused.value.code is ErrorCode.message_too_large
+        await cluster.stop()
+
+    run(whole())

@@ -1,0 +1,101 @@
+"""Bugs that transactions may have, each as a patch of the product, for `python -m tests.txn --bugs`.
+
+In: the name of a bug. Out: a context in which the node has that bug. Some seed must find each.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from stratalog.broker.coordination import transactions as shell
+from stratalog.broker.coordination.markers import Markers
+from stratalog.broker.coordination.verification import Verification
+from stratalog.coordinators.transactions import TransactionShard
+from stratalog.log.producers import ProducerStates
+from stratalog.replication.partition import PartitionReplica
+
+Patch = tuple[Any, str, Any]
+
+
+def abort_seen() -> Iterator[Patch]:
+    """The log notes no aborted transaction."""
+    real = ProducerStates._end
+
+    def end(self: Any, *args: Any) -> None:
+        real(self, *args)
+
+    yield ProducerStates, "_end", end
+
+
+def commit_lost() -> Iterator[Patch]:
+    """A marker that commits is written as one that aborts, in one partition of three."""
+    real = Markers._appended
+
+    def appended(self: Any, ended: Any, one: Any) -> Any:
+        if one.partition == 1:
+            ended = ended._replace(marker=ended.marker._replace(is_commit=False))
+        return real(self, ended, one)
+
+    yield Markers, "_appended", appended
+
+
+def marker_twice() -> Iterator[Patch]:
+    """The markers of an end are written again a little later."""
+    real = shell._Shard._finish
+
+    async def finish(self: Any, transactional_id: str, ended: Any) -> None:
+        await real(self, transactional_id, ended)
+        await asyncio.sleep(0.3)
+        await real(self, transactional_id, ended)
+
+    async def complete(self: Any, transactional_id: str, ended: Any) -> None:
+        await finish(self, transactional_id, ended)
+
+    yield shell._Shard, "_finish", complete
+
+
+def unstable_read() -> Iterator[Patch]:
+    """The last stable offset is the high watermark."""
+    yield PartitionReplica, "last_stable_offset", lambda self, _unstable: self.high_watermark
+
+
+def fenced_producer_writes() -> Iterator[Patch]:
+    """No batch is verified with the coordinator."""
+    yield Verification, "is_needed", lambda *_, **__: False
+
+
+def expired_stays_open() -> Iterator[Patch]:
+    """Time ends no transaction."""
+    yield TransactionShard, "_overdue", lambda *_: iter(())
+
+
+def nothing_added() -> Iterator[Patch]:
+    """A leader adds no partition to the transactions of the second protocol."""
+    real = Verification.is_needed
+
+    def is_needed(self: Any, hosted: Any, producer: Any, *, adds: bool = False) -> bool:
+        return not adds and real(self, hosted, producer)
+
+    yield Verification, "is_needed", is_needed
+
+
+BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
+    "abort seen": abort_seen,
+    "commit lost": commit_lost,
+    "marker twice": marker_twice,
+    "read beyond an open transaction": unstable_read,
+    "fenced producer writes": fenced_producer_writes,
+    "expired transaction stays open": expired_stays_open,
+    "partition not added": nothing_added,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant one bug in the node."""
+    with ExitStack() as stack:
+        for owner, attribute, value in BUGS[name]():
+            stack.enter_context(patch.object(owner, attribute, value))
+        yield

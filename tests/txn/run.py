@@ -1,0 +1,268 @@
+"""One run of transactional producers on a real node under kills, from a seed, compared with a model.
+
+In: a seed. Out: counts of what happened; raises `Broken` where a reader of committed records sees what the model does
+not allow, or where a transaction never ends.
+
+Producers of a few transactional ids write, commit, abort, leave transactions open, and wait past their time-out. A
+producer that a newer one of its id has fenced writes again. Meanwhile the process is killed. The model knows of each
+transaction whether its producer has asked for the commit, and the answer:
+
+- A value is seen only if its producer has asked for the commit, and no answer said otherwise.
+- What was seen stays, in its order, each value once.
+- In the end each transaction is there in all its partitions or in none, and the acknowledged ones are there.
+- No transaction stays open: its time-out ends it.
+- A fenced producer's write is refused.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.raw import Raw
+from tests.sim.transactional import Producer, committed
+from tests.sim.world import World
+
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode
+
+A = TypeVar("A")
+Step = Callable[[Producer], Coroutine[Any, Any, ErrorCode]]
+IDS = ("a", "b", "c")
+PARTITIONS = 3
+TIMEOUT_MS = 4_000
+KILLS = 3
+RAISES = 0.5
+"""How many producers speak the second protocol."""
+RUN_S = 60
+ENDED_WITHIN_S = 60.0
+SETTINGS = {"transaction.state.log.num.partitions": "2"}
+PASSING = {
+    ErrorCode.concurrent_transactions,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+}
+NEEDED = (
+    "first protocol",
+    "second protocol",
+    "committed",
+    "aborted",
+    "left open",
+    "too late",
+    "kills",
+    "refused writes",
+    "reads",
+)
+
+
+class Broken(AssertionError):
+    """A property does not hold."""
+
+
+class Lost(Exception):
+    """The connection ended before the answer."""
+
+
+class Transaction:
+    """A transaction as its producer knows it."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.partitions: list[int] = []
+        """Where its value was written, and acknowledged."""
+        self.may_commit = False
+        """The producer has asked for the commit."""
+        self.is_committed = False
+        """The commit was acknowledged."""
+
+
+def run_seed(seed: int) -> Counter[str]:
+    """Run a seed in virtual time; return the count of each event."""
+
+    async def whole() -> Counter[str]:
+        one = Run(seed)
+        await one.carry_out()
+        return one.counts
+
+    return run(whole())
+
+
+class Run:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.machine = Machine(World(seed), SETTINGS)
+        self.by_value: dict[bytes, Transaction] = {}
+        self.seen: dict[int, list[bytes]] = {one: [] for one in range(PARTITIONS)}
+        self._is_over = False
+
+    async def carry_out(self) -> None:
+        """Run to the end."""
+        client = await self.machine.restart()
+        await client.create_topics([NewTopic("t", PARTITIONS)])
+        tasks = [asyncio.create_task(self._produce(name)) for name in IDS]
+        tasks.append(asyncio.create_task(self._read()))
+        for _ in range(KILLS):
+            await asyncio.wait(tasks, timeout=RUN_S / KILLS, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            await self.machine.kill()
+            await asyncio.sleep(self.chance.uniform(0, 2))
+            await self.machine.restart()
+            self.counts["kills"] += 1
+        self._is_over = True
+        await asyncio.gather(*tasks)
+        await self._until_ended()
+        raw = await self._connected()
+        for partition in range(PARTITIONS):
+            self._look(partition, await self._answer(raw, committed(raw, partition)))
+        self._check_whole()
+        await self.machine.stop()
+
+    async def _connected(self) -> Raw:
+        while True:
+            try:
+                return await Raw.connect(self.machine.world.network)
+            except OSError:
+                await asyncio.sleep(0.2)
+
+    @staticmethod
+    async def _answer(raw: Raw, asking: Coroutine[Any, Any, A]) -> A:
+        """Return an answer. Raises Lost where the connection ended first."""
+        task = asyncio.ensure_future(asking)
+        await asyncio.wait((task, raw.closed), return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and not task.cancelled():
+            return task.result()
+        task.cancel()
+        raise Lost
+
+    # Producers
+
+    async def _produce(self, name: str) -> None:
+        """Run one producer of an id after the other."""
+        old: Producer | None = None
+        number = 0
+        while not self._is_over:
+            try:
+                raw = await self._connected()
+                producer = Producer(raw, name, raises=self.chance.random() < RAISES)
+                self.counts["second protocol" if producer.raises else "first protocol"] += 1
+                await self._repeated(producer, lambda one: one.begin(timeout_ms=TIMEOUT_MS))
+                if old is not None:
+                    await self._write_again(raw, old)
+                for _ in range(self.chance.randint(1, 6)):
+                    number += 1
+                    one = Transaction(f"{name}-{number}".encode())
+                    self.by_value[one.value] = one
+                    if not await self._carry_out(producer, one):
+                        break
+                old = producer
+            except Lost:
+                await asyncio.sleep(0.2)
+
+    async def _repeated(self, producer: Producer, step: Step) -> ErrorCode:
+        """Repeat a step while its error asks for that; return the last error."""
+        while True:
+            code = await self._answer(producer.raw, step(producer))
+            if code not in PASSING:
+                return code
+            await asyncio.sleep(0.05)
+
+    async def _carry_out(self, producer: Producer, one: Transaction) -> bool:
+        """Run one transaction; return whether the producer may go on."""
+        chance = self.chance
+        partitions = chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS))
+        if await self._repeated(producer, lambda it: it.add(*partitions)) is not ErrorCode.none:
+            return False
+        for partition in partitions:
+            code = await self._repeated(producer, lambda it, at=partition: it.write(at, one.value))
+            if code is not ErrorCode.none:
+                return False
+            one.partitions.append(partition)
+        await asyncio.sleep(chance.uniform(0, 1.5))
+        ending = chance.choices(("commit", "abort", "leave", "late"), (5, 3, 1, 1))[0]
+        if ending == "leave":
+            self.counts["left open"] += 1
+            return False
+        if ending == "late":
+            await asyncio.sleep(chance.uniform(2, 20))
+        one.may_commit = ending != "abort"
+        code = await self._repeated(producer, lambda it: it.end(commit=one.may_commit))
+        if code is ErrorCode.none:
+            one.is_committed = one.may_commit
+            self.counts["committed" if one.may_commit else "aborted"] += 1
+            return True
+        one.may_commit = False
+        self.counts["too late"] += 1
+        return False
+
+    async def _write_again(self, raw: Raw, old: Producer) -> None:
+        """Have a fenced producer write: it must be refused."""
+        old.raw = raw
+        one = Transaction(f"fenced-{len(self.by_value)}".encode())
+        self.by_value[one.value] = one
+        partition = self.chance.randrange(PARTITIONS)
+        code = await self._repeated(old, lambda it: it.write(partition, one.value))
+        if code is ErrorCode.none:
+            raise Broken(f"a fenced producer of {old.name} wrote into partition {partition}")
+        self.counts["refused writes"] += 1
+
+    # Readers
+
+    async def _read(self) -> None:
+        """Read committed records all the time."""
+        while not self._is_over:
+            raw = await self._connected()
+            try:
+                while not self._is_over:
+                    partition = self.chance.randrange(PARTITIONS)
+                    self._look(partition, await self._answer(raw, committed(raw, partition)))
+                    self.counts["reads"] += 1
+                    await asyncio.sleep(self.chance.uniform(0.2, 1))
+            except Lost:
+                await asyncio.sleep(0.2)
+
+    def _look(self, partition: int, values: list[bytes]) -> None:
+        before = self.seen[partition]
+        if values[: len(before)] != before:
+            raise Broken(f"partition {partition}: what was seen has changed")
+        if len(set(values)) != len(values):
+            raise Broken(f"partition {partition}: a value is there twice")
+        for value in values:
+            if not self.by_value[value].may_commit:
+                raise Broken(f"partition {partition}: {value!r} is seen, and not committed")
+        self.seen[partition] = values
+
+    async def _until_ended(self) -> None:
+        """Wait until no transaction is open."""
+        for _ in range(round(ENDED_WITHIN_S / 0.1)):
+            hosted = [self.machine.partition("t", one) for one in range(PARTITIONS)]
+            if all(one.last_stable_offset == one.log.log_end_offset for one in hosted):
+                return
+            await asyncio.sleep(0.1)
+        raise Broken(f"a transaction is open after {ENDED_WITHIN_S:g} s")
+
+    def _check_whole(self) -> None:
+        for one in self.by_value.values():
+            where = [at for at in range(PARTITIONS) if one.value in self.seen[at]]
+            if where and where != sorted(one.partitions):
+                raise Broken(f"{one.value!r} is in {where} of {sorted(one.partitions)}")
+            if one.is_committed and not where:
+                raise Broken(f"{one.value!r} was committed, and is lost")
+
+
+def check_counts(counts: Counter[str]) -> None:
+    """Raise Broken unless the runs had every kind of event that could have broken a property."""
+    missing = [what for what in NEEDED if not counts[what]]
+    if missing:
+        raise Broken(f"the runs had no {', '.join(missing)}")
