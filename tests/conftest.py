@@ -17,11 +17,20 @@ for variable in [name for name in os.environ if name.startswith(("STRATA_", "KAF
     del os.environ[variable]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked `serial` share one worker, so no two of them run at once."""
     for item in items:
         if item.get_closest_marker("serial"):
             item.add_marker(pytest.mark.xdist_group("serial"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where xdist would not group them: its scheduler reads the group from the end of a test's id."""
+    grouped = getattr(session.config.option, "loadgroup", False)
+    for item in session.items:
+        if grouped and item.get_closest_marker("serial") and not item.nodeid.endswith("@serial"):
+            raise pytest.UsageError(f"{item.nodeid} would run beside another serial test")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

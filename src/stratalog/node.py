@@ -36,7 +36,7 @@ from stratalog.broker.storage.claim import open_directories
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
 from stratalog.broker.storage.timed_disk import TimedDisk
-from stratalog.config import BrokerConfig, DynamicConfigs, Listener
+from stratalog.config import BrokerConfig, DynamicConfigs
 from stratalog.errors import Rejected, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Endpoint, Image, ResourceType
@@ -148,7 +148,9 @@ class Node:
 
             server = ControllerServer(self.config, self.outside, cluster, self._connections.memory)
             self._stopping.append(server.large.close)
-            endpoints = await self._open_listeners(server, ListenerKind.CONTROLLER, listeners)
+            listening = self._listening_to(server)
+            endpoints = await listening.open(ListenerKind.CONTROLLER, listeners)
+            await listening.accept()
         cluster.quorum.start()
         async with self._patience.waiting():
             await cluster.quorum.caught_up
@@ -214,14 +216,15 @@ class Node:
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
         advertised = self.config.advertised_listeners
-        # As in Kafka, clients wait: librdkafka gives up every broker that an answer lacks, and the image may lack all.
-        self._connections.admits_clients = False
-        endpoints = await self._open_listeners(self.broker, ListenerKind.BROKER, advertised)
+        listening = self._listening_to(self.broker)
+        endpoints = await listening.open(ListenerKind.BROKER, advertised)
         async with self._patience.waiting():
             await registration.register(endpoints, hosting.previous_epoch)
             await metadata.act()
             await registration.unfence()
-            self._connections.admits_clients = True
+            # As in Kafka, clients wait: librdkafka gives up every broker that an answer lacks, and before this the
+            # image may lack all.
+            await listening.accept()
             self._background.spawn(registration.keep_session())
             await self._assign_all(assign, hosting)
             await self._resume_moves(hosting, moves)
@@ -442,13 +445,12 @@ class Node:
         elif transition is Transition.RESIGNED:
             coordinator.resign(hosted)
 
-    async def _open_listeners(
-        self, server: "Broker | ControllerServer", kind: ListenerKind, wanted: Sequence[Listener]
-    ) -> list[Endpoint]:
+    def _listening_to(self, server: "Broker | ControllerServer") -> Listening:
+        """Return the listeners of one role, which `stop` closes."""
         serve = Dispatcher(server, self._connections.turns).serve
-        listening = Listening(self.config, self.outside.network, self._connections)
+        listening = Listening(self.config, self.outside.network, self._connections, serve)
         self._listening.append(listening)
-        return await listening.open(serve, kind, wanted)
+        return listening
 
     def _count_connection(self, accepted: bool) -> None:  # noqa: FBT001 - a callback
         if self.broker is not None:  # else a controller's alone, or of a broker that starts

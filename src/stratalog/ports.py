@@ -196,10 +196,13 @@ class Entropy(Protocol):
 
 
 class Listener(Protocol):
-    """A bound port that accepts connections until closed."""
+    """A bound port. It refuses connections until `accept`, and again once closed."""
 
     host: str
     port: int
+
+    async def accept(self) -> None:
+        """Accept connections. Raises OSError where another program accepted on the same port first."""
 
     async def close(self) -> None: ...
 
@@ -236,7 +239,7 @@ class Network(Protocol):
         security: Security,
         buffers: SocketBuffers = ...,
     ) -> Awaitable[Listener]:
-        """Bind and accept. Raises UserError for a security protocol that it cannot provide."""
+        """Bind. Raises UserError for a security protocol that it cannot provide."""
 
     def connect(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]

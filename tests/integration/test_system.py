@@ -50,6 +50,7 @@ def test_a_listeners_connections_have_its_buffer_sizes(
                 accepted.set_result([made.getsockopt(socket.SOL_SOCKET, one) for one in options])
 
         listener = await TcpNetwork().listen("127.0.0.1", 0, Accepting, PLAINTEXT, buffers)
+        await listener.accept()
         async with asyncio.timeout(TIMEOUT_S):
             transport, _ = await TcpNetwork().connect("127.0.0.1", listener.port, asyncio.Protocol)
             found = await accepted

@@ -29,6 +29,7 @@ async def listen_as_controller(machine: Machine, host: str = "127.0.0.1") -> Non
         node._connections.accepting(dispatcher.serve, context),
         PLAINTEXT,
     )
+    await bound.accept()
     cast(Any, node)._listening.append(bound)
 
 

@@ -35,6 +35,10 @@ class SimListener:
     port: int
     protocol: Callable[[], asyncio.BaseProtocol]
     context: Context
+    accepts: bool = False
+
+    async def accept(self) -> None:
+        self.accepts = True
 
     async def close(self) -> None:
         if self.network.listeners.get((self.host, self.port)) is self:
@@ -130,7 +134,7 @@ class SimNetwork:
         source = process.host if process is not None else STORY
         await self._handshake(source, host)
         listener = self.listeners.get((host, port))
-        if listener is None:
+        if listener is None or not listener.accepts:
             raise ConnectionRefusedError(111, f"{host}:{port} refuses")
         near = protocol()
         here = SimTransport(self, source, copy_context(), ("127.0.0.1", 1))

@@ -81,7 +81,8 @@ def story(tell: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
         node = machine.node
         dispatcher = Dispatcher(broker, node._connections.turns)
         accepting = node._connections.accepting(dispatcher.serve, ListenerContext("PLAINTEXT"))
-        await network.listen("127.0.0.1", ELSEWHERE, accepting, PLAINTEXT)
+        listener = await network.listen("127.0.0.1", ELSEWHERE, accepting, PLAINTEXT)
+        await listener.accept()
         here = await Raw.connect(network)
         elsewhere = await Raw.connect(network, port=ELSEWHERE)
         await tell(Story(machine, quorum, here, elsewhere))

@@ -26,11 +26,15 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 @dataclass(slots=True)
 class TcpListener:
-    """A bound, accepting socket; `port` is the real one where 0 was asked for."""
+    """A bound socket; `port` is the real one where 0 was asked for."""
 
     host: str
     port: int
     server: asyncio.AbstractServer
+
+    async def accept(self) -> None:
+        """Accept connections."""
+        await self.server.start_serving()
 
     async def close(self) -> None:
         """Stop accepting. The protocol closes existing connections."""
@@ -60,7 +64,6 @@ class TcpNetwork:
         for option, size in options:
             for one in server.sockets if size >= 0 else ():
                 one.setsockopt(socket.SOL_SOCKET, option, size)  # its connections inherit it
-        await server.start_serving()
         bound = server.sockets[0].getsockname()
         return TcpListener(host, bound[1], server)
 

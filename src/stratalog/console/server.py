@@ -71,6 +71,7 @@ class Console:
         )
         config.load()
         self._bound = await network.listen(host, port, self._accepting(config), PLAINTEXT)
+        await self._bound.accept()
         self._probe = asyncio.get_running_loop().create_task(self._watch_loop())
         return self._bound.port
 

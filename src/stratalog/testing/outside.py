@@ -123,6 +123,8 @@ class CutNetwork(TcpNetwork):
             def connection_made(transport: asyncio.BaseTransport) -> None:
                 self._remember(transport)
                 connected(transport)
+                if self._switch.cut:  # accepted before, and the loop calls this after
+                    self._abort(transport)
 
             made.connection_made = connection_made  # type: ignore[method-assign]
             return made

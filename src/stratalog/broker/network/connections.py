@@ -22,7 +22,6 @@ from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
-from stratalog.wire.apis import ListenerKind
 from stratalog.wire.frames import SCRATCH_BYTES
 
 _LOOK_S: Final = 2.0
@@ -59,8 +58,6 @@ class Connections:
             self.memory,
             self.turns,
         )
-        self.admits_clients = True
-        """Whether a broker's listeners serve. A node that starts closes such connections until it is unfenced."""
         self._count = count
         self._all: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
@@ -111,8 +108,6 @@ class Connections:
     def _opened(self, connection: Connection) -> bool:
         session = connection.session
         listener = session.listener.name
-        if session.listener.kind is ListenerKind.BROKER and not self.admits_clients:
-            return False
         refused_by = self._refused_by(listener, session.host)
         self._count(refused_by is None)
         if refused_by is not None:

@@ -25,34 +25,46 @@ _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not
 class Listening:
     """The listeners of a broker, or those of a controller."""
 
-    def __init__(self, config: BrokerConfig, network: Network, connections: Connections) -> None:
+    def __init__(
+        self, config: BrokerConfig, network: Network, connections: Connections, serve: Serve
+    ) -> None:
         self._config = config
         self._network = network
         self._connections = connections
+        self._serve = serve
         self._bound: list[Bound] = []
 
-    async def open(
-        self, serve: Serve, kind: ListenerKind, advertised: Sequence[Listener]
-    ) -> list[Endpoint]:
-        """Bind every listener of the kind; return the endpoints of the advertised ones. Raises UserError."""
+    async def open(self, kind: ListenerKind, advertised: Sequence[Listener]) -> list[Endpoint]:
+        """Bind every listener of the kind; return the endpoints of the advertised ones. Raises UserError.
+
+        They refuse connections until `accept`.
+        """
         is_broker = kind is ListenerKind.BROKER
         listeners = self._config.listeners if is_broker else self._config.controller_listeners
-        ports = {one.name: await self._bind(one, serve, kind) for one in listeners}
+        ports = {one.name: await self._bind(one, kind) for one in listeners}
         return [_endpoint(one, ports[one.name]) for one in advertised]
+
+    async def accept(self) -> None:
+        """Accept connections. Raises UserError."""
+        for bound in self._bound:
+            try:
+                await bound.accept()
+            except OSError as error:
+                raise _cannot_listen(f"{bound.host}:{bound.port}", error) from error
 
     async def close(self) -> None:
         """Accept no more connections."""
         for bound in self._bound:
             await bound.close()
 
-    async def _bind(self, listener: Listener, serve: Serve, kind: ListenerKind) -> Listener:
+    async def _bind(self, listener: Listener, kind: ListenerKind) -> Listener:
         security = Security(self._config.security_protocol(listener.name))
         context = ListenerContext(listener.name, kind, security)
         try:
             bound = await self._network.listen(
                 listener.host,
                 listener.port,
-                self._connections.accepting(serve, context),
+                self._connections.accepting(self._serve, context),
                 context.security,
                 SocketBuffers(
                     self._config.int("socket.send.buffer.bytes"),
@@ -60,11 +72,13 @@ class Listening:
                 ),
             )
         except OSError as error:
-            raise UserError(
-                f"listeners: cannot listen on {listener}: {error.strerror or error}"
-            ) from error
+            raise _cannot_listen(str(listener), error) from error
         self._bound.append(bound)
         return Listener(listener.name, listener.host, bound.port)
+
+
+def _cannot_listen(address: str, error: OSError) -> UserError:
+    return UserError(f"listeners: cannot listen on {address}: {error.strerror or error}")
 
 
 def _endpoint(advertised: Listener, bound: Listener) -> Endpoint:

@@ -127,6 +127,7 @@ async def serving(elapsed_ns: Callable[[], int] = perf_counter_ns) -> AsyncItera
         return made[-1]
 
     listener = await TcpNetwork().listen("127.0.0.1", 0, accept, PLAINTEXT)
+    await listener.accept()
     try:
         with ExitStack() as stack:
             yield Serving(stack, listener.port, served, made)
