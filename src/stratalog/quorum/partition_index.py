@@ -12,6 +12,7 @@ ControllerMetricsChanges.
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
+from itertools import groupby, repeat
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import NO_LEADER, Image, Partition, Topic
@@ -52,8 +53,12 @@ class PartitionIndex:
 
     def add(self, topic: Topic) -> None:
         """Add a topic with its partitions."""
-        for index, partition in topic.partitions.items():
-            self._add(TopicIdPartition(topic.id, index), partition)
+        partitions = topic.partitions
+        # A topic with one replica has one object for all its partitions: the loops over them are the interpreter's.
+        for _, alike in groupby(partitions, lambda index: id(partitions[index])):
+            indexes = list(alike)
+            keys = map(TopicIdPartition, repeat(topic.id), indexes)
+            self._add(dict.fromkeys(keys), partitions[indexes[0]])
 
     def in_sync(self, broker_id: int, *, alone: bool = True) -> list[TopicIdPartition]:
         """Return the partitions whose ISR has the broker.
@@ -91,22 +96,23 @@ class PartitionIndex:
                     self._remove(key, old)
                     if now[index].leader not in (NO_LEADER, old.leader):
                         self.elections[_origin(old, now[index].leader)] += 1
-                self._add(key, now[index])
+                self._add({key: None}, now[index])
 
-    def _add(self, key: TopicIdPartition, partition: Partition) -> None:
+    def _add(self, keys: dict[TopicIdPartition, None], partition: Partition) -> None:
+        """Add partitions that are alike."""
         in_sync = self._table_of(partition)
         for broker in partition.isr:
-            in_sync.setdefault(broker, {})[key] = None
+            in_sync.setdefault(broker, {}).update(keys)
         for broker in partition.eligible_leader_replicas:
-            self._eligible.setdefault(broker, {})[key] = None
+            self._eligible.setdefault(broker, {}).update(keys)
         if partition.leader == NO_LEADER:
-            self.leaderless[key] = None
+            self.leaderless.update(keys)
         else:
-            self._led[partition.leader] += 1
+            self._led[partition.leader] += len(keys)
             if partition.leader != partition.replicas[0]:
-                self.imbalanced[key] = None
+                self.imbalanced.update(keys)
         if partition.adding_replicas or partition.removing_replicas:
-            self.reassigning[key] = None
+            self.reassigning.update(keys)
 
     def _remove(self, key: TopicIdPartition, partition: Partition) -> None:
         in_sync = self._table_of(partition)
