@@ -66,7 +66,7 @@ from stratalog.wire.internal.offsets import (
     decode_key,
     decode_value,
 )
-from stratalog.wire.sift import last_values
+from stratalog.wire.sift import LastValues, last_values
 
 DEADLINES_PER_TICK_MAX = 100
 """Deadlines per tick, so that the records of one step stay one moderate batch; `next_deadline_ms` is then now."""
@@ -91,7 +91,7 @@ class GroupShard:
         self._timers: Timers[TimerKey] = Timers()
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
-        self._loading: dict[bytes, bytes] | None = {}
+        self._loading: LastValues | None = LastValues()
         self._loading_pending: dict[int, dict[bytes, bytes]] = {}
         self._to_expire: list[str] = []
         """Groups that the current expiry has still to examine."""
@@ -271,9 +271,9 @@ class GroupShard:
             for pending in self._loading_pending.values():
                 pending.pop(bytes(key), None)  # what comes later outside counts
             if value is None:
-                self._loading.pop(bytes(key), None)
+                self._loading.drop(bytes(key))
             else:
-                self._loading[bytes(key)] = bytes(value)
+                self._loading.put(bytes(key), bytes(value))
 
     def replay_batch(self, records: bytes, count: int) -> bool:
         """While loading: apply a batch outside transactions, restored, at once. False: `replay` each record."""
@@ -288,7 +288,7 @@ class GroupShard:
             return
         for key, value in self._loading_pending.pop(producer_id, {}).items():
             if commit:
-                self._loading[key] = value
+                self._loading.put(key, value)
 
     def load_complete(self, now: Now) -> Iterator[None]:
         """Decode the replayed log, one record a step, and begin a new session for each of its members.
@@ -296,7 +296,7 @@ class GroupShard:
         The shard is loaded once the iterator has ended. Raises Corrupt for a record that cannot be read.
         """
         assert self._loading is not None, "loaded already"
-        for key, value in self._loading.items():
+        for key, value in self._loading.take():
             self._apply(key, value)
             yield
         self._loading = None

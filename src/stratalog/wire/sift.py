@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mypy_extensions import i64
 
-__all__ = ["BYTES_A_KEY", "KeyOffsets", "last_values", "note", "restamp", "sift"]
+__all__ = ["BYTES_A_KEY", "KeyOffsets", "LastValues", "last_values", "note", "restamp", "sift"]
 
 BYTES_A_KEY: Final = 24
 """What one place of `KeyOffsets` takes, as in Kafka's `SkimpyOffsetMap`."""
+_PARTS: Final = 64
 _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
 
@@ -135,7 +139,31 @@ def note(
     return count if at == len(data) else -1
 
 
-def last_values(data: bytes, count: i64, values: dict[bytes, bytes]) -> bool:
+class LastValues:
+    """The last value of each key, in many dictionaries.
+
+    A dictionary grows in one step, which takes 40 to 150 ms at 700,000 keys. A key's dictionary depends on the key
+    alone, so that `take` has one order in every process.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[dict[bytes, bytes]] = [{} for _ in range(_PARTS)]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Replace the key's value."""
+        self._parts[crc32(key) % _PARTS][key] = value
+
+    def drop(self, key: bytes) -> None:
+        """Remove the key, if it is known."""
+        self._parts[crc32(key) % _PARTS].pop(key, None)
+
+    def take(self) -> Iterator[tuple[bytes, bytes]]:
+        """Return each key with its value, and release them part by part: all at once takes as long as to grow."""
+        while self._parts:
+            yield from self._parts.pop().items()
+
+
+def last_values(data: bytes, count: i64, values: LastValues) -> bool:
     """Put the last value of each key of a batch's `count` records in `values`; a tombstone takes its key out.
 
     False for what only a reader of records can judge: one that is unsound, or has no key, or has headers. Some records
@@ -152,9 +180,9 @@ def last_values(data: bytes, count: i64, values: dict[bytes, bytes]) -> bool:
             if rest + 1 != end or data[rest] != 0:
                 return False
             if size < 0:
-                values.pop(data[key:key_end], None)
+                values.drop(data[key:key_end])
             else:
-                values[data[key:key_end]] = data[value:rest]
+                values.put(data[key:key_end], data[value:rest])
             at = end
             count -= 1
     except IndexError:
