@@ -262,6 +262,17 @@ def test_the_registry_is_written_and_read_as_ever():
     assert topic.topic_uuid == TOPIC_ID
 
 
+def test_later_versions_of_a_topic_are_written_and_read_as_ever():
+    store = MemoryStore("memory://golden")
+    for partitions, retention in ((4, "-1"), (6, "5")):
+        configs = {"retention.ms": retention}
+        register_topic(store, CLUSTER, TOPIC_ID, "a.topic-of_ours", partitions, configs, partitions)
+    written = "".join(f"{info.path}\n{store.get(info.path).decode()}" for info in store.list(""))
+    assert written == golden("registry.grown.v1.txt").decode()
+    (topic,) = list_topics(store, CLUSTER)
+    assert (topic.partitions, topic.configs, topic.created_ms) == (6, configs, 4)
+
+
 def state():
     return ClusterState(
         cluster_id=CLUSTER,

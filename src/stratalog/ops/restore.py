@@ -26,6 +26,7 @@ from stratalog.tier.bucket.cluster_state import (
 from stratalog.tier.bucket.identity import TierTopic, list_deleted, list_topics
 from stratalog.tier.bucket.incarnation import newest_incarnation
 from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.paths import topic_version
 from stratalog.tier.reading.reader import Bucket, open_bucket
 from stratalog.wire.ids import topic_id_parse
 
@@ -144,10 +145,10 @@ def _registered(
     The state's entry replaces a damaged one; without it the topic is left out. `damaged` gets a line for each.
     """
     found: dict[str, str] = {}
-    topics = list_topics(bucket.store, bucket.cluster_id, found)
+    topics = list_topics(bucket.store, bucket.cluster_id, found, probe=True)
     in_state = {topic.topic_id: topic for topic in state.topics} if state is not None else {}
     for path, why in found.items():
-        state_topic = in_state.get(path.rpartition("/")[2])
+        state_topic = in_state.get(topic_version(path)[0].rpartition("/")[2])
         if state_topic is None:
             damaged.append(f"{why}; the topic is left out")
             continue

@@ -4,9 +4,14 @@ In: the cluster's id, its topics. Out: small sealed JSON objects, and back. It n
 
     stratalog                            the claim: one cluster owns the prefix (put if absent)
     <cluster-id>/cluster/identity        the cluster and its incarnation (put if absent)
-    <cluster-id>/cluster/topics/<id>     a topic: name, partitions, configuration (as a leader found them)
+    <cluster-id>/cluster/topics/<id>     a topic: name, partitions, configuration (put if absent)
+    <cluster-id>/cluster/topics/<id>.<n> its version n, from 2 on: it has more partitions (put if absent)
     <cluster-id>/cluster/deleted/<id>    the mark that a topic is deleted (put if absent; goes when its objects are
     gone)
+
+Each leader of a partition registers its topic, so a topic has several writers. A version is never changed, and none is
+removed before its topic is. So versions have no gaps, and a writer that was paused, or whose request takes effect late,
+finds its number taken.
 """
 
 from collections.abc import Container, Mapping
@@ -18,7 +23,7 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec.json import decode as json_decode
 from msgspec.json import encode as json_encode
 
-from stratalog.errors import Corrupt, UserError
+from stratalog.errors import Corrupt, Unavailable, UserError
 from stratalog.ports import AlreadyExists, ObjectStore
 from stratalog.tier.formats.envelope import is_sealed, seal, unseal
 from stratalog.tier.formats.paths import (
@@ -28,6 +33,8 @@ from stratalog.tier.formats.paths import (
     identity_path,
     partition_prefix,
     topic_path,
+    topic_version,
+    topic_version_path,
     topics_prefix,
 )
 from stratalog.wire.ids import topic_id_parse, topic_id_text
@@ -50,6 +57,7 @@ T = TypeVar("T")
 
 FORMAT: Final = 1
 _DELETE_BATCH: Final = 1000
+_ATTEMPTS_MAX: Final = 16
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -156,38 +164,59 @@ def register_topic(  # noqa: PLR0913, PLR0917
     configs: Mapping[str, str],
     now_ms: int,
 ) -> TierTopic:
-    """Register a topic, and return its entry. An unchanged entry is not written.
+    """Register a topic, and return its newest entry. Without new partitions nothing is written.
 
     Call it before the first segment of the topic is archived: without the entry, the bucket alone cannot be read. Call
     it again when the number of partitions grows. The entry has the settings of that moment; the cluster's state has the
-    current ones. A damaged entry is written again, a deleted topic is not. Raises Unavailable, Corrupt.
+    current ones. A damaged entry gets a successor, a deleted topic gets none. Raises Unavailable (perhaps the entry was
+    written: register again), Corrupt.
     """
-    path = topic_path(cluster_id, topic_id)
-    registered = _registered(store, path)
-    topic = TierTopic(
-        cluster_id=cluster_id,
-        name=name,
-        topic_id=topic_id_text(topic_id),
-        partitions=max(partitions, registered.partitions if registered is not None else 0),
-        configs=dict(sorted(configs.items())),
-        created_ms=registered.created_ms if registered is not None else now_ms,
-    )
-    if topic != registered and not _exists(store, deleted_path(cluster_id, topic_id)):
-        store.put(path, [encode(topic)])
-    return topic
+    for _ in range(_ATTEMPTS_MAX):
+        versions = _versions(store, topic_path(cluster_id, topic_id))
+        newest = _sound(*versions[-1]) if versions else None
+        if newest is not None and newest.partitions >= partitions:
+            return newest
+        sound = _sound_ones(versions)
+        topic = TierTopic(
+            cluster_id=cluster_id,
+            name=name,
+            topic_id=topic_id_text(topic_id),
+            partitions=max(partitions, *(one.partitions for one in sound), 0),
+            configs=dict(sorted(configs.items())),
+            created_ms=sound[0].created_ms if sound else now_ms,
+        )
+        if _exists(store, deleted_path(cluster_id, topic_id)):
+            return topic
+        try:
+            store.put_if_absent(topic_path(cluster_id, topic_id, len(versions) + 1), encode(topic))
+        except AlreadyExists:
+            continue  # of another leader: perhaps it has fewer partitions
+        return topic
+    raise Unavailable(f"{topic_path(cluster_id, topic_id)}: other brokers register the topic")
 
 
-def _registered(store: ObjectStore, path: str) -> TierTopic | None:
-    """Return the registered topic; None for a missing or altered object, which registering replaces."""
-    try:
-        data = store.get(path)
-    except FileNotFoundError:
-        return None
+def _versions(store: ObjectStore, first: str, number: int = 1) -> list[tuple[str, bytes]]:
+    """Return path and bytes of each version of a topic from `number` on; `first` is the first one's path."""
+    versions: list[tuple[str, bytes]] = []
+    with suppress(FileNotFoundError):
+        while True:
+            path = topic_version_path(first, number + len(versions))
+            versions.append((path, store.get(path)))
+    return versions
+
+
+def _sound_ones(versions: list[tuple[str, bytes]]) -> list[TierTopic]:
+    """Return the entries that are not altered. Raises Corrupt for an entry of a later release."""
+    return [topic for version in versions if (topic := _sound(*version)) is not None]
+
+
+def _sound(path: str, data: bytes) -> TierTopic | None:
+    """Return the entry; None for an altered one. Raises Corrupt for an entry of a later release."""
     try:
         return decode(data, TierTopic, path)
     except Corrupt:
         if is_sealed(data):
-            raise  # of a later release
+            raise
         return None
 
 
@@ -200,11 +229,16 @@ def _exists(store: ObjectStore, path: str) -> bool:
 
 
 def list_topics(
-    store: ObjectStore, cluster_id: str | None = None, damaged: dict[str, str] | None = None
+    store: ObjectStore,
+    cluster_id: str | None = None,
+    damaged: dict[str, str] | None = None,
+    *,
+    probe: bool = False,
 ) -> list[TierTopic]:
     """Return the topics in the bucket that are not deleted, by name. Empty for a bucket without an owner.
 
-    Raises Corrupt naming the object, or adds it to `damaged` (path: reason) if given; Unavailable.
+    With `probe` a list that is out of date hides no version of a topic that it names; that costs one more request for
+    each topic. Raises Corrupt naming the object, or adds it to `damaged` (path: reason) if given; Unavailable.
     """
     if cluster_id is None:
         claim = read_claim(store)
@@ -212,19 +246,37 @@ def list_topics(
             return []
         cluster_id = claim.cluster_id
     deleted = {info.path.rsplit("/", 1)[-1] for info in store.list(deleted_prefix(cluster_id))}
-    topics = []
+    listed: dict[str, int] = {}
     for info in store.list(topics_prefix(cluster_id)):
-        if info.path.rsplit("/", 1)[-1] in deleted:
-            continue
-        try:
-            topics.append(decode(store.get(info.path), TierTopic, info.path))
-        except FileNotFoundError:
+        first, version = topic_version(info.path)
+        if first.rsplit("/", 1)[-1] not in deleted:
+            listed[first] = max(version, listed.get(first, 0))
+    topics = []
+    for first, version in listed.items():
+        found = _newest(store, first, version, probe=probe)
+        if found is None:
             continue  # the topic was removed since the list
+        path, data = found
+        try:
+            topics.append(decode(data, TierTopic, path))
         except Corrupt as corrupt:
             if damaged is None:
                 raise
-            damaged[info.path] = str(corrupt)
+            damaged[path] = str(corrupt)
     return sorted(topics, key=lambda topic: (topic.name, topic.created_ms))
+
+
+def _newest(
+    store: ObjectStore, first: str, listed: int, *, probe: bool
+) -> tuple[str, bytes] | None:
+    """Return path and bytes of a topic's version `listed`, or with `probe` of the newest one."""
+    if probe:
+        return next(reversed(_versions(store, first, listed)), None)
+    path = topic_version_path(first, listed)
+    try:
+        return path, store.get(path)
+    except FileNotFoundError:
+        return None
 
 
 def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: int) -> None:
@@ -232,11 +284,11 @@ def delete_topic(store: ObjectStore, cluster_id: str, topic_id: UUID, now_ms: in
 
     Its objects stay for current readers, until `remove_deleted_topics`. Raises Unavailable, Corrupt.
     """
-    path = topic_path(cluster_id, topic_id)
-    try:
-        topic = decode(store.get(path), TierTopic, path)
-    except FileNotFoundError:
+    versions = _versions(store, topic_path(cluster_id, topic_id))
+    if not versions:
         return  # the topic was never registered, so the bucket has none of its objects; or it was removed already
+    path, data = versions[-1]
+    topic = decode(data, TierTopic, path)
     mark = DeletedTopic(
         cluster_id=cluster_id,
         name=topic.name,
@@ -267,12 +319,13 @@ def _mark_by_name(store: ObjectStore, cluster_id: str, topic_id: str) -> Deleted
     """Return the content of a damaged mark, from the registry. The registry entry is removed last, so without one the
     topic has no objects left.
     """
-    registered = _registered(store, topic_path(cluster_id, topic_id_parse(topic_id)))
+    versions = _versions(store, topic_path(cluster_id, topic_id_parse(topic_id)))
+    sound = _sound_ones(versions)
     return DeletedTopic(
         cluster_id=cluster_id,
-        name=registered.name if registered is not None else "",
+        name=sound[-1].name if sound else "",
         topic_id=topic_id,
-        partitions=registered.partitions if registered is not None else 0,
+        partitions=max((topic.partitions for topic in sound), default=0),
         deleted_ms=0,
     )
 
@@ -298,12 +351,24 @@ def remove_deleted_topics(
             continue
         if mark.topic_id not in due:
             continue
-        for partition in range(mark.partitions):
-            prefix = partition_prefix(cluster_id, topic_id, partition)
-            paths = [info.path for info in store.list(prefix)]
-            for start in range(0, len(paths), _DELETE_BATCH):
-                store.delete(paths[start : start + _DELETE_BATCH])
-        store.delete([topic_path(cluster_id, topic_id)])
+        _remove_objects(store, cluster_id, topic_id, mark.partitions)
         store.delete([deleted_path(cluster_id, topic_id)])
         removed.append(mark)
     return removed
+
+
+def _remove_objects(store: ObjectStore, cluster_id: str, topic_id: UUID, partitions: int) -> None:
+    """Remove a topic's partitions, then its versions in the registry.
+
+    The newest version goes first, so that versions have no gap after an interruption. A leader that had just not seen
+    the mark may have registered more than the mark's `partitions`.
+    """
+    versions = _versions(store, topic_path(cluster_id, topic_id))
+    registered = [topic.partitions for topic in _sound_ones(versions)]
+    for partition in range(max(partitions, *registered, 0)):
+        prefix = partition_prefix(cluster_id, topic_id, partition)
+        paths = [info.path for info in store.list(prefix)]
+        for start in range(0, len(paths), _DELETE_BATCH):
+            store.delete(paths[start : start + _DELETE_BATCH])
+    for path, _data in reversed(versions):
+        store.delete([path])

@@ -109,7 +109,7 @@ def mark_strays(
     returns its topics, and is called after reading the registry. A topic with objects stays. Raises Unavailable,
     Corrupt.
     """
-    registered = list_topics(store, cluster_id)
+    registered = list_topics(store, cluster_id, probe=True)
     living = existing_topics()
     strays = []
     for topic in registered:

@@ -34,6 +34,8 @@ from stratalog.tier.formats.paths import (
     manifest_prefix,
     partition_prefix,
     states_prefix,
+    topic_version,
+    topic_version_path,
     topics_prefix,
 )
 from stratalog.tier.reading.archives import ArchiveManifests
@@ -46,6 +48,7 @@ from stratalog.wire.ids import topic_id_parse
 __all__ = ["ORPHAN_GRACE_MS", "Checked", "Problem", "find_orphans", "sweep", "verify"]
 
 _DELETE_BATCH: Final = 1000
+_Document = Identity | TierTopic | DeletedTopic | Incarnation | ClusterState | Lease
 
 
 class Problem(NamedTuple):
@@ -208,28 +211,21 @@ def _registry(
     """Check the registry; the ids of its topics, and of those marked deleted (damaged objects count by their names)."""
     live: set[str] = set()
     deleted: set[str] = set()
-    kinds: dict[str, type[TierTopic | DeletedTopic | Incarnation | ClusterState | Lease]] = {
-        topics_prefix(cluster): TierTopic,
-        deleted_prefix(cluster): DeletedTopic,
-        incarnations_prefix(cluster): Incarnation,
-        states_prefix(cluster): ClusterState,
-        leases_prefix(cluster): Lease,
-    }
     if identity_path(cluster) not in objects:
         survey.report(identity_path(cluster), "missing")
     for path, info in objects.items():
         if not path.startswith(f"{cluster}/cluster/"):
             continue
         survey.advance(info.size)
-        name = path.rpartition("/")[2]
-        kind: type[Identity | TierTopic | DeletedTopic | Incarnation | ClusterState | Lease] | None
+        first, version = topic_version(path)
+        name = first.rpartition("/")[2]
+        kind = _kind_of(cluster, path)
         document = None
-        kind = next((kinds[folder] for folder in kinds if path.startswith(folder)), None)
-        if path == identity_path(cluster):
-            kind = Identity
         if kind is None:
             survey.orphan(info, "no object of the registry")
             continue
+        if kind is TierTopic and topic_version_path(first, version + 1) in objects:
+            continue  # it counts no more: its successor may have repaired it
         try:
             document = decode_document(survey.store.get(path), kind, path)
         except FileNotFoundError:
@@ -245,6 +241,19 @@ def _registry(
         elif kind is DeletedTopic:
             deleted.add(name)
     return live, deleted
+
+
+def _kind_of(cluster: str, path: str) -> type[_Document] | None:
+    if path == identity_path(cluster):
+        return Identity
+    kinds: dict[str, type[_Document]] = {
+        topics_prefix(cluster): TierTopic,
+        deleted_prefix(cluster): DeletedTopic,
+        incarnations_prefix(cluster): Incarnation,
+        states_prefix(cluster): ClusterState,
+        leases_prefix(cluster): Lease,
+    }
+    return next((kinds[folder] for folder in kinds if path.startswith(folder)), None)
 
 
 def _report_abandoned(

@@ -34,6 +34,8 @@ __all__ = [
     "state_path",
     "states_prefix",
     "topic_path",
+    "topic_version",
+    "topic_version_path",
     "topics_prefix",
 ]
 
@@ -139,9 +141,28 @@ def topics_prefix(cluster_id: str) -> str:
     return f"{cluster_id}/cluster/topics/"
 
 
-def topic_path(cluster_id: str, topic_id: UUID) -> str:
-    """Return the path of one topic's registry object."""
-    return topics_prefix(cluster_id) + topic_id_text(topic_id)
+def topic_path(cluster_id: str, topic_id: UUID, version: int = 1) -> str:
+    """Return the path of one version of a topic's registry object."""
+    return topic_version_path(topics_prefix(cluster_id) + topic_id_text(topic_id), version)
+
+
+def topic_version_path(first: str, version: int) -> str:
+    """Return the path of a later version, from that of the `first`, which has no number in its name."""
+    return first if version == 1 else f"{first}.{version:020d}"
+
+
+class TopicVersion(NamedTuple):
+    """A version of a topic's registry object; `first` is the path of the first one."""
+
+    first: str
+    version: int
+
+
+def topic_version(path: str) -> TopicVersion:
+    """Return the version that a path names."""
+    first, _dot, version = path.rpartition(".")
+    is_later = len(version) == 20 and version.isdecimal()
+    return TopicVersion(first, int(version)) if is_later else TopicVersion(path, 1)
 
 
 def deleted_prefix(cluster_id: str) -> str:

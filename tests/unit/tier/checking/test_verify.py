@@ -233,13 +233,17 @@ def test_a_topic_damaged_in_the_registry_hides_no_other_and_its_leader_repairs_i
         with pytest.raises(Corrupt, match=path):
             ask()
     register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
-    assert store.get(path) == whole
+    successor = topic_path("cluster", hurt, 2)
+    assert store.get(successor) == whole
+    assert bucket.topic("hurt").topic_uuid == hurt
+    assert found(store) == []
     later = seal(whole[:-10].replace(b'"format":1', b'"format":2'))
     assert later != whole
-    store.put(path, [later])
+    store.put(successor, [later])
+    before = [info.path for info in store.list("")]
     with pytest.raises(Corrupt, match="of format 2"):
         register_topic(store, "cluster", hurt, "hurt", 2, {}, 1)
-    assert store.get(path) == later, "an object of a later release must stay"
+    assert [info.path for info in store.list("")] == before, "a later release's object counts"
 
 
 def test_a_prefix_has_one_cluster_as_its_owner(store):
