@@ -304,11 +304,12 @@ class Node:
         from stratalog.broker.tier.bucket import open_claimed_bucket  # noqa: PLC0415
         from stratalog.broker.tier.service import TierService  # noqa: PLC0415
 
+        incarnation = await self._metadata_directory().run(read_incarnation())
         bucket = await open_claimed_bucket(
             self.config,
             self.outside,
             metadata,
-            incarnation=await self._metadata_directory().run(read_incarnation()),
+            incarnation=max(incarnation, metadata.image.incarnation),
             on_fenced=self._on_fatal,
         )
         tiering = TierService(bucket, metadata, hosting, spawn=self._background.spawn)

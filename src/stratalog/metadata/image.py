@@ -9,7 +9,7 @@ The maps are plain dictionaries, which no code writes to once the image is built
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
@@ -47,6 +47,12 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+TIER_RESOURCE: Final = (int(ResourceType.BROKER), "tier")
+"""The resource of what each broker must know of the bucket. No broker has this name, so no client can alter it, and
+Apache Kafka's nodes keep it and ignore it."""
+INCARNATION: Final = "incarnation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,11 @@ class Image:
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Return the settings of the topic itself; empty where it has none."""
         return self.configs.get((ResourceType.TOPIC, name), {})
+
+    @property
+    def incarnation(self) -> int:
+        """The life of the cluster in its bucket; 0 for one that was never restored."""
+        return int(self.configs.get(TIER_RESOURCE, {}).get(INCARNATION, "0"))
 
 
 EMPTY = Image()

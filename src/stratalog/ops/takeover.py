@@ -26,7 +26,7 @@ from uuid import UUID
 
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC
 from stratalog.broker.storage.claim import read_meta
-from stratalog.broker.storage.survey import METADATA_DIRECTORY, TIER_INCARNATION, TIER_MANIFEST
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, TIER_MANIFEST
 from stratalog.config import LogConfig
 from stratalog.coordinators.messages import NO_EPOCH
 from stratalog.coordinators.placement import partition_for
@@ -52,6 +52,8 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import LOG, SNAPSHOT, segment_path
 from stratalog.metadata.image import (
+    INCARNATION,
+    TIER_RESOURCE,
     Image,
     Partition,
     ResourceType,
@@ -182,8 +184,8 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
         for one in partitions:
             data = groups.batches(one.index, now_ms) if topic.name == OFFSETS_TOPIC else ()
             effects += _log(topic, one, data, now_ms)
-    image = _image(found, topics, node_id, meta.directory_id)
-    effects += _metadata(image, life.incarnation, now_ms)
+    image = _image(found, topics, node_id, meta.directory_id, life.incarnation)
+    effects += _metadata(image, now_ms)
     together = Together()
     together.add(effects)
     for effect in together.all():
@@ -300,8 +302,11 @@ def _image(
     topics: Sequence[tuple[FoundTopic, list[_Restored]]],
     node_id: int,
     directory_id: UUID,
+    incarnation: int,
 ) -> Image:
     """Return metadata in which the node leads everything; its next start names it leader in epochs one higher.
+
+    Brokers that join later learn the incarnation from it.
 
     It has no feature levels: the first controller sets them, as for a new cluster.
     """
@@ -313,6 +318,7 @@ def _image(
         owner = str(node_id) if state is not None and name == str(state.node_id) else name
         if changed:
             configs[int(ResourceType.BROKER), owner] = changed
+    configs[TIER_RESOURCE] = {INCARNATION: str(incarnation)}
     by_id = {
         topic.id: Topic(
             topic.id,
@@ -344,10 +350,9 @@ def _image(
     )
 
 
-def _metadata(image: Image, incarnation: int, now_ms: int) -> list[Effect]:
+def _metadata(image: Image, now_ms: int) -> list[Effect]:
     path = f"{METADATA_DIRECTORY}/{snapshot_id(image).file_name()}"
     return [
         MakeDirectory(METADATA_DIRECTORY),
         WriteFile(path, encode_snapshot(image, now_ms, now_ms)),
-        WriteFile(TIER_INCARNATION, b"%d\n" % incarnation),
     ]

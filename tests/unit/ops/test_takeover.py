@@ -13,9 +13,10 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.broker.storage.claim import read_meta
-from stratalog.broker.storage.survey import TIER_MANIFEST, read_incarnation, survey_directory
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, TIER_MANIFEST, survey_directory
 from stratalog.errors import Fenced, Unavailable, UserError
 from stratalog.log.effects import run
+from stratalog.metadata.snapshot import decode_snapshot, image_of, parse_file_name
 from stratalog.ops.restore import look
 from stratalog.ops.takeover import RESTORING, prepare, take_over
 from stratalog.tier.bucket.cluster_state import (
@@ -111,13 +112,20 @@ def take(store, disk, entropy=None, node_id=None):
     )
 
 
+def incarnation_of(disk):
+    """Return the incarnation that each broker of the restored cluster learns from its metadata."""
+    (snapshot,) = disk.list(METADATA_DIRECTORY)
+    data = disk.read(f"{METADATA_DIRECTORY}/{snapshot.name}", 0, 1 << 20)
+    return image_of(decode_snapshot(data), parse_file_name(snapshot.name)).incarnation
+
+
 def check_whole(store, disk, ends=(10, 10, 0)):
     """Check that a broker can start on the directory, and that it has exactly the bucket's content."""
     names = {entry.name for entry in disk.list("")}
     assert RESTORING not in names
     meta = read_meta("/new", disk)
     assert (meta.cluster_id, meta.node_id) == (CLUSTER, 1)
-    check_incarnation(store, CLUSTER, run(disk, read_incarnation()))
+    check_incarnation(store, CLUSTER, incarnation_of(disk))
     survey = run(disk, survey_directory())
     expected = {("events", 0), ("events", 1), ("events", 2), (OFFSETS, 0), (OFFSETS, 1)}
     assert {(name.rpartition("-")[0], int(name[-1])) for name, _ in survey.partitions} == expected
@@ -283,7 +291,7 @@ def test_only_one_of_two_concurrent_takeovers_makes_a_node():
         else:
             check_whole(old.store, first)
             with pytest.raises(Fenced):
-                check_incarnation(old.store, CLUSTER, run(second, read_incarnation()))
+                check_incarnation(old.store, CLUSTER, incarnation_of(second))
 
 
 def test_a_takeover_needs_an_empty_directory():

@@ -26,7 +26,7 @@ from stratalog.broker.tier.state_merging import merged
 from stratalog.config.broker_settings import is_secret
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
-from stratalog.metadata.image import Image, ResourceType
+from stratalog.metadata.image import TIER_RESOURCE, Image, ResourceType
 from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
@@ -176,7 +176,7 @@ def _brokers(image: Image) -> dict[str, dict[str, str]]:
     return {
         name: {key: value for key, value in sorted(configs.items()) if not is_secret(key)}
         for (kind, name), configs in sorted(image.configs.items())
-        if kind == ResourceType.BROKER
+        if kind == ResourceType.BROKER and (kind, name) != TIER_RESOURCE
     }
 
 

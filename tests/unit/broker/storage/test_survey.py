@@ -5,7 +5,8 @@ from random import Random
 import pytest
 from tests.sim.disk import SimDisk
 
-from stratalog.broker.storage.survey import survey_directory
+from stratalog.broker.storage.survey import TIER_INCARNATION, read_incarnation, survey_directory
+from stratalog.errors import UserError
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN
 from stratalog.log.effects import run
 
@@ -36,3 +37,13 @@ def test_an_interrupted_creation_of_a_partition_is_not_taken_for_damage(
     found = run(disk, survey_directory())
     assert found.partitions == [("t-0", None)]
     assert found.unborn == ({"t-0"} if is_unborn else set())
+
+
+def test_the_incarnation_of_a_node_that_an_earlier_release_restored_is_in_a_file():
+    disk = SimDisk()
+    assert run(disk, read_incarnation()) == 0
+    disk.write_file(TIER_INCARNATION, b"3\n")
+    assert run(disk, read_incarnation()) == 3
+    disk.write_file(TIER_INCARNATION, b"three")
+    with pytest.raises(UserError, match="b'three' is no number; restore the node again"):
+        run(disk, read_incarnation())
