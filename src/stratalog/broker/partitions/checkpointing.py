@@ -8,12 +8,13 @@ other work between two steps. Each line is correct by itself, because its offset
 """
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
 import structlog
 
+from stratalog.broker.partitions.hosted_partitions import HostedPartitions
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.slices import slices
 from stratalog.broker.storage.directory import LogDirectory
@@ -21,7 +22,7 @@ from stratalog.broker.storage.survey import CheckpointLines
 from stratalog.errors import Rejected
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN, encode_clean_shutdown
 from stratalog.log.effects import Together, WriteFile
-from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.ids import TopicPartition
 
 T = TypeVar("T")
 _PARTITIONS_A_STEP: Final = 2000
@@ -43,7 +44,7 @@ class Checkpoints:
     directory.
     """
 
-    def __init__(self, hosted: Mapping[TopicIdPartition, HostedPartition]) -> None:
+    def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
         self._names: dict[LogDirectory, AbstractSet[TopicPartition]] = {}
         self._collecting: dict[LogDirectory, list[_Collecting]] = {}
@@ -83,7 +84,7 @@ class Checkpoints:
                 if count:
                     yield True
                 for one in part:
-                    if self._hosted.get(one.key) is one:
+                    if self._hosted.by_id.get(one.key) is one:
                         mine.lines.add(
                             one.name,
                             one.recovery_point,
@@ -152,7 +153,7 @@ class Checkpoints:
 
     def _in(self, directory: LogDirectory) -> Iterator[list[HostedPartition]]:
         """Yield the partitions of the directory, and those whose move to it is about to end, in steps."""
-        for part in slices(list(self._hosted.values()), _PARTITIONS_A_STEP):
+        for part in slices(self._hosted.all(), _PARTITIONS_A_STEP):
             yield [one for one in part if directory in (one.directory, one.arriving)]
 
 

@@ -20,6 +20,11 @@ class HostedPartitions:
 
     def __init__(self, node_id: int) -> None:
         self.by_id: dict[TopicIdPartition, HostedPartition] = {}
+        self._all: list[HostedPartition] | None = None
+        """What `all` returned, while no partition has gone since.
+
+        A new list of 100,000 partitions costs 40 to 60 ms: garbage collection examines each of them, once.
+        """
         self.damaged: dict[TopicIdPartition, str] = {}
         """Partitions that are offline, as their directories are damaged, with the reason."""
         self.per_directory: Counter[LogDirectory] = Counter()
@@ -72,8 +77,10 @@ class HostedPartitions:
         return Rejected(ErrorCode.kafka_storage_error, reason)
 
     def all(self) -> Iterable[HostedPartition]:
-        """Return every hosted partition, as a list that later changes do not affect."""
-        return list(self.by_id.values())
+        """Return every hosted partition. Later removals do not affect the list; new partitions join it."""
+        if self._all is None:
+            self._all = list(self.by_id.values())
+        return self._all
 
     def unassigned(self, keys: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, UUID]:
         """Return those of these partitions whose directory differs from the one in metadata, with their directory."""
@@ -97,6 +104,10 @@ class HostedPartitions:
         hosted.copies = [directory]
 
     def _add(self, hosted: HostedPartition) -> None:
+        if hosted.key in self.by_id:
+            self._all = None
+        elif self._all is not None:
+            self._all.append(hosted)
         self.by_id[hosted.key] = hosted
         self.per_directory[hosted.directory] += 1
         partitions = self._topics.setdefault(hosted.key.topic_id, {})
@@ -109,6 +120,7 @@ class HostedPartitions:
         hosted = self.by_id.pop(key, None)
         if hosted is None:
             return None
+        self._all = None
         self.per_directory[hosted.directory] -= 1
         partitions = self._topics[key.topic_id]
         del partitions[key.partition]

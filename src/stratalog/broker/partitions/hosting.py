@@ -85,7 +85,7 @@ class Hosting(HostedPartitions):
         self.asides = Asides(entropy)
         self._tails = TailBudget()
         self._turn = asyncio.Lock()
-        self.checkpoints = Checkpoints(self.by_id)
+        self.checkpoints = Checkpoints(self)
         self._log = structlog.get_logger()
         self.resumed: list[tuple[TopicIdPartition, str]] = []
         """Moves that a crash interrupted, with their target directories."""
