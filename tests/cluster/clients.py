@@ -6,7 +6,7 @@ where a log contradicts the ledger. A failed record is not sent again: the log m
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TypeVar
 
@@ -76,9 +76,8 @@ class Ledger:
                 f"{before!r} before"
             )
 
-    def check(self, partition: int, data: bytes) -> None:
-        """Compare with the bytes of the partition's log. Raises Broken."""
-        found = dict(values_in(data))
+    def check(self, partition: int, found: Mapping[int, bytes]) -> None:
+        """Compare with the values of the partition's log, by offset. Raises Broken."""
         values = list(found.values())
         if len(set(values)) != len(values) or not set(values) <= self.sent:
             raise Broken(f"{self.topic}-{partition}: a record is there twice, or was never sent")

@@ -6,8 +6,9 @@ property does not hold, and `Stuck` where the healed cluster makes no progress. 
 Three nodes, each broker and controller, hold every partition (`min.insync.replicas=2`). In half of the runs the log
 names the voters, and they change. Clients produce and read, write in transactions, commit offsets, create and delete
 topics, and change a setting (`clients.py`, `transactions.py`, `registers.py`). Meanwhile faults strike (`faults.py`).
-Then all faults end. The clients must go on, every replica must reach the same log, byte for byte, and every answer
-that a client got must still be true.
+With `tiered`, the first topic's history goes to a bucket, and a fifth of the bucket's calls fail. Then all faults end.
+The clients must go on, every replica must reach the same log, byte for byte, and every answer that a client got
+must still be true.
 """
 
 import asyncio
@@ -33,8 +34,11 @@ from tests.cluster.faults import FIRST, SECOND, Faults
 from tests.cluster.registers import Histories
 from tests.cluster.schedule import Fault, draw
 from tests.cluster.transactions import CommittedReader, TransactionalProducer, committed_in
+from tests.faulty_store import Fault as StoreFault
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run
+from tests.sim.records import in_bucket, read_all, values_in
+from tests.sim.store import FaultyStore
 from tests.sim.world import World
 
 from stratalog.broker.storage.first_voters import Begin
@@ -56,6 +60,17 @@ SETTINGS = {
     "log.dirs": f"{FIRST},{SECOND}",
     "transaction.state.log.num.partitions": "2",
     "metadata.log.max.record.bytes.between.snapshots": "8000",
+}
+BUCKET = "memory://bucket"
+BUCKET_TROUBLE = 0.2
+BUCKET_FAULTS = (StoreFault.BEFORE, StoreFault.AFTER, StoreFault.LATE, StoreFault.STALE)
+"""503, a time-out after success, a request that takes effect late, a list that is out of date."""
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.ms": "1000",
+    "retention.ms": "-1",
+    "local.retention.ms": "0",
+    "file.delete.delay.ms": "100",
 }
 LAGS_MS = 1000, 5000
 """With the first, a leader that is cut off shrinks the ISR before it notices the loss of its controller."""
@@ -80,11 +95,14 @@ NEEDED = (
 )
 
 
-def run_seed(seed: int, faults: list[Fault] | None = None) -> Counter[str]:
-    """Run a seed in virtual time; return the count of each event. `faults`: another list than the seed's."""
+def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = False) -> Counter[str]:
+    """Run a seed in virtual time; return the count of each event. `faults`: another list than the seed's.
+
+    `tiered`: the first topic's history goes to a bucket, which fails too.
+    """
 
     async def whole() -> Counter[str]:
-        one = Run(seed, faults)
+        one = Run(seed, faults, tiered=tiered)
         try:
             await one.carry_out()
         except Exception as error:
@@ -101,14 +119,22 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Counter[str]:
 class Run:
     """See the module."""
 
-    def __init__(self, seed: int, faults: list[Fault] | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
+    ) -> None:
         chance = Random(seed)
         self.faults = self.faults_of(seed) if faults is None else faults
         self.counts: Counter[str] = Counter()
         self._voters_change = chance.random() < 0.5
         begins = {1: Begin(standalone=True)} if self._voters_change else None
         settings = {**SETTINGS, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
-        self.cluster = Cluster(World(seed), NODES, settings, begins=begins)
+        world = World(seed)
+        self._bucket: FaultyStore | None = None
+        if tiered:
+            self._bucket = FaultyStore(world.store("memory://under"), Random(f"bucket {seed}"))
+            world.stores[BUCKET] = self._bucket
+            settings |= {"tier.url": BUCKET, "tier.max.lag.ms": "3600000"}
+        self.cluster = Cluster(world, NODES, settings, begins=begins)
         self._ledger = Ledger(TOPIC, PARTITIONS)
         given = self.cluster, self.counts
         seeds = iter(chance.sample(range(1 << 30), 10))
@@ -152,8 +178,10 @@ class Run:
         works += [self._again(partial(self._histories.step, worker)) for worker in (0, 1)]
         self._beside = [asyncio.create_task(one) for one in (watch.look_again_and_again(), *works)]
         self._note("the faults begin")
+        self._trouble(BUCKET_TROUBLE)
         await self._go_on(self._striker.carry_out(self.faults))
         self._note("the faults have ended")
+        self._trouble(0.0)
         await self._go_on(self._heal())
         self._is_over = True
         await self._go_on(self._until(self._clients_are_done, "an end of each client's step", 120))
@@ -171,13 +199,19 @@ class Run:
         await self._until(lambda: len(self._active_brokers()) == NODES, "all brokers", 60)
         session = Session(self.cluster, self.counts)
         wanted = [
-            NewTopic(TOPIC, PARTITIONS, NODES),
+            NewTopic(TOPIC, PARTITIONS, NODES, configs=TIERED if self._bucket else {}),
             NewTopic(TRANSACTIONAL, TRANSACTIONAL_PARTITIONS, NODES),
         ]
         created = await session.ask(lambda client: client.create_topics(wanted))
         if created is None or any(one.error is not ErrorCode.none for one in created):
             raise Stuck(f"no topics: {created}")
         await session.close()
+
+    def _trouble(self, probability: float) -> None:
+        """Let this part of the calls of the bucket fail."""
+        if self._bucket is not None:
+            self._bucket.trouble = probability
+            self._bucket.kinds = BUCKET_FAULTS
 
     async def _again(self, step: Callable[[], Awaitable[None]]) -> None:
         while not self._is_over:
@@ -263,9 +297,12 @@ class Run:
         await self._until(self._logs_agree, "all logs end at the high watermark")
         visible = {}
         for name in _names():
+            if name.topic == TOPIC and self._bucket is not None:
+                await self._check_tiered(self._bucket, name)
+                continue
             data = check_replicas(self.cluster, name)
             if name.topic == TOPIC:
-                self._ledger.check(name.partition, data)
+                self._ledger.check(name.partition, dict(values_in(data)))
             else:
                 visible[name.partition] = committed_in(data)[0]
         for one in self._writers:
@@ -273,12 +310,30 @@ class Run:
         self._committed.check(visible)
         await self._histories.check()
         check_metadata(self.cluster)
+        if self._bucket is not None:
+            self.counts["bucket faults"] += self._bucket.failures
         for machine in self.cluster.machines.values():
             if machine.broken_tasks or machine.reasons_to_stop:
                 reasons = [*machine.broken_tasks, *machine.reasons_to_stop]
                 raise Broken(f"{machine.host.name}: {reasons}")
         for client in (*self._producers, self._reader, *self._writers, self._committed):
             await client.close()
+
+    async def _check_tiered(self, bucket: FaultyStore, name: TopicPartition) -> None:
+        """Read a partition through its leader, from the bucket and from the leader's disk."""
+        end = self.cluster.machines[1].partition(*name).log.log_end_offset
+        session = Session(self.cluster, self.counts)
+        found = None
+        while found is None:  # a client that connects at its first time may be refused
+            found = await session.ask(
+                lambda client: read_all(client, name.topic, 0, end, partition=name.partition)
+            )
+        await session.close()
+        self._ledger.check(name.partition, found)
+        _manifest, tiered = in_bucket(bucket.store, *name)
+        self.counts["archived"] += len(tiered)
+        if any(found.get(offset) != value for offset, value in tiered.items()):
+            raise Broken(f"{name}: the bucket has other records than the broker serves")
 
     def _are_decided(self) -> bool:
         first = self.cluster.machines[1]

@@ -29,6 +29,15 @@ def test_answers_stay_true() -> None:
     check_counts(counts)
 
 
+def test_answers_stay_true_where_the_history_is_in_a_bucket_that_fails() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        counts += run_seed(seed, tiered=True)
+    check_counts(counts)
+    assert counts["archived"] > 1000, "too little is in the bucket: nothing was tried"
+    assert counts["bucket faults"] > 200
+
+
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
 def test_a_planted_bug_is_found(name: str) -> None:
     assert found_after(name, 0, 10) is not None

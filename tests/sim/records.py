@@ -45,14 +45,14 @@ async def read_all(
     return found
 
 
-def in_bucket(store: ObjectStore, topic: str) -> tuple[Manifest | None, dict[int, bytes]]:
-    """Return the newest manifest of a topic's only partition, and the records of its segments, read without a
-    broker.
-    """
+def in_bucket(
+    store: ObjectStore, topic: str, partition: int = 0
+) -> tuple[Manifest | None, dict[int, bytes]]:
+    """Return the newest manifest of a partition, and the records of its segments, read without a broker."""
     bucket = open_bucket(store)
     found: dict[int, bytes] = {}
     named = bucket.topic(topic)
-    manifest = None if named is None else bucket.manifest(named, 0)
+    manifest = None if named is None else bucket.manifest(named, partition)
     if manifest is not None:
         for segment in bucket.live(manifest):
             found |= dict(values_in(store.get_range(segment.path, 0, segment.entry.data_size)))
