@@ -115,5 +115,8 @@ class DeletedFiles:
         effects: list[Effect] = [
             Unlink(path) for at_ms, paths in self._waiting if at_ms <= now_ms for path in paths
         ]
-        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        if (
+            effects
+        ):  # else each sweep would make a list a partition, for the garbage collector to examine
+            self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
         return effects
