@@ -148,8 +148,8 @@ class Member:
     def start(self, now_ms: int) -> None:
         """Enter the state that follows from the saved one. Kafka: QuorumState.initialize.
 
-        Kafka's voter that knows no leader waits an election timeout first. A pre-vote disturbs no leader, and its answer
-        names one; so this voter begins after a short wait, and a new cluster is ready a second earlier.
+        Kafka's voter that knows no leader waits an election timeout first. A pre-vote disturbs no leader, and its
+        answer names one; so this voter begins after a short wait, and a new cluster is ready a second earlier.
         """
         saved, log_epoch = self.saved, self.log.last_epoch
         self.state = Unattached(now_ms + self.backoff_ms())
