@@ -273,3 +273,33 @@ def test_a_broker_alone_is_an_observer() -> None:
         assert cluster.machines[1].node.broker is None
 
     on_three(tell, roles={1: "controller", 2: "controller", 3: "broker"})
+
+
+@pytest.mark.parametrize("node", [2, 3])
+def test_a_member_does_not_go_on_alone_with_a_log_of_its_own(node: int) -> None:
+    async def tell(cluster: Cluster) -> None:
+        await cluster.until_active()
+        await cluster.until_equal()
+        machine = cluster.machines[node]
+        await machine.stop()
+        before = machine.settings
+        (disk,) = machine.host.disks.values()
+        size = disk.bytes_written
+        machine.settings = before | {
+            "process.roles": "broker,controller",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{host_of(node)}:9092,CONTROLLER://{host_of(node)}:9093",
+            "controller.quorum.voters": f"{node}@{host_of(node)}:9093",
+        }
+        with pytest.raises(
+            UserError, match=rf"node {node} is configured to be the only voter"
+        ) as refused:
+            await machine.start()
+        others = sorted({1, 2} - {node})
+        assert f"is of a quorum with node {', '.join(map(str, others))};" in str(refused.value)
+        assert disk.bytes_written == size
+        machine.settings = before
+        await machine.start()
+        await cluster.until_equal()
+
+    on_three(tell, roles={1: "controller", 2: "controller,broker", 3: "broker"})

@@ -25,6 +25,7 @@ from stratalog.metadata.image import Endpoint
 from stratalog.ports import Outside
 from stratalog.quorum.member import Member
 from stratalog.quorum.raft import Raft
+from stratalog.quorum.saved_state import NO_NODE
 from stratalog.quorum.states import Timeouts
 from stratalog.quorum.voters import KRAFT_VERSION, ReplicaKey, Voter, VoterHistory, VoterSet
 
@@ -111,13 +112,15 @@ def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHis
     """Return the voters: those of the log, or of the configuration, or this node alone, which the log names then.
 
     With `controller.quorum.bootstrap.servers` the log counts; a new node knows no voters, and asks those servers.
-    Raises UserError where the log names others than `controller.quorum.voters` alone.
+    Raises UserError where the log names others than `controller.quorum.voters` alone, or another node led it and this
+    one is configured to be alone: it would go on with a log of its own, beside the other voters'.
     """
     addresses = config.quorum_voters
     if config.quorum_servers and (opened.voters or not addresses):
         return VoterHistory(VoterSet(), opened.voters, kraft_version=KRAFT_VERSION)
     alone = VoterSet((Voter(*me, _endpoints(config, me.id)),))
     if config.is_alone:
+        _check_led_by(opened, me.id)
         is_logged = bool(opened.voters) and opened.voters[-1][1] == alone
         logged = [(opened.log.end_offset - 1, alone)] if is_logged else []
         return VoterHistory(alone, logged, kraft_version=KRAFT_VERSION)
@@ -129,6 +132,18 @@ def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHis
             "or an empty directory"
         )
     return VoterHistory(configured, opened.voters, kraft_version=1 if opened.voters else 0)
+
+
+def _check_led_by(opened: OpenedLog, node_id: int) -> None:
+    state = opened.state
+    voters = opened.voters[-1][1].ids if opened.voters else opened.electorate
+    others = sorted(set(voters or (state.leader_id, state.voted_id)) - {node_id, NO_NODE})
+    if others:
+        raise UserError(
+            f"controller.quorum.voters: node {node_id} is configured to be the only voter, but the metadata log in "
+            f"{opened.log.directory.path} is of a quorum with node {', '.join(map(str, others))}; accepted: the voters "
+            "of that cluster, controller.quorum.bootstrap.servers, or an empty directory"
+        )
 
 
 def _endpoints(config: BrokerConfig, node_id: int) -> tuple[Endpoint, ...]:

@@ -37,7 +37,7 @@ from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, decode_
 from stratalog.quorum.voters import VoterSet, voter_set
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import topic_id_text
-from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
 from stratalog.wire.records import Record
 
 __all__ = ["OpenedLog", "open_metadata_log"]
@@ -49,12 +49,17 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A metadata log as it was found: `voters` has each Voters record with its offset, that of the snapshot first."""
+    """A metadata log as it was found.
+
+    `voters` has each Voters record with its offset, that of the snapshot first; `electorate` the voters that the last
+    leader's own record names, which every log has.
+    """
 
     log: MetadataLog
     state: QuorumState
     replay: Replay
     voters: list[tuple[int, VoterSet]]
+    electorate: set[int]
 
 
 async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
@@ -73,15 +78,17 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
         voters: list[tuple[int, VoterSet]] = []
         if replay.voters is not None:
             voters.append((start_offset - 1, voter_set(replay.voters)))
-        await load(log, partial(_take_record, replay if is_alone else None, voters))
+        electorate: set[int] = set()
+        await load(log, partial(_take_record, replay if is_alone else None, voters, electorate))
     except (Corrupt, Rejected) as error:
         raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
-    return OpenedLog(log, state, replay, voters)
+    return OpenedLog(log, state, replay, voters, electorate)
 
 
 def _take_record(
     replay: Replay | None,
     voters: list[tuple[int, VoterSet]],
+    electorate: set[int],
     header: BatchHeader,
     record: Record,
 ) -> None:
@@ -90,6 +97,9 @@ def _take_record(
     decoded = decode_record(record, is_control=header.is_control)
     if isinstance(decoded, VotersRecord) and (not voters or record.offset > voters[-1][0]):
         voters.append((record.offset, voter_set(decoded)))
+    if isinstance(decoded, LeaderChangeMessage):
+        electorate.clear()
+        electorate.update(one.voter_id for one in decoded.voters)
     if replay is not None:
         replay.replay(record.offset, header.leader_epoch, decoded)
 
