@@ -240,9 +240,19 @@ class BrokerConfig:
         return named or ("PLAINTEXT" if "PLAINTEXT" in names else names[0])
 
     def security_protocol(self, listener: builtins.str) -> builtins.str:
-        """Return the security protocol of a listener; a name without a mapping is itself a protocol."""
+        """Return the security protocol of a listener; a name without a mapping is itself a protocol.
+
+        Without any mapping, controller listeners are PLAINTEXT unless a listener is named after TLS or SASL. Kafka:
+        AbstractKafkaConfig.effectiveListenerSecurityProtocolMap.
+        """
         items = items_of(self.str("listener.security.protocol.map"))
-        return dict(item.split(":", 1) for item in items).get(listener, listener)
+        protocols = dict(item.split(":", 1) for item in items)
+        if not self.is_set("listener.security.protocol.map"):
+            names = [one.upper() for one in self.list("controller.listener.names")]
+            served = [parse_listener(text).name for text in self.list("listeners")]
+            if not any(one == "SSL" or one.startswith("SASL_") for one in (*names, *served)):
+                protocols.update(dict.fromkeys(names, "PLAINTEXT"))
+        return protocols.get(listener, listener)
 
     @property
     def is_controller(self) -> builtins.bool:

@@ -226,6 +226,11 @@ class Member:
         """Look for the leader of the epoch among the voters, as an observer."""
         self._enter(Unattached(self.election_deadline_ms(now_ms)))
 
+    def leave_leader(self, now_ms: int) -> None:
+        """Follow the leader no more, for a backoff: it does not count the voters that this member counts."""
+        self.lost_elections += 1
+        self._enter(Unattached(now_ms + self.backoff_ms()))
+
     def become_candidate(self, now_ms: int) -> None:
         """Vote for oneself in a new epoch."""
         self._persist(

@@ -6,7 +6,9 @@ A response may be late: the member then is in another epoch or state. Those of a
 Kafka: the `handle…Response` methods of KafkaRaftClient.
 """
 
-from stratalog.errors import Corrupt, ErrorCode
+from collections.abc import Iterator
+
+from stratalog.errors import Corrupt, ErrorCode, UserError
 from stratalog.quorum.member import Member
 from stratalog.quorum.messages import (
     AppendFetched,
@@ -21,10 +23,10 @@ from stratalog.quorum.messages import (
 )
 from stratalog.quorum.requests_sent import Sent
 from stratalog.quorum.states import Candidate, Follower, Prospective, Resigned, SnapshotFetch
-from stratalog.quorum.voters import voter_set
+from stratalog.quorum.voters import Opening, opening, voter_set
 from stratalog.wire.batch import scan
 from stratalog.wire.internal.control import decode_control
-from stratalog.wire.internal.control_records import VotersRecord
+from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
 from stratalog.wire.records import read_records
 
 _ELSEWHERE = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
@@ -80,11 +82,46 @@ def _fetched(member: Member, response: FetchResponse, now_ms: int) -> None:
         member.truncate(min(own_end, end) if own_epoch == epoch else own_end)
     elif response.snapshot is not None:
         state.fetching = SnapshotFetch(response.snapshot)
-    else:
+    elif _agrees(member, response):
         if len(response.records):
             _append(member, response)
         member.leader_high_watermark = max(member.leader_high_watermark, response.high_watermark)
         member.commit_as_follower()
+    else:
+        member.leave_leader(now_ms)
+
+
+def _agrees(member: Member, response: FetchResponse) -> bool:
+    """Return whether the leader counts the voters that this voter's configuration names.
+
+    Two sets may have majorities that share no voter, so a voter does not follow such a leader. Raises UserError once
+    the leader's first record is committed: then the others go on without this voter. Kafka's voters compare no sets.
+    """
+    if member.voter_history.kraft_version or not member.is_voter:
+        return True
+    for opened in _openings(member, response):
+        if opened.epoch == member.epoch and opened.voter_ids != set(member.voters.ids):
+            if opened.offset < response.high_watermark:
+                raise UserError(
+                    f"controller.quorum.voters: this node names the {member.voters.named()}, but node "
+                    f"{response.leader_id} leads epoch {member.epoch} of the metadata log, committed with the voters "
+                    f"{', '.join(map(str, sorted(opened.voter_ids)))}; accepted: the same voters on every node"
+                )
+            return False
+    return True
+
+
+def _openings(member: Member, response: FetchResponse) -> Iterator[Opening]:
+    """Yield the record that opens the leader's epoch: from a response, or from the log as it was at the start."""
+    if member.voter_history.last_opening is not None:
+        yield member.voter_history.last_opening
+    view = memoryview(response.records)
+    for position, header in scan(view):
+        if header.is_control:
+            for record in read_records(view[position : position + header.size]):
+                found = decode_control(record.key, record.value)
+                if isinstance(found, LeaderChangeMessage):
+                    yield opening(header.leader_epoch, record.offset, found)
 
 
 def _append(member: Member, response: FetchResponse) -> None:

@@ -48,6 +48,14 @@ class Voter:
         return ReplicaKey(self.id, self.directory_id)
 
 
+class Opening(NamedTuple):
+    """The record that opens a leader's epoch: epoch, offset, and the ids of the voters that the leader counts."""
+
+    epoch: int
+    offset: int
+    voter_ids: frozenset[int]
+
+
 @dataclass(frozen=True, slots=True)
 class VoterSet:
     """Voters, in the order of their ids."""
@@ -87,10 +95,16 @@ class VoterHistory:
     """The voter sets of the log, oldest first. The set at offset -1 comes from outside the log."""
 
     def __init__(
-        self, base: VoterSet, logged: Iterable[tuple[int, VoterSet]] = (), *, kraft_version: int
+        self,
+        base: VoterSet,
+        logged: Iterable[tuple[int, VoterSet]] = (),
+        *,
+        kraft_version: int,
+        last_opening: Opening | None = None,
     ) -> None:
-        """`kraft_version` 0: `base` never changes, and the log has no set."""
+        """`kraft_version` 0: `base` never changes, and the log has no set. The log had `last_opening` at its start."""
         self.kraft_version = kraft_version
+        self.last_opening = last_opening
         self._sets: list[tuple[int, VoterSet]] = [(-1, base), *logged]
 
     @property
@@ -172,6 +186,11 @@ def leader_change(leader_id: int, voters: VoterSet, granting: Iterable[int]) -> 
         voters=tuple(LeaderChangeMessageVoter(voter_id=one) for one in voters.ids),
         granting_voters=tuple(LeaderChangeMessageVoter(voter_id=one) for one in sorted(granting)),
     )
+
+
+def opening(epoch: int, offset: int, record: LeaderChangeMessage) -> Opening:
+    """Return what the record at `offset` says."""
+    return Opening(epoch, offset, frozenset(one.voter_id for one in record.voters))
 
 
 def voters_control(voters: VotersRecord | None) -> list[ControlRecord]:

@@ -262,3 +262,20 @@ def test_every_default_is_a_value_of_its_setting(table: dict[str, object]) -> No
     for setting in table.values():
         if setting.default is not None and setting.default not in ("", ()):  # type: ignore[attr-defined]
             assert setting.parse(setting.text(setting.default)) == setting.default  # type: ignore[attr-defined]
+
+
+def test_a_controller_listener_without_a_mapping_is_plaintext_as_in_kafka() -> None:
+    named = ("controller.listener.names=CONTROLLER", "controller.quorum.voters=1@a:9093,2@b:9093")
+    listeners = "listeners=PLAINTEXT://:9092,CONTROLLER://:9093"
+    for mapping in (
+        (),
+        ("listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",),
+    ):
+        config = load("process.roles=broker,controller", "node.id=1", listeners, *named, *mapping)
+        assert config.security_protocol("CONTROLLER") == "PLAINTEXT"
+    for refused in (
+        (listeners + ",SSL://:9094",),
+        (listeners, "listener.security.protocol.map=PLAINTEXT:PLAINTEXT"),
+    ):
+        with pytest.raises(UserError, match="needs the security protocol"):
+            load("process.roles=broker,controller", "node.id=1", *named, *refused)

@@ -89,6 +89,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
             addresses,
             config.quorum_servers,
             cluster_id=cluster_id,
+            own_listener=next((one.name for one in config.controller_listeners), ""),
             request_timeout_ms=timeouts.request_ms,
         ),
         open_controller=partial(open_controller, config, clock, log, image),
@@ -131,13 +132,22 @@ def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHis
             f"{opened.log.directory.path}, which are {', '.join(map(str, opened.voters[-1][1].ids))}; accepted: those, "
             "or an empty directory"
         )
-    return VoterHistory(configured, opened.voters, kraft_version=1 if opened.voters else 0)
+    return VoterHistory(
+        configured,
+        opened.voters,
+        kraft_version=1 if opened.voters else 0,
+        last_opening=opened.last_opening,
+    )
 
 
 def _check_led_by(opened: OpenedLog, node_id: int) -> None:
-    state = opened.state
-    voters = opened.voters[-1][1].ids if opened.voters else opened.electorate
-    others = sorted(set(voters or (state.leader_id, state.voted_id)) - {node_id, NO_NODE})
+    if opened.voters:
+        voters = set(opened.voters[-1][1].ids)
+    elif opened.last_opening is not None:
+        voters = set(opened.last_opening.voter_ids)
+    else:
+        voters = {opened.state.leader_id, opened.state.voted_id}
+    others = sorted(voters - {node_id, NO_NODE})
     if others:
         raise UserError(
             f"controller.quorum.voters: node {node_id} is configured to be the only voter, but the metadata log in "

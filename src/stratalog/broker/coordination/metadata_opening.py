@@ -4,6 +4,7 @@ In: the metadata log's directory. Out: the log, the saved state of the quorum, a
 decides no change of the cluster, and leads nothing.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -34,7 +35,7 @@ from stratalog.metadata.snapshot import SnapshotId, parse_file_name
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC_ID, decode_record
 from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, decode_quorum_state
-from stratalog.quorum.voters import VoterSet, voter_set
+from stratalog.quorum.voters import Opening, VoterSet, opening, voter_set
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
@@ -49,17 +50,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A metadata log as it was found.
-
-    `voters` has each Voters record with its offset, that of the snapshot first; `electorate` the voters that the last
-    leader's own record names, which every log has.
-    """
+    """A metadata log as it was found: `voters` has each Voters record with its offset, that of the snapshot first."""
 
     log: MetadataLog
     state: QuorumState
     replay: Replay
     voters: list[tuple[int, VoterSet]]
-    electorate: set[int]
+    last_opening: Opening | None
 
 
 async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
@@ -78,17 +75,17 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
         voters: list[tuple[int, VoterSet]] = []
         if replay.voters is not None:
             voters.append((start_offset - 1, voter_set(replay.voters)))
-        electorate: set[int] = set()
-        await load(log, partial(_take_record, replay if is_alone else None, voters, electorate))
+        openings: deque[Opening] = deque(maxlen=1)
+        await load(log, partial(_take_record, replay if is_alone else None, voters, openings))
     except (Corrupt, Rejected) as error:
         raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
-    return OpenedLog(log, state, replay, voters, electorate)
+    return OpenedLog(log, state, replay, voters, openings[0] if openings else None)
 
 
 def _take_record(
     replay: Replay | None,
     voters: list[tuple[int, VoterSet]],
-    electorate: set[int],
+    openings: deque[Opening],
     header: BatchHeader,
     record: Record,
 ) -> None:
@@ -98,8 +95,7 @@ def _take_record(
     if isinstance(decoded, VotersRecord) and (not voters or record.offset > voters[-1][0]):
         voters.append((record.offset, voter_set(decoded)))
     if isinstance(decoded, LeaderChangeMessage):
-        electorate.clear()
-        electorate.update(one.voter_id for one in decoded.voters)
+        openings.append(opening(header.leader_epoch, record.offset, decoded))
     if replay is not None:
         replay.replay(record.offset, header.leader_epoch, decoded)
 

@@ -175,6 +175,10 @@ class MetadataQuorum:
         """Return the leader's controller listener; None while the leader or its address is unknown."""
         return self._peers.address_of(self.leader_id)
 
+    def learn(self, node_id: int, host: str, port: int) -> None:
+        """Note where a node's controller listens, as a leader says of itself."""
+        self._peers.learn(node_id, host, port)
+
     def request(self, request: Request) -> "asyncio.Future[Response]":
         """Pass a request of another node; the future has the answer."""
         return self._driver.request(request)

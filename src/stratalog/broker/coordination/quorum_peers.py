@@ -14,9 +14,11 @@ from stratalog.broker.coordination.quorum_wire import response_of, wire_request
 from stratalog.client.peer import Peer
 from stratalog.config.quorum_settings import Address
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.metadata.image import Endpoint
 from stratalog.ports import Network
 from stratalog.quorum.messages import (
     ANY_NODE,
+    BeginQuorumEpochRequest,
     FetchRequest,
     FetchSnapshotRequest,
     Response,
@@ -41,12 +43,15 @@ class QuorumPeers:
         servers: Sequence[Address],
         *,
         cluster_id: str,
+        own_listener: str,
         request_timeout_ms: int,
     ) -> None:
+        """`own_listener` names this node's controller listener, which a leader makes known."""
         self._network = network
         self._addresses = dict(addresses)
         self._servers = deque(servers)
         self._cluster_id = cluster_id
+        self._own_listener = own_listener
         self._timeout_s = request_timeout_ms / 1000
         self._peers: dict[tuple[int, bool], Peer] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -106,7 +111,7 @@ class QuorumPeers:
             peer = self._peer(sent.to, is_fetch=is_fetch)
             address = self._addresses.get(sent.to)
             if peer is not None:
-                request = wire_request(sent.request, self._cluster_id)
+                request = wire_request(sent.request, self._cluster_id, self._own_endpoint(sent))
                 answer = await peer.request(request)
                 for one in getattr(answer, "node_endpoints", ()):
                     self.learn(one.node_id, one.host, one.port)
@@ -120,6 +125,13 @@ class QuorumPeers:
             if error.code is ErrorCode.inconsistent_cluster_id and address is not None:
                 self._note_elsewhere(address)
         answered(response)
+
+    def _own_endpoint(self, sent: Send) -> Endpoint | None:
+        """Return where this node's controller listens, for a request with which it makes itself known as the leader."""
+        if not isinstance(sent.request, BeginQuorumEpochRequest):
+            return None
+        own = self._addresses.get(sent.request.leader_id)
+        return None if own is None else Endpoint(self._own_listener, *own)
 
     def _note_elsewhere(self, address: Address) -> None:
         self._elsewhere.add(address)

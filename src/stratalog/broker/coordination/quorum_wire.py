@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from stratalog.config.quorum_settings import Address
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Endpoint
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.quorum import messages as raft
 from stratalog.quorum.metadata_batches import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -31,8 +32,8 @@ _REPLICA_STATE_FROM: Final = 15
 # Requests that this node sends
 
 
-def wire_request(request: raft.Request, cluster_id: str) -> Any:
-    """Return the RPC of a request."""
+def wire_request(request: raft.Request, cluster_id: str, own: Endpoint | None = None) -> Any:
+    """Return the RPC of a request; `own` is this node's controller listener."""
     match request:
         case raft.VoteRequest():
             vote_data = vote.VoteRequestPartitionData(
@@ -62,7 +63,12 @@ def wire_request(request: raft.Request, cluster_id: str) -> Any:
                 topic_name=METADATA_TOPIC, partitions=[begin_data]
             )
             return begin.BeginQuorumEpochRequest(
-                cluster_id=cluster_id, voter_id=request.voter.id, topics=[begin_topic]
+                cluster_id=cluster_id,
+                voter_id=request.voter.id,
+                topics=[begin_topic],
+                leader_endpoints=[]
+                if own is None
+                else [begin.LeaderEndpoint(name=own.name, host=own.host, port=own.port)],
             )
         case raft.EndQuorumEpochRequest():
             return _end_request(request, cluster_id)
