@@ -168,6 +168,41 @@ def test_writes_go_on_once_a_dead_follower_is_fenced(ending: str) -> None:
     assert run(whole()) < 15
 
 
+def test_writes_go_on_once_a_follower_that_was_about_to_join_is_fenced() -> None:
+    """Not after `replica.lag.time.max.ms`: the leader looks at the follower again once its broker is fenced."""
+
+    async def whole() -> float:
+        cluster = Cluster(World(1), 3, {"replica.lag.time.max.ms": "30000"})
+        await cluster.start()
+        ledger = Ledger(cluster)
+        await ledger.create()
+        await ledger.grow(5)
+        leader = partition(cluster).leader
+        dead = next(one for one in cluster.machines if one != leader)
+        await cluster.machines[dead].kill()
+        await cluster.until(lambda: dead not in partition(cluster).isr, "fewer in the ISR", 20)
+        await ledger.close()
+        await ledger.grow(5)
+        replica = cluster.machines[leader].partition("t").replica
+        async with ledger.growing():
+            await cluster.machines[dead].start()
+            async with asyncio.timeout(20):
+                while not replica.followers[dead].is_near:
+                    await asyncio.sleep(0.0001)
+            assert dead not in replica.isr
+            assert replica.proposed is None
+            await cluster.machines[dead].kill()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await ledger.grow(1)
+        took = loop.time() - began
+        await ledger.close()
+        await cluster.stop()
+        return took
+
+    assert run(whole()) < 15
+
+
 @pytest.mark.parametrize("ending", ["kill", "lose_power", "stop"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_acknowledged_records_outlive_the_leaders_death(ending: str, seed: int) -> None:

@@ -165,6 +165,14 @@ class PartitionReplica:
         follower.is_near = may_join and now_ms - follower.caught_up_ms <= lag_ms_max
         return self._advance()
 
+    def on_inactive(self, node_ids: frozenset[int]) -> bool:
+        """Wait no more for followers that are about to join the ISR: their brokers are fenced; return as `on_append`."""
+        assert self.leads, "a follower waits for none"
+        for node_id in node_ids & self.followers.keys():
+            follower = self.followers[node_id]
+            follower.is_near = follower.may_join = False
+        return self._advance()
+
     def on_leader_high_watermark(self, high_watermark: int, log_end_offset: int) -> bool:
         """Take the leader's high watermark from its answer, as far as this log reaches; return whether it moved."""
         assert not self.leads, "a leader computes its own"

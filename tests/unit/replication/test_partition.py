@@ -190,6 +190,27 @@ def test_the_high_watermark_does_not_wait_for_a_fenced_replica():
     assert replica.high_watermark == 10
 
 
+def test_the_high_watermark_waits_no_more_for_a_replica_whose_broker_is_fenced():
+    """Kafka: isReplicaIsrEligible is asked again each time."""
+    replica = leader(isr=(1,))
+    fetch(replica, 2, 0)
+    replica.on_append(10)
+    assert replica.high_watermark == 0
+    assert not replica.on_inactive(frozenset({3, 9})), "it waits for broker 2 only"
+    assert replica.on_inactive(frozenset({2}))
+    assert replica.high_watermark == 10
+
+
+def test_a_fenced_broker_holds_the_high_watermark_while_it_is_in_the_isr():
+    replica = leader(isr=(1, 2))
+    fetch(replica, 2, 0)
+    replica.on_append(10)
+    assert not replica.on_inactive(frozenset({2})), (
+        "the controller removes it from the ISR, not the leader"
+    )
+    assert replica.high_watermark == 0
+
+
 def test_a_replica_that_stops_before_it_joins_is_waited_for_only_for_the_lag():
     replica = leader(isr=(1,))
     fetch(replica, 2, 0, now_ms=0)

@@ -11,10 +11,12 @@ Kafka: `AlterPartitionManager`, `Partition.maybeExpandIsr`, `maybeShrinkIsr`.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
 
+from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosted_partitions import HostedPartitions
@@ -46,6 +48,7 @@ class IsrProposals:
         node_id: int,
         lag_ms_max: int,
         hosting: HostedPartitions,
+        image: ClusterImage,
         registration: Registration,
         controller: ControllerChannel,
         clock: Clock,
@@ -57,6 +60,8 @@ class IsrProposals:
         self.expansions = 0
         self._node_id = node_id
         self._hosting = hosting
+        self._image = image
+        self._active: frozenset[int] = frozenset()
         self._registration = registration
         self._controller = controller
         self._clock = clock
@@ -84,10 +89,26 @@ class IsrProposals:
 
     async def look_at_all(self) -> None:
         """Check every partition that this broker leads: only this check notices a follower that stopped fetching."""
+        await self._each_led(self.look)
+
+    def forget_fenced(self) -> None:
+        """Where brokers were fenced, let no high watermark wait for them; an ISR shrinks by the controller's records."""
+        image = self._image.image
+        active = frozenset(one for one, broker in image.brokers.items() if broker.is_active)
+        fenced, self._active = self._active - active, active
+        if fenced:
+            self._spawn(self._each_led(partial(self._forget, fenced)))
+
+    @staticmethod
+    def _forget(fenced: frozenset[int], hosted: HostedPartition) -> None:
+        if hosted.replica.on_inactive(fenced):
+            hosted.advanced()
+
+    async def _each_led(self, act: Callable[[HostedPartition], None]) -> None:
         for part in slices(self._hosting.all(), _LOOKED_AT_ONCE):
             for hosted in part:
                 if hosted.replica.leads and hosted.replica.followers and not hosted.deleted:
-                    self.look(hosted)
+                    act(hosted)
             await asyncio.sleep(0)
 
     def _epoch_of(self, hosted: HostedPartition, member: int) -> int:

@@ -59,11 +59,13 @@ class Replication:
             config.int("node.id"),
             config.int("replica.lag.time.max.ms"),
             hosting,
+            image,
             registration,
             cluster.controller,
             outside.clock,
             spawn,
         )
+        image.on_published.append(self.proposals.forget_fenced)
         self.leading = Leading(
             image,
             outside.clock,
