@@ -166,7 +166,7 @@ class PartitionReplica:
         return self._advance()
 
     def on_inactive(self, node_ids: frozenset[int]) -> bool:
-        """Wait no more for followers that are about to join the ISR: their brokers are fenced; return as `on_append`."""
+        """Wait no more for followers that are about to join: their brokers are fenced; return as `on_append`."""
         assert self.leads, "a follower waits for none"
         for node_id in node_ids & self.followers.keys():
             follower = self.followers[node_id]

@@ -92,7 +92,7 @@ class IsrProposals:
         await self._each_led(self.look)
 
     def forget_fenced(self) -> None:
-        """Where brokers were fenced, let no high watermark wait for them; an ISR shrinks by the controller's records."""
+        """Where brokers were fenced, let no high watermark wait for them; the controller shrinks the ISR."""
         image = self._image.image
         active = frozenset(one for one, broker in image.brokers.items() if broker.is_active)
         fenced, self._active = self._active - active, active
