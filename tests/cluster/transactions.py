@@ -151,7 +151,7 @@ class TransactionalProducer:
         found = await self._leaders.ask(lambda client: client.leader_of(self._topic, partition))
         if found is None:
             raise Unavailable("no leader is known")
-        answer = await self._ask(found[0], 9, request)
+        answer = await self._ask(found.node_id, 9, request)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         if code is not ErrorCode.none:
             await self._leaders.close()

@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from uuid import UUID
 
 from stratalog.client import calls
@@ -39,9 +39,17 @@ from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.ids import TopicPartition
 
-__all__ = ["Client", "Pipeline"]
+__all__ = ["Client", "Leader", "Pipeline"]
 
 T = TypeVar("T")
+
+
+class Leader(NamedTuple):
+    """The broker that leads a partition, the epoch of its leadership (-1: unknown), and the topic's id."""
+
+    node_id: int
+    epoch: int
+    topic_id: UUID
 
 
 class Client:
@@ -158,7 +166,7 @@ class Client:
         may end with a part of a batch. Raises Rejected(OFFSET_OUT_OF_RANGE) and the like.
         """
         for fresh in (False, True):
-            await self._run(self._view.leader(topic, partition, fresh=fresh))
+            await self._run(self._view.led(topic, partition, fresh=fresh))
             span = FetchSpan(
                 topic,
                 self._view.topics[topic].topic_id,
@@ -201,12 +209,12 @@ class Client:
         return cast("T", await self._ask(Ask(node_id, call)))
 
     async def leader_link(self, topic: str, partition: int) -> Link:
-        return await self.link_to((await self.leader_of(topic, partition))[0])
+        return await self.link_to((await self.leader_of(topic, partition)).node_id)
 
-    async def leader_of(self, topic: str, partition: int) -> tuple[int, UUID]:
-        """Return (node id of a partition's leader, the topic's id), as far as is known."""
-        leader = await self._run(self._view.leader(topic, partition))
-        return leader, self._view.topics[topic].topic_id
+    async def leader_of(self, topic: str, partition: int) -> Leader:
+        """Return a partition's leader, as far as is known."""
+        led = await self._run(self._view.led(topic, partition))
+        return Leader(led.leader, led.leader_epoch, self._view.topics[topic].topic_id)
 
     def forget(self, topic: str) -> None:
         """Look the topic's leaders up again before its next call."""

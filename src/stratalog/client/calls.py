@@ -107,7 +107,7 @@ class BrokerAddress(Struct, frozen=True):
 
 
 class PartitionInfo(Struct, frozen=True):
-    """`leader` is -1 where none is known."""
+    """`leader` is -1 where none is known, `leader_epoch` where the answer has none (Metadata before version 7)."""
 
     index: int
     error: ErrorCode
@@ -248,13 +248,22 @@ def _topic(topic: MetadataResponseTopic) -> TopicInfo:
 
 
 def list_offsets(
-    wanted: Mapping[TopicPartition, int], isolation: int
+    wanted: Mapping[TopicPartition, int],
+    isolation: int,
+    leader_epochs: Mapping[TopicPartition, int] | None = None,
 ) -> Call[dict[TopicPartition, ListedOffset]]:
-    """Return offsets by timestamp (epoch ms, EARLIEST, LATEST) of partitions that one broker leads."""
+    """Return offsets by timestamp (epoch ms, EARLIEST, LATEST) of partitions that one broker leads.
+
+    A broker of another leader epoch than that in `leader_epochs` refuses the partition.
+    """
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for (name, index), timestamp in wanted.items():
-        row = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-        topics.setdefault(name, []).append(row)
+    for key, timestamp in wanted.items():
+        row = ListOffsetsPartition(
+            partition_index=key.partition,
+            current_leader_epoch=(leader_epochs or {}).get(key, -1),
+            timestamp=timestamp,
+        )
+        topics.setdefault(key.topic, []).append(row)
     request = ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation,

@@ -8,7 +8,7 @@ is an error at once.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from stratalog.client.calls import (
     Call,
     ClusterInfo,
     ListedOffset,
+    PartitionInfo,
     TopicInfo,
     error_of,
 )
@@ -144,8 +145,8 @@ class ClusterView:
 
         return (yield from _persistent(attempt))
 
-    def leader(self, topic: str, partition: int, *, fresh: bool = False) -> Program[int]:
-        """Return the node id of a partition's leader; raises Rejected where topic, partition or leader is missing."""
+    def led(self, topic: str, partition: int, *, fresh: bool = False) -> Program[PartitionInfo]:
+        """Return a partition that has a leader; raises Rejected where topic, partition or leader is missing."""
         if fresh or topic not in self.topics:
             yield from self.metadata([topic])
         info = self.topics[topic]
@@ -161,7 +162,7 @@ class ClusterView:
         if found.leader < 0:
             self.forget(topic)
             raise Rejected(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
-        return found.leader
+        return found
 
     def forget(self, topic: str) -> None:
         """Look the topic's leaders up again before its next call: one of them has failed or refused."""
@@ -180,12 +181,14 @@ class ClusterView:
             names = sorted({key.topic for key in wanted if key not in answers})
             yield from self.metadata(names)
             by_leader: dict[int, dict[TopicPartition, int]] = {}
+            epochs: dict[TopicPartition, int] = {}
             for key, timestamp in wanted.items():
                 if key not in answers:
-                    leader = yield from self.leader(*key)
-                    by_leader.setdefault(leader, {})[key] = timestamp
+                    led = yield from self.led(*key)
+                    by_leader.setdefault(led.leader, {})[key] = timestamp
+                    epochs[key] = led.leader_epoch
             for leader, timestamps in by_leader.items():
-                found = yield from _ask(leader, calls.list_offsets(timestamps, isolation))
+                found = yield from _ask(leader, calls.list_offsets(timestamps, isolation, epochs))
                 for key in timestamps:
                     answer = found.get(key)
                     if answer is None:
@@ -198,14 +201,19 @@ class ClusterView:
         return (yield from _persistent(attempt))
 
     def fetch(self, span: FetchSpan) -> Program[FetchedPartition]:
-        """Fetch record batches from the partition's leader. Raises Rejected for a permanent error."""
+        """Fetch record batches from the partition's leader. Raises Rejected for a permanent error.
+
+        The fetch names the leader epoch of the metadata, so a broker that no longer leads, or has yet to learn that it
+        does, refuses it.
+        """
         fresh = False
 
         def attempt() -> Program[FetchedPartition]:
             nonlocal fresh
-            leader = yield from self.leader(span.topic, span.partition, fresh=fresh)
+            led = yield from self.led(span.topic, span.partition, fresh=fresh)
             fresh = True  # after a failed attempt, try again with fresh metadata
-            found: FetchedPartition = yield from _ask(leader, fetch(span))
+            named = replace(span, leader_epoch=led.leader_epoch)
+            found: FetchedPartition = yield from _ask(led.leader, fetch(named))
             if found.error_code:
                 code = error_of(found.error_code)
                 raise Rejected(

@@ -35,7 +35,10 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class FetchSpan:
-    """What to fetch: one partition from `offset`. `max_bytes` is a hint: the first batch comes whole."""
+    """What to fetch: one partition from `offset`. `max_bytes` is a hint: the first batch comes whole.
+
+    A broker of another `leader_epoch` refuses the fetch (KIP-320); -1 asks for no check.
+    """
 
     topic: str
     topic_id: UUID
@@ -45,6 +48,7 @@ class FetchSpan:
     max_wait_ms: int = 500
     min_bytes: int = 1
     isolation: int = READ_UNCOMMITTED
+    leader_epoch: int = -1
 
 
 class FetchedPartition(NamedTuple):
@@ -85,6 +89,7 @@ def fetch_each(
     for span in spans:
         wanted = FetchPartition(
             partition=span.partition,
+            current_leader_epoch=span.leader_epoch,
             fetch_offset=span.offset,
             partition_max_bytes=span.max_bytes,
         )

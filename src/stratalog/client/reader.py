@@ -127,25 +127,26 @@ class Reader:
         by_leader: dict[int, list[FetchSpan]] = {}
         settings = self._settings
         for (topic, partition), offset in self.positions.items():
-            leader, topic_id = await self._client.leader_of(topic, partition)
-            if leader not in busy:
+            leader = await self._client.leader_of(topic, partition)
+            if leader.node_id not in busy:
                 span = FetchSpan(
                     topic,
-                    topic_id,
+                    leader.topic_id,
                     partition,
                     offset,
                     settings.partition_max_bytes,
                     settings.max_wait_ms,
                     settings.min_bytes,
                     settings.isolation,
+                    leader.epoch,
                 )
-                by_leader.setdefault(leader, []).append(span)
+                by_leader.setdefault(leader.node_id, []).append(span)
         now_s = asyncio.get_running_loop().time()
-        for leader, spans in by_leader.items():
-            link = await self._client.link_to(leader)
+        for node_id, spans in by_leader.items():
+            link = await self._client.link_to(node_id)
             future = link.send(fetch_each(spans, settings.max_bytes))
             offsets = {TopicPartition(span.topic, span.partition): span.offset for span in spans}
-            self._in_flight[future] = _InFlight(leader, offsets, now_s)
+            self._in_flight[future] = _InFlight(node_id, offsets, now_s)
 
     def _taken(
         self, fetch: _InFlight, answer: Mapping[TopicPartition, FetchedPartition]

@@ -15,10 +15,12 @@ from stratalog.client.calls import (
     TopicInfo,
 )
 from stratalog.client.cluster import PAUSES_S, Ask, ClusterView, Pause, Program, parse_bootstrap
+from stratalog.client.fetches import FetchSpan
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.ids import TopicPartition
 
 NONE = ErrorCode.none
+EPOCH = 7
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 WANTED = {FIRST: calls.LATEST, SECOND: calls.LATEST}
 
@@ -28,7 +30,7 @@ def info(
 ) -> ClusterInfo:
     """Return a cluster of brokers 1 and 2 with a topic `t`."""
     partitions = {
-        index: PartitionInfo(index, NONE, leader, 0, (1, 2), (1, 2))
+        index: PartitionInfo(index, NONE, leader, EPOCH, (1, 2), (1, 2))
         for index, leader in (leaders or {0: 1, 1: 2}).items()
     }
     brokers = {node: BrokerAddress(node, f"host{node}", 9) for node in (1, 2)}
@@ -69,6 +71,20 @@ def test_offsets_are_asked_of_each_leader() -> None:
     found, said = play(view().list_offsets(WANTED, 0), answers)
     assert {key: at.offset for key, at in found.items()} == {FIRST: 5, SECOND: 6}
     assert said == [None, 1, 2]
+
+
+def test_requests_to_a_leader_name_the_epoch_of_the_metadata() -> None:
+    asked = []
+    for program in (
+        view().list_offsets({FIRST: calls.LATEST}, 0),
+        view().fetch(FetchSpan("t", UUID(int=1), 0, 0)),
+    ):
+        assert isinstance(next(program), Ask), "the metadata"
+        step = program.send(info())
+        assert isinstance(step, Ask)
+        request: Any = step.call.build(9)
+        asked.append(request.topics[0].partitions[0].current_leader_epoch)
+    assert asked == [EPOCH, EPOCH]
 
 
 def test_after_a_leader_change_only_unanswered_partitions_are_asked_again() -> None:

@@ -230,8 +230,8 @@ async def abort_one(bootstrap: str, topic: str, partition: int, start: int) -> N
         found = await open_transactions(client, topic)
         for one in found:
             if one.partition == key and one.transaction_start == start:
-                leader, _topic_id = await client.leader_of(topic, partition)
-                error = await client.call(abort_transaction(one), leader)
+                leader = await client.leader_of(topic, partition)
+                error = await client.call(abort_transaction(one), leader.node_id)
                 if error is not ErrorCode.none:
                     raise Rejected(error, f"{key} from offset {start}: {error.name}")
                 note(f"aborted the transaction of producer {one.producer_id} in {key}")
