@@ -1,4 +1,4 @@
-"""Compile the modules `walk` and `sift` of `stratalog.wire` with mypyc, if mypyc and a C compiler are available.
+"""Compile modules of `stratalog.wire` (`walk`, `sift`, `keys`) with mypyc, if mypyc and a C compiler are available.
 
 In: the checkout. Out: an extension module beside each, in the wheel or, for an editable install, in the checkout.
 Without mypyc or a C compiler it writes nothing: the modules then run as Python, about ten to thirty times slower.
@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError:  # run by hand
     BuildHookInterface = object
 
-MODULES = (Path("src/stratalog/wire/walk.py"), Path("src/stratalog/wire/sift.py"))
+MODULES = tuple(Path(f"src/stratalog/wire/{name}.py") for name in ("walk", "sift", "keys"))
 TIMEOUT_S = 300
 
 

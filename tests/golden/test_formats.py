@@ -38,6 +38,7 @@ from stratalog.tier.bucket.incarnation import claim_incarnation, newest_incarnat
 from stratalog.tier.bucket.leases import Lease
 from stratalog.tier.formats.archive_manifest import Archive, decode_archive, encode_archive
 from stratalog.tier.formats.envelope import seal, unseal
+from stratalog.tier.formats.key_filter import PAGE_BYTES, may_hold, page_of
 from stratalog.tier.formats.manifest import (
     Manifest,
     RemoteSegment,
@@ -53,6 +54,7 @@ from stratalog.tier.reading.reader import read_entries
 from stratalog.tier.writing.archiver import PartitionFolder, archive
 from stratalog.tier.writing.spilling import Spill, spilled
 from stratalog.wire.ids import topic_id_text
+from stratalog.wire.records import Record, build_batch
 
 FILES = Path(__file__).parent / "formats"
 CLUSTER = "golden-cluster-0000000"
@@ -185,6 +187,38 @@ def test_a_segment_with_transactions_is_written_and_read_as_ever():
     assert store.get(info.path) == golden("segment.transactions.v1.seg")
     index = load_index(store, RemoteSegment(info.path, entry))
     assert index.aborted == tuple(log.aborted) == ((1, 0, 3), (1, 5, 6))
+
+
+def with_key_filter():
+    """A segment of 3,000 keys, so of two pages."""
+    keys = [Record(0, 1000 + n, b"key %d" % n, b"") for n in range(3000)]
+    data = bytes(build_batch(keys, codec="zstd"))
+    store = MemoryStore("memory://golden")
+    made = replace_dataclass(closed(data, 0, 3000), has_key_filter=True)
+    entry = archive(store, KEY, made, SegmentName(0, 2999, 3, OBJECT_ID), now_ms=1_700_000_000_000)
+    (info,) = store.list("")
+    pages = store.get_range(info.path, entry.data_size, PAGE_BYTES * entry.key_pages)
+    return entry, bytes(pages)
+
+
+def test_the_key_filter_is_written_and_read_as_ever():
+    """The test compares the pages alone: a later zstd may compress the records differently."""
+    entry, pages = with_key_filter()
+    assert entry.key_pages == 2
+    assert pages == golden("key-filter.v1")
+    for key in (b"key %d" % n for n in range(3000)):
+        at = page_of(key, 2) * PAGE_BYTES
+        assert may_hold(pages[at : at + PAGE_BYTES], key, 2, "golden")
+
+
+def test_a_manifest_and_an_archive_with_key_filters_are_written_and_read_as_ever():
+    named = replace(manifest(), segments=(replace(archived()[2], key_pages=2),))
+    assert encode(named) == golden("manifest.keys.v1")
+    assert decode(golden("manifest.keys.v1"), "manifest") == named
+    entries = [replace(one, key_pages=at) for at, one in enumerate(archived_entries())]
+    for stored in (golden("archive.v2"), encode_archive(Archive.of(entries), TOPIC_ID, 3)):
+        found = decode_archive(stored, TOPIC_ID, 3, "archive")
+        assert [found.entry(at) for at in range(len(found))] == entries
 
 
 def test_the_manifest_is_written_and_read_as_ever():

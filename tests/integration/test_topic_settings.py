@@ -20,9 +20,11 @@ from confluent_kafka.admin import (
 )
 from tests.wire_client import Wire
 
+from stratalog.adapters.object_store import open_store
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode
 from stratalog.testing import TemporaryBroker
+from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.batch import scan
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.records import Record, build_batch
@@ -385,6 +387,24 @@ def test_tier_max_lag_ms(make: Make, bucket: Path, broker: TemporaryBroker) -> N
     broker.advance(61_000)
     until(lambda: tiered(topic, bucket) == [0], "a quiet topic in the bucket")
     assert tiered(quiet, bucket) == []
+
+
+def test_tier_key_filter(make: Make, bucket: Path, broker: TemporaryBroker) -> None:
+    topics = [
+        make(remote_storage_enable="true", tier_max_lag_ms=1000, tier_key_filter=value)
+        for value in ("true", "false")
+    ]
+    for topic in topics:
+        topic.produce(10)
+    broker.advance(5000)
+    found = open_bucket(open_store(bucket.as_uri()))
+    for topic, pages in zip(topics, (1, 0), strict=True):
+        until(lambda topic=topic: tiered(topic, bucket) == [0], "a closed segment in the bucket")
+        registered = found.topic(topic.name)
+        assert registered is not None
+        manifest = found.manifest(registered, 0)
+        assert manifest is not None
+        assert [one.entry.key_pages for one in found.live(manifest)] == [pages]
 
 
 def test_remote_log_copy_disable(make: Make, bucket: Path, broker: TemporaryBroker) -> None:

@@ -55,6 +55,7 @@ class LogConfig:
     min_insync_replicas: int = 1
     file_delete_delay_ms: int = 60_000
     tier_max_lag_ms: int = 600_000
+    tier_key_filter: bool = False
     producer_id_expiration_ms: int = 86_400_000
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     follower_replication_throttled_replicas: tuple[str, ...] = ()

@@ -267,6 +267,16 @@ TOPIC_SETTINGS = _table(
     ),
     (
         Setting(
+            "tier.key.filter",
+            Kind.BOOLEAN,
+            False,
+            "Whether segments get a key filter in the bucket, some 2.4 bytes a key, so that reads by key open few of "
+            "them. Segments that are in the bucket already stay as they are.",
+            ours=True,
+        ),
+    ),
+    (
+        Setting(
             "compression.gzip.level",
             Kind.INT,
             -1,

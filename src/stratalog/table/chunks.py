@@ -164,7 +164,7 @@ def _indexes(
     """Return each piece with its object's index, or with `salvage` the reason for a missing one; fetch the next ones
     meanwhile.
     """
-    sizes = [piece.segment.entry.size - piece.segment.entry.data_size for piece in task.pieces]
+    sizes = [piece.segment.entry.size - piece.segment.entry.tail_start for piece in task.pieces]
     for size in sizes:
         metrics.bucket(size)
 

@@ -248,6 +248,7 @@ class PartitionArchiver:
         disk, log = hosted.directory.disk, hosted.log
         parts = [segment_parts(log, info.base_offset) for info in infos]
         stable, start = hosted.last_stable_offset, log.log_start_offset
+        has_key_filter = log.config.tier_key_filter
         now_ms = bucket.outside.clock.now_ms()
 
         def archive() -> None:
@@ -260,6 +261,7 @@ class PartitionArchiver:
                     producer_snapshot=_small_file(disk, part.snapshot_path) or b"",
                     aborted_transactions=part.transaction_index,
                     aborted=part.aborted,
+                    has_key_filter=has_key_filter,
                 )
                 for info, part in zip(infos, parts, strict=True)
             ]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectInfo, ObjectStore
 from stratalog.tier.bucket.cluster_state import ClusterState
@@ -38,6 +40,7 @@ from stratalog.tier.formats.paths import (
     topic_version_path,
     topics_prefix,
 )
+from stratalog.tier.formats.segment_object import SectionType, SegmentIndex, read_range
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.export import entry_runs
 from stratalog.tier.reading.fetcher import load_index
@@ -390,5 +393,15 @@ def _check_segment(survey: _Survey, segment: RemoteSegment) -> None:
             piece = len(read_entries(survey.store, segment, index, first, stop))
             read += piece
             survey.advance(piece)
+        _check_key_filter(survey.store, index)
     finally:
         survey.advance(entry.size - read)
+
+
+def _check_key_filter(store: ObjectStore, index: SegmentIndex) -> None:
+    """Raise Corrupt where an object's key filter differs from the archived bytes."""
+    found = next((row for row in index.sections if row.type == SectionType.KEY_FILTER), None)
+    if found is None:
+        return
+    if crc32c(read_range(store, index.path, found.position, found.length)) != found.crc:
+        raise Corrupt(f"{index.path}: its key filter fails its checksum")

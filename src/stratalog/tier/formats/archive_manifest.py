@@ -29,6 +29,8 @@ __all__ = ["Archive", "decode_archive", "encode_archive"]
 
 _MAGIC: Final = b"STRATARC"
 _VERSION: Final = 1
+_VERSION_WITH_FILTERS: Final = 2
+"""Has the last column; written where some segment has a key filter."""
 _HEADER: Final = Struct(">8sHHi16sII")
 _CRC: Final = Struct(">I")
 _COLUMNS: Final = (
@@ -44,6 +46,7 @@ _COLUMNS: Final = (
     "data_crc",
     "footer_crc",
     "state_ms",
+    "key_pages",
 )
 _WORD: Final = 1 << 64
 
@@ -95,9 +98,9 @@ class Archive:
         """Return the entry at a position."""
         first, stop = self.epoch_starts[at], self.epoch_starts[at + 1]
         epochs, offsets = self.epochs
-        base, last, epoch, size, data_size, records, oldest, newest, exact, data, footer, since = [
-            column[at] for column in self.columns
-        ]
+        values = [column[at] for column in self.columns]
+        base, last, epoch, size, data_size, records = values[:6]
+        oldest, newest, exact, data, footer, since, key_pages = values[6:]
         return Entry(
             id=urlsafe_b64encode(self.ids[16 * at : 16 * at + 16])[:22].decode(),
             base_offset=base,
@@ -114,6 +117,7 @@ class Archive:
             leader_epochs=tuple(zip(epochs[first:stop], offsets[first:stop], strict=True)),
             state=SegmentState.COPY_FINISHED,
             state_ms=since,
+            key_pages=key_pages,
         )
 
     def span(self, first_offset: int, last_offset: int) -> tuple[int, int]:
@@ -179,9 +183,13 @@ def encode_archive(archive: Archive, topic_id: UUID, partition: int) -> bytes:
     """Return the bytes to store."""
     pairs = archive.epochs[0]
     counts = array("q", map(sub, archive.epoch_starts[1:], archive.epoch_starts))
-    columns = (*archive.columns, counts, *archive.epochs)
+    *fixed, key_pages = archive.columns
+    version, held = (
+        (_VERSION_WITH_FILTERS, archive.columns) if any(key_pages) else (_VERSION, tuple(fixed))
+    )
+    columns = (*held, counts, *archive.epochs)
     raw = b"".join((*map(_planes, columns), archive.ids))
-    header = _HEADER.pack(_MAGIC, _VERSION, 0, partition, topic_id.bytes, len(archive), len(pairs))
+    header = _HEADER.pack(_MAGIC, version, 0, partition, topic_id.bytes, len(archive), len(pairs))
     data = header + compress(ZSTD, raw)
     return data + _CRC.pack(crc32c(data))
 
@@ -195,19 +203,20 @@ def decode_archive(data: bytes, topic_id: UUID, partition: int, path: str) -> Ar
     if len(data) < _HEADER.size + _CRC.size or _CRC.pack(crc32c(body)) != trailer:
         raise Corrupt(f"{path}: the checksum does not match its {len(data)} bytes")
     magic, version, _, of_partition, of_topic, count, pairs = _HEADER.unpack_from(body)
-    if magic != _MAGIC or version != _VERSION:
-        raise Corrupt(f"{path}: an archive manifest of version {version}, not {_VERSION}")
+    if magic != _MAGIC or version not in (_VERSION, _VERSION_WITH_FILTERS):
+        raise Corrupt(f"{path}: an archive manifest of version {version}, not 1 or 2")
     if (of_topic, of_partition) != (topic_id.bytes, partition):
         raise Corrupt(f"{path}: an archive manifest of another partition")
-    columns_size = 8 * count * (len(_COLUMNS) + 1)
+    held = len(_COLUMNS) if version == _VERSION_WITH_FILTERS else len(_COLUMNS) - 1
+    columns_size = 8 * count * (held + 1)
     size = columns_size + 16 * pairs + 16 * count
     raw = decompress(ZSTD, memoryview(body)[_HEADER.size :], max_bytes=size)
     if len(raw) != size:
         raise Corrupt(f"{path}: {len(raw)} bytes of columns instead of {size}")
     *columns, counts = [
-        _column(raw[8 * count * number : 8 * count * (number + 1)])
-        for number in range(len(_COLUMNS) + 1)
+        _column(raw[8 * count * number : 8 * count * (number + 1)]) for number in range(held + 1)
     ]
+    columns += [array("q", bytes(8 * count))] * (len(_COLUMNS) - held)
     starts = array("q", accumulate(counts, initial=0))
     epochs, offsets = (
         _column(raw[at : at + 8 * pairs]) for at in (columns_size, columns_size + 8 * pairs)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.tier.formats.envelope import seal, unseal
+from stratalog.tier.formats.key_filter import PAGE_BYTES
 from stratalog.tier.formats.paths import SegmentName, archive_path, partition_prefix, segment_path
 from stratalog.wire.ids import topic_id_parse
 
@@ -50,13 +51,13 @@ class SegmentState(StrEnum):
     DELETE_FINISHED = "DELETE_SEGMENT_FINISHED"
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One segment object. Sizes are bytes, times epoch ms (timestamps -1: no record), offsets inclusive.
 
     `id` is the object's id in 22 characters; `leader_epoch` that of the leader that uploaded it. Objects may cover
     offsets without a batch (compaction), never overlap, and follow each other without a gap. `min_timestamp` is a true
     minimum only where `min_timestamp_exact`. `leader_epochs` are (epoch, first offset) pairs. `state_ms`: the time of
-    the last change of state.
+    the last change of state. `key_pages`: the pages of its key filter, 0 without one.
     """
 
     id: str
@@ -74,6 +75,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     leader_epochs: tuple[tuple[int, int], ...]
     state: SegmentState
     state_ms: int
+    key_pages: int = 0
+
+    @property
+    def tail_start(self) -> int:
+        """Where the object's tail begins: behind the batches and the key filter."""
+        return self.data_size + PAGE_BYTES * self.key_pages
 
 
 class ArchivedManifest(Struct, frozen=True, kw_only=True):

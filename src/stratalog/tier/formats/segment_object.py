@@ -73,7 +73,7 @@ class SectionType(IntEnum):
     ABORTED_TRANSACTIONS = 5
     SUMMARY = 6
     VISIBILITY = 7
-    KEY_FILTER = 16  # reserved
+    KEY_FILTER = 16
     COLUMN_STATISTICS = 17  # reserved
     COMPACTION_GENERATION = 18  # reserved
 
@@ -205,11 +205,13 @@ class SegmentWriter:
         producer_snapshot: bytes = b"",
         aborted_transactions: bytes = b"",
         aborted: Sequence[AbortedTransaction] | None = None,
+        key_filter: bytes = b"",
     ) -> bytes:
         """Return the bytes after the data: sections, table and footer; `summary` is available from now on.
 
-        `next_offset` is the start of the next segment; `aborted` as in `SegmentIndex`. Raises Corrupt where the data
-        ended within a batch, or has offsets past `next_offset`.
+        `next_offset` is the start of the next segment; `aborted` as in `SegmentIndex`; `key_filter` are the pages of
+        `KeyFilterBuilder` (empty: no section). Raises Corrupt where the data ended within a batch, or has offsets
+        past `next_offset`.
         """
         if self._rest:
             raise Corrupt(f"the segment ends within the batch at byte {self._position}")
@@ -234,7 +236,9 @@ class SegmentWriter:
             flags,
         )
         data_size = index.data_size
-        sections = {
+        # Directly behind the batches: so the manifest's numbers say where each page is.
+        sections = {SectionType.KEY_FILTER: key_filter} if key_filter else {}
+        sections |= {
             SectionType.INDEX: index.encode(),
             SectionType.LEADER_EPOCHS: b"".join(_EPOCHS.pack(*pair) for pair in leader_epochs),
             SectionType.PRODUCER_SNAPSHOT: producer_snapshot,
@@ -295,24 +299,25 @@ def read_ranges(store: ObjectStore, path: str, start: int, sizes: Sequence[int])
 
 
 def read_footer(
-    store: ObjectStore, path: str, size: int, data_size: int | None = None
+    store: ObjectStore, path: str, size: int, tail_start: int | None = None
 ) -> SegmentIndex:
-    """Return the decoded tail of an object of `size` bytes: one GET where the size of its data is known (the manifest
-    says).
+    """Return the decoded tail of an object of `size` bytes: one GET where its position is known (the manifest says).
 
-    Raises Corrupt naming a missing object, or one with a damaged tail; Unavailable.
+    A key filter is not read: it lies between the batches and the tail. Raises Corrupt naming a missing object, or one
+    with a damaged tail; Unavailable.
     """
-    start = max(0, size - _TAIL_GUESS) if data_size is None else data_size
+    start = max(0, size - _TAIL_GUESS) if tail_start is None else tail_start
     if size < FOOTER_SIZE or start > size - FOOTER_SIZE:
         raise Corrupt(f"{path}: {size} bytes are no segment object")
     tail = bytes(read_range(store, path, start, size - start))
     table, footer_crc = _decode_footer(tail, start, size, path)
-    first = table[0].length
+    skipped = 2 if len(table) > 1 and table[1].type == SectionType.KEY_FILTER else 1
+    first = table[skipped - 1].position + table[skipped - 1].length
     if first < start:
         tail = bytes(read_range(store, path, first, start - first)) + tail
         start = first
     contents: dict[int, bytes] = {}
-    for row in table[1:]:
+    for row in table[skipped:]:
         content = tail[row.position - start : row.position - start + row.length]
         if crc32c(content) != row.crc:
             raise Corrupt(f"{path}: section {row.type} fails its checksum")

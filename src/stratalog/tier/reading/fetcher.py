@@ -68,7 +68,7 @@ def load_index(store: ObjectStore, segment: RemoteSegment) -> SegmentIndex:
     Raises Corrupt where it differs from the manifest; Unavailable.
     """
     entry = segment.entry
-    index = read_footer(store, segment.path, entry.size, entry.data_size)
+    index = read_footer(store, segment.path, entry.size, entry.tail_start)
     if not _same(index, entry):
         raise Corrupt(f"{segment.path}: not the object that the manifest names")
     return index
@@ -246,7 +246,7 @@ class Fetcher:
     def _request_tail(self, segment: RemoteSegment) -> _Tail:
         index = load_index(self.store, segment)
         tail = _Tail(index, _firsts(index.entries, self.range_bytes))
-        size = segment.entry.size - segment.entry.data_size + 8 * len(tail.firsts)
+        size = segment.entry.size - segment.entry.tail_start + 8 * len(tail.firsts)
         self._tails.put(segment.path, tail, size)
         return tail
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer, ObjectStore
+from stratalog.tier.formats.key_filter import PAGE_BYTES, KeyFilterBuilder
 from stratalog.tier.formats.manifest import Entry, SegmentState
 from stratalog.tier.formats.paths import SegmentName, partition_prefix, segment_path
 from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES, SegmentWriter
@@ -44,7 +45,7 @@ class ClosedSegment:
     pieces of any size (1-4 MiB is good: memory holds one at a time). `leader_epochs` are (epoch, first offset) pairs;
     then come the `.snapshot` and `.txnindex` files (empty: none). `aborted` are all aborted transactions with records
     in the segment, wherever they end (below the last stable offset each has ended). None means unknown: a reader of
-    committed records refuses the object if it has transactional batches.
+    committed records refuses the object if it has transactional batches. `has_key_filter`: the object gets one.
     """
 
     base_offset: int
@@ -54,6 +55,7 @@ class ClosedSegment:
     producer_snapshot: bytes = b""
     aborted_transactions: bytes = b""
     aborted: tuple[AbortedTransaction, ...] | None = None
+    has_key_filter: bool = False
 
 
 def archive(
@@ -78,7 +80,8 @@ def archive(
         start_offset=name.base_offset,
         index_interval_bytes=index_interval_bytes,
     )
-    store.put(path, _pieces(writer, segment, path))
+    filters: list[bytes] = []
+    store.put(path, _pieces(writer, segment, path, filters))
     summary = writer.summary
     assert summary is not None, "the store took all pieces"
     assert summary.last_offset == name.last_offset, "the name says what the object holds"
@@ -98,21 +101,30 @@ def archive(
         leader_epochs=segment.leader_epochs,
         state=SegmentState.COPY_FINISHED,
         state_ms=now_ms,
+        key_pages=len(filters[-1]) // PAGE_BYTES,
     )
 
 
-def _pieces(writer: SegmentWriter, segment: ClosedSegment, path: str) -> Iterator[Buffer]:
+def _pieces(
+    writer: SegmentWriter, segment: ClosedSegment, path: str, filters: list[bytes]
+) -> Iterator[Buffer]:
+    """Yield the object's bytes; `filters` receives its key filter, empty for none."""
+    keys = KeyFilterBuilder() if segment.has_key_filter else None
     try:
         for chunk in segment.read():
             ready = writer.feed(chunk)
+            if keys is not None:
+                keys.take(ready)
             if len(ready):
                 yield ready
+        filters.append(b"" if keys is None else keys.finish())
         yield writer.finish(
             next_offset=segment.next_offset,
             leader_epochs=segment.leader_epochs,
             producer_snapshot=segment.producer_snapshot,
             aborted_transactions=segment.aborted_transactions,
             aborted=segment.aborted,
+            key_filter=filters[-1],
         )
     except Corrupt as corrupt:
         raise Corrupt(f"the local segment {segment.base_offset} for {path}: {corrupt}") from corrupt

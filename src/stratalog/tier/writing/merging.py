@@ -88,6 +88,7 @@ def merged_segment(store: ObjectStore, run: Sequence[RemoteSegment]) -> ClosedSe
         producer_snapshot=indexes[-1].producer_snapshot,
         aborted_transactions=b"".join(index.aborted_transactions for index in indexes),
         aborted=tuple(sorted(aborted, key=attrgetter("last_offset"))) if all_known else None,
+        has_key_filter=any(segment.entry.key_pages for segment in run),
     )
 
 

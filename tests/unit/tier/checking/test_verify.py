@@ -1,5 +1,7 @@
 """`verify` finds and names every fault of a bucket; a sweep removes only orphans."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
@@ -87,6 +89,23 @@ def test_every_flipped_lost_or_added_byte_is_found_and_its_object_named(store):
             assert info.path in {problem.path for problem in verify(store, now_ms=NOW)}
         store.put(info.path, [sound])
     assert verify(store, now_ms=NOW, grace_ms=0) == []
+
+
+def test_a_changed_byte_of_a_key_filter_is_found(store):
+    _, (tier,) = filled(store, segments=1, partitions=1)
+    data, end = log_bytes(3, [2])
+    made = dataclasses.replace(closed(data, 3, end), has_key_filter=True)
+    tier.archive([made], last_stable_offset=end, log_start_offset=0, now_ms=5)
+    entry = tier.manifest.segments[-1]
+    path, sound = tier.manifest.path_of(entry), store.get(tier.manifest.path_of(entry))
+    assert verify(store, now_ms=NOW, grace_ms=0) == []
+    for at in range(entry.data_size, entry.tail_start, 97):
+        damaged = bytearray(sound)
+        damaged[at] ^= 1
+        store.put(path, [damaged])
+        (problem,) = verify(store, now_ms=NOW)
+        assert problem.what.endswith("its key filter fails its checksum")
+        assert problem.path == path
 
 
 def test_a_missing_object_of_any_kind_is_found(store):

@@ -52,6 +52,7 @@ def entries_of_any_kind(draw):
                 leader_epochs=tuple(draw(st.lists(st.tuples(U32, I64), max_size=3))),
                 state=SegmentState.COPY_FINISHED,
                 state_ms=draw(I64),
+                key_pages=draw(st.sampled_from((0, 0, 1, 5000))),
             )
         )
         base = last + 1

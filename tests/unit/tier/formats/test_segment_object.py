@@ -1,5 +1,7 @@
 """Segment objects: data is read as it was written, and each changed byte is found."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
+from stratalog.tier.formats.key_filter import PAGE_BYTES, may_hold
 from stratalog.tier.formats.manifest import RemoteSegment
 from stratalog.tier.formats.paths import SegmentName, segment_name, segment_path
 from stratalog.tier.formats.segment_index import (
@@ -82,6 +85,22 @@ def test_the_tail_is_one_request_if_the_manifest_has_the_size_of_the_data():
     assert watched.calls == [
         ("get_range", segment.path, len(data), segment.entry.size - len(data)),
     ]
+
+
+def test_the_tail_lies_behind_the_key_filter_and_is_one_request():
+    data, end = log_bytes(0, [30] * 50)
+    store, segment = archived(replace(closed(data, 0, end), has_key_filter=True))
+    watched, entry = FaultyStore(store), segment.entry
+    index = load_index(watched, segment)
+    assert [row.type for row in index.sections] == [1, 16, 2, 3, 4, 5, 6]
+    assert entry.key_pages == 1
+    start = len(data) + PAGE_BYTES
+    assert watched.calls == [("get_range", segment.path, start, entry.size - start)]
+    page = store.get_range(segment.path, len(data), PAGE_BYTES)
+    assert all(may_hold(page, b"key %d" % n, 1, segment.path) for n in range(end))
+    assert not may_hold(page, b"another", 1, segment.path)
+    without_manifest = read_footer(store, segment.path, entry.size)
+    assert without_manifest.entries.encode() == index.entries.encode()
 
 
 def test_locate_returns_the_run_of_batches_with_an_offset_or_the_next_run():

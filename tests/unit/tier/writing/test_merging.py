@@ -1,5 +1,7 @@
 """Merges of small neighbours: the choice of segments, and that only the number of objects changes."""
 
+from dataclasses import replace
+
 import pytest
 from tests.faulty_store import FaultyStore
 from tests.transactional_log import Step, transactional_log
@@ -9,6 +11,7 @@ from tests.unit.tier.writing.test_tier_writer import KEEP, archive, objects, seg
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
 from stratalog.tier.checking.verify import ORPHAN_GRACE_MS
+from stratalog.tier.formats.key_filter import PAGE_BYTES, may_hold
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.tier.writing.merging import MergeLimits, merged_segment
@@ -52,6 +55,17 @@ def test_a_merged_segment_is_not_copied_again_for_a_few_more(store):
     made, end = segments(38)
     archive(tier, made, end)
     assert bases(tier.mergeable(LARGE)) == [10 * n for n in range(30, 38)]
+
+
+def test_a_merged_segment_has_a_key_filter_of_its_own_if_one_of_them_has(store):
+    tier = tier_of(store, epoch=3)
+    made, end = segments(8)
+    archive(tier, [*made[:-1], replace(made[-1], has_key_filter=True)], end)
+    assert [entry.key_pages for entry in tier.manifest.segments] == [0] * 7 + [1]
+    (merged,) = tier.merge(tier.mergeable(LARGE), 20).recent()
+    assert merged.entry.key_pages == 1
+    page = store.get_range(merged.path, merged.entry.data_size, PAGE_BYTES)
+    assert all(may_hold(page, b"key %d" % n, 1, merged.path) for n in range(end))
 
 
 def test_readers_find_the_same_batches_also_with_an_older_version(store):

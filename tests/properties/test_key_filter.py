@@ -1,0 +1,158 @@
+"""Goal: a key filter never denies a key that its segment holds, and seldom affirms another one.
+
+Method: batches of every codec with keys of many shapes; the compiled module beside its own text.
+"""
+
+import importlib.util
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import Corrupt
+from stratalog.tier.formats.key_filter import (
+    PAGE_BYTES,
+    KeyFilterBuilder,
+    may_hold,
+    page_of,
+)
+from stratalog.wire import keys as imported
+from stratalog.wire.batch import HEADER_SIZE
+from stratalog.wire.records import Record, build_batch
+
+SOURCE = Path(imported.__file__).with_name("keys.py")
+SHAPES = {
+    "decimal": lambda n: b"user-%012d" % n,
+    "little-endian": lambda n: n.to_bytes(8, "little"),
+    "short": lambda n: n.to_bytes(3, "big"),
+    "long": lambda n: b"%064x" % (n * 2**32),
+}
+
+
+def interpreted() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("keys_as_text", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLAIN = interpreted()
+some_keys = st.one_of(st.none(), st.binary(max_size=4), st.binary(max_size=200))
+
+
+def batch_of(keys, codec="none", control=False):
+    records = [Record(0, 1000 + at, key, b"value") for at, key in enumerate(keys)]
+    return bytes(build_batch(records, codec=codec, control=control))
+
+
+def filter_of(*batches, keys_max=1 << 20):
+    builder = KeyFilterBuilder(keys_max)
+    for batch in batches:
+        builder.take(memoryview(batch))
+    return builder.finish()
+
+
+def held(pages: bytes, key: bytes) -> bool:
+    count = len(pages) // PAGE_BYTES
+    at = page_of(key, count) * PAGE_BYTES
+    return may_hold(pages[at : at + PAGE_BYTES], key, count, "there")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(some_keys, min_size=1, max_size=20),
+            st.sampled_from(("none", "gzip", "snappy", "lz4", "zstd")),
+        ),
+        max_size=5,
+    )
+)
+def test_no_key_of_the_segment_is_denied(batches):
+    pages = filter_of(*(batch_of(keys, codec) for keys, codec in batches))
+    assert len(pages) == PAGE_BYTES
+    assert all(held(pages, key) for keys, _ in batches for key in keys if key is not None)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("keys", [1, 1700, 60_000])
+def test_one_in_a_thousand_other_keys_is_affirmed_at_most(shape, keys):
+    key_of = SHAPES[shape]
+    batches = [
+        batch_of([key_of(n) for n in range(at, min(at + 1000, keys))])
+        for at in range(0, keys, 1000)
+    ]
+    pages = filter_of(*batches, *batches)  # a key that repeats takes no further room
+    assert len(pages) == PAGE_BYTES * -(-keys // 1700)
+    assert all(held(pages, key_of(n)) for n in range(keys))
+    others = 40_000
+    assert sum(held(pages, key_of(n)) for n in range(keys, keys + others)) <= others // 1000
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 9))
+def test_compiled_and_interpreted_code_agree(keys, pages):
+    body = batch_of(keys)[HEADER_SIZE:]
+    results = []
+    for module in (imported, PLAIN):
+        parts: list[list[int]] = [[] for _ in range(module.PARTS)]
+        assert module.note_keys(body, len(keys), parts) == len(keys)
+        assert module.note_keys(body, len(keys) + 1, [[] for _ in parts]) == -1
+        assert module.note_keys(body[:-1], len(keys), [[] for _ in parts]) == -1
+        entries: list[list[int]] = [[] for _ in range(pages)]
+        for part in parts:
+            module.spread(part, pages, 0, entries)
+        results.append(
+            (parts, entries, [module.page_body(page, PAGE_BYTES - 8) for page in entries])
+        )
+    assert results[0] == results[1]
+    assert sorted(map(imported.key_hash, keys)) == sorted(chain.from_iterable(results[0][0]))
+
+
+def test_hashes_never_change():
+    found = [imported.key_hash(key) for key in (b"", b"key", b"user-000000000001", bytes(100))]
+    assert found == [263516799859100, 209490888693038, 198068463565569, 73191756956423]
+
+
+def test_an_overfull_page_affirms_every_key():
+    same_page = [[n << 16 | n for n in range(256)] * 8, [7 << 16 | n for n in range(256)]]
+    assert [imported.page_body(entries, PAGE_BYTES - 8) for entries in same_page] == [b"", b""]
+    builder = KeyFilterBuilder()
+    builder._parts[0].extend(range(3000))  # one bucket
+    builder._held = 3000
+    pages = builder.finish()
+    assert len(pages) == 2 * PAGE_BYTES
+    assert may_hold(pages[:PAGE_BYTES], b"any", 2, "there")
+    assert not may_hold(pages[PAGE_BYTES:], b"any", 2, "there")
+
+
+def test_a_segment_of_too_many_keys_or_unreadable_records_has_no_filter():
+    many = batch_of([b"%d" % n for n in range(2000)])
+    assert filter_of(many, keys_max=2000)
+    assert filter_of(many, keys_max=1999) == b""
+    unreadable = bytearray(batch_of([b"key"], "zstd"))
+    unreadable[HEADER_SIZE:] = b"x" * (len(unreadable) - HEADER_SIZE)
+    unsound = bytearray(batch_of([b"key"]))
+    unsound[HEADER_SIZE] = 0
+    for batch in (unreadable, unsound):
+        assert filter_of(many, bytes(batch), many) == b""
+
+
+def test_markers_are_no_keys():
+    pages = filter_of(batch_of([b"\0\0\0\1"], control=True))
+    assert not held(pages, b"\0\0\0\1")
+
+
+def test_a_damaged_page_and_an_unknown_version_are_refused():
+    page = filter_of(batch_of([b"key"]))
+    with pytest.raises(Corrupt, match="there: a page of its key filter fails its checksum"):
+        may_hold(page[:-1] + b"x", b"key", 1, "there")
+    later = bytearray(page)
+    later[4] = 2
+    later[:4] = crc32c(later[4:]).to_bytes(4, "big")
+    with pytest.raises(Corrupt, match="there: its key filter has version 2, not 1"):
+        may_hold(bytes(later), b"key", 1, "there")
