@@ -9,7 +9,7 @@ least one segment, and only the last one grows. `recovery_point` <= `next_offset
 
 from stratalog.config import LogConfig
 from stratalog.log.checkpoints import LEADER_EPOCHS
-from stratalog.log.effects import Append, Effect, SyncDirectory, WriteFile
+from stratalog.log.effects import Append, Effect, Sync, SyncDirectory, WriteFile
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.values import Contents
 
@@ -58,7 +58,7 @@ class LogFiles:
         if self.recovery_point >= base:
             # A checkpoint may have the start of the next segment as the recovery point already. Recovery then trusts
             # the files of this segment, so they are made durable before the next one exists. Its records are durable.
-            effects += [*old.sync(closed=True), SyncDirectory(self.directory)]
+            effects += [*self._sync_closed(old), SyncDirectory(self.directory)]
         self.segments.append(Segment(self.directory, base, now_ms))
         self._entries_unsynced = True
         self._saved = False
@@ -90,10 +90,21 @@ class LogFiles:
         syncs: list[Effect] = []
         for segment in self.segments:
             if segment.size and self.recovery_point < segment.next_offset <= end:
-                syncs += segment.sync(closed=segment is not self.segments[-1])
+                is_active = segment is self.segments[-1]
+                syncs += segment.sync(closed=False) if is_active else self._sync_closed(segment)
         if self._entries_unsynced:
             syncs.append(SyncDirectory(self.directory))
         return first, syncs
+
+    def _sync_closed(self, segment: Segment) -> list[Effect]:
+        """Return the effects that make a closed segment durable, with the producers at its end.
+
+        A directory that another program wrote or copied may lack that snapshot: a load then reads the batches.
+        """
+        syncs = segment.sync(closed=True)
+        if segment.next_offset in self._snapshots:
+            syncs.append(Sync(segment_path(self.directory, segment.next_offset, SNAPSHOT)))
+        return syncs
 
     def unsynced(self) -> tuple[int, tuple[Effect, ...], list[Effect]]:
         """Return the end of the closed segments, ordered effects, and syncs in any order; both together make the
@@ -125,7 +136,7 @@ class LogFiles:
             effects.append(self._write_epochs())
         effects += self.flush()
         if active.size:
-            effects += active.sync(closed=True)
+            effects += self._sync_closed(active)
         effects.append(SyncDirectory(self.directory))
         self._saved = True
         return tuple(effects)

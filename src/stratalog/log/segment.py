@@ -174,16 +174,13 @@ class Segment:
         ]
 
     def sync(self, *, closed: bool) -> list[Effect]:
-        """Return the effects that make its files durable; for a closed segment also its indexes and producer
-        snapshot.
-        """
+        """Return the effects that make its files durable; for a closed segment also its indexes."""
         if not closed:
             return [Sync(self.path)]
-        paths = [
-            segment_path(self.directory, self.base_offset, one) for one in self.file_suffixes()
+        return [
+            Sync(segment_path(self.directory, self.base_offset, one))
+            for one in self.file_suffixes()
         ]
-        paths.append(segment_path(self.directory, self.next_offset, SNAPSHOT))
-        return [Sync(path) for path in paths]
 
     def drop_indexes(self) -> None:
         """Drop the indexes in memory: from now on reads search the files."""

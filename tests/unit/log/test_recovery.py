@@ -188,6 +188,24 @@ def test_an_unsound_snapshot_is_replaced_by_an_older_one_and_the_batches_after_i
     assert [found[0] for found in log.producers.get(3).batches] == [2, 3, 4, 5, 6, 7][-5:]
 
 
+def test_a_stop_needs_no_snapshot_that_the_directory_lacked_at_the_start():
+    steps = filled()
+    steps.restart()
+    for name in names(steps):
+        if name.endswith(".snapshot"):
+            steps.disk.unlink(f"{DIRECTORY}/{name}")
+    # The mark of a clean stop counts for the closed segments, and the recovery point lies below them.
+    steps.disk.unlink(file(steps, 6, ".index"))
+    steps.recovery_point = 0
+    producer = steps.load(clean=True).producers.get(3).batches
+    assert [found[0] for found in producer] == [3, 4, 5, 6, 7]
+    log = steps.restart()
+    assert (log.recovery_point, log.recovered) == (8, Recovered(0, 0))
+    assert log.producers.get(3).batches == producer
+    snapshots = {name for name in names(steps) if name.endswith(".snapshot")}
+    assert snapshots == {"00000000000000000008.snapshot"}
+
+
 def test_snapshots_above_the_end_are_removed():
     steps = filled()
     steps.disk.unlink(file(steps, 6, ".log"))
