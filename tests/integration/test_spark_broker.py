@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -215,14 +216,21 @@ def tiered_end(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
     return manifest.tiered_end if manifest is not None else 0
 
 
-def local_segments(broker: BrokerProcess, topic: str) -> int:
-    return len(list((broker.data / f"{topic}-0").glob("*.log")))
+def local_segments(broker: BrokerProcess, topic: str, partition: int) -> int:
+    return len(list((broker.data / f"{topic}-{partition}").glob("*.log")))
 
 
-def wait_until_tiered(broker: BrokerProcess, topic: str, tiered: int) -> None:
-    """Wait until the bucket has offsets below `tiered`, and the local disk only the active segment."""
-    until(lambda: tiered_end(broker, topic) >= tiered, "nothing was archived")
-    until(lambda: local_segments(broker, topic) == 1, "nothing left the local disk")
+def wait_until_tiered(
+    broker: BrokerProcess, topic: str, tiered: int, partitions: Iterable[int] = (0,)
+) -> None:
+    """Wait until the bucket has offsets below `tiered`, and the local disk only the active segments."""
+    for partition in partitions:
+        until(partial(_is_tiered, broker, topic, partition, tiered), "not all history is tiered")
+
+
+def _is_tiered(broker: BrokerProcess, topic: str, partition: int, tiered: int) -> bool:
+    is_in_bucket = tiered_end(broker, topic, partition) >= tiered
+    return is_in_bucket and local_segments(broker, topic, partition) == 1
 
 
 def both(broker: BrokerProcess, topic: str, **options: str) -> dict[str, str]:
@@ -248,7 +256,7 @@ def whole(found: list[dict[str, Any]], partition: int, first: int, end: int) -> 
 
 def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -> None:
     produce(broker, "seam", 0, 6000, partitions=2)
-    wait_until_tiered(broker, "seam", 1000)
+    wait_until_tiered(broker, "seam", 1000, partitions=(0, 1))
     found = driver.ask("batch", options=both(broker, "seam", minPartitions="5"))
     for partition in (0, 1):
         whole(found, partition, 0, 6000)

@@ -93,7 +93,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(main)
     finally:
         for task in (left := asyncio.all_tasks(loop)):
-            task.cancel()
+            # A new task takes its first step before, so that it awaits the coroutines among its arguments.
+            loop.call_soon(task.cancel)
         if left:  # a story that failed
             loop.run_until_complete(asyncio.wait(left, timeout=_LEFT_S))
         asyncio.set_event_loop(None)

@@ -10,6 +10,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_ROUNDS = 10
 _CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
@@ -46,10 +47,13 @@ class Process:
         """End every task. Their cleanup has no effect on disks, buckets and connections."""
         self.is_dead = True
         self.resume()
-        tasks = [task for task in self.tasks if not task.done()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        for _ in range(_ROUNDS):  # a cancelled task may begin another one
+            tasks = [task for task in self.tasks if not task.done()]
+            if not tasks:
+                break
+            for task in tasks:
+                # A new task takes its first step before, so that it awaits the coroutines among its arguments.
+                asyncio.get_running_loop().call_soon(task.cancel)
             await asyncio.wait(tasks)
         self._is_gone = True
 

@@ -174,7 +174,9 @@ class Connection(asyncio.BufferedProtocol):
         self._forget()
         self._answers.clear()
         if self._serial is not None:
-            self._serial.cancel()  # the client has disconnected: a fetch, a join
+            # The client has disconnected: a fetch, a join. A new task takes its first step before its end, so that
+            # it awaits the coroutine of the handler.
+            self._loop.call_soon(self._serial.cancel)
         self._count_unsent(0)
         self._memory.requests -= self.bytes_held
         self.bytes_held = 0
