@@ -78,7 +78,7 @@ def test_rules_name_existing_metrics() -> None:
     known = {metric.name for metric in METRICS}
     named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
-    assert len(re.findall(r"- alert:", block("groups:"))) == 16
+    assert len(re.findall(r"- alert:", block("groups:"))) == 18
 
 
 def test_alerts_fire_at_their_condition_and_not_earlier(tmp_path: Path) -> None:
@@ -137,6 +137,12 @@ tests:
         values: '0x10 50x50'
       - series: 'stratalog_isr_expansions_total{instance="one broker died"}'
         values: '0x60'
+      - series: 'stratalog_transaction_oldest_open_seconds{instance="slow"}'
+        values: '0+60x60'
+      - series: 'stratalog_transaction_oldest_open_seconds{instance="at the time-out"}'
+        values: '0+60x15 0x45'
+      - series: 'stratalog_partitions_with_late_transactions{instance="a"}'
+        values: '0x10 3x20'
       - series: 'stratalog_reassignment_bytes_left{instance="stuck"}'
         values: '2048x60'
       - series: 'stratalog_reassignment_bytes_left{instance="moving"}'
@@ -211,6 +217,24 @@ tests:
         exp_alerts:
           - exp_labels: {instance: a}
             exp_annotations: {summary: "7 partition(s) led by a lack an in-sync replica"}
+      - eval_time: 24m
+        alertname: StratalogTransactionOpenForLong
+        exp_alerts: []
+      - eval_time: 30m
+        alertname: StratalogTransactionOpenForLong
+        exp_alerts:
+          - exp_labels: {instance: slow}
+            exp_annotations:
+              summary: "a transaction of slow has had no end for 30m 0s: strata txn list"
+      - eval_time: 10m
+        alertname: StratalogTransactionHangs
+        exp_alerts: []
+      - eval_time: 17m
+        alertname: StratalogTransactionHangs
+        exp_alerts:
+          - exp_labels: {instance: a}
+            exp_annotations:
+              summary: "3 partition(s) led by a have a late transaction: strata txn find-hanging"
       - eval_time: 10m
         alertname: StratalogUncleanElection
         exp_alerts: []

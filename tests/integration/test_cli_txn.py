@@ -39,6 +39,13 @@ def test_transactions_are_listed_described_and_hanging_ones_aborted(tmp_path: Pa
         (listed,) = asked(broker, "list")
         assert (listed["transactional id"], listed["state"]) == ("one", "Ongoing")
         assert asked(broker, "list", "--state", "Empty") == []
+        assert asked(broker, "list", "--pattern", "o.e|two") == [listed]
+        assert asked(broker, "list", "--pattern", "on") == []
+        refused = strata("txn", "list", "--pattern", "(", "-b", broker.address)
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            "strata: transactions: INVALID_REGULAR_EXPRESSION\n",
+        )
         assert asked(broker, "list", "--longer-than", "3600") == []
         described = asked(broker, "describe", "one")
         assert (described["state"], described["partitions"]) == ("Ongoing", ["t-0"])

@@ -310,6 +310,23 @@ def test_producers_and_fetch_sessions_are_counted(broker: BrokerProcess) -> None
     assert found("group_lookups_left") == 0
 
 
+def test_an_open_transaction_has_an_age_until_its_end(broker: BrokerProcess) -> None:
+    create(broker, "opened")
+    assert scrape(broker)("transaction_oldest_open_seconds") == 0
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "slow"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("opened", b"x")
+    assert producer.flush(TIMEOUT_S) == 0
+    first = scrape(broker)("transaction_oldest_open_seconds")
+    time.sleep(0.01)
+    assert scrape(broker)("transaction_oldest_open_seconds") > first
+    assert scrape(broker)("partitions_with_late_transactions") == 0
+    producer.commit_transaction(TIMEOUT_S)
+    name = "transaction_oldest_open_seconds"
+    wait_for(lambda: scrape(broker)(name) == 0, "the transaction's markers")
+
+
 def test_a_sole_broker_leads_all_partitions_and_is_the_controller(broker: BrokerProcess) -> None:
     create(broker, "led")
     found = scrape(broker)

@@ -72,7 +72,6 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "TxnOffsetCommit": ((0, 4), (0, 3), set()),
     "WriteTxnMarkers": ((1, 1), None, set()),
     "DescribeTransactions": ((0, 0), None, set()),
-    # Version 2 has a pattern of RE2, which the broker does not serve.
     "ListTransactions": ((0, 1), None, set()),
     "AddRaftVoter": ((0, 1), None, set()),
     "RemoveRaftVoter": ((0, 0), None, set()),

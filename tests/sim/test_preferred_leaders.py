@@ -82,7 +82,7 @@ def test_a_move_counts_the_bytes_that_the_new_replica_lacks() -> None:
 
         def counts() -> ReplicaCounts:
             broker = cluster.machines[leader].broker
-            found = ReplicaCounts(broker.metadata.image)
+            found = ReplicaCounts(broker.metadata.image, now_ms=0, late_ms=0)
             for hosted in broker.hosting.all():
                 found.add(hosted)
             return found

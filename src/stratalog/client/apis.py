@@ -51,6 +51,6 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     WRITE_TXN_MARKERS: (1, 1),
     DESCRIBE_PRODUCERS: (0, 0),
     DESCRIBE_TRANSACTIONS: (0, 0),
-    LIST_TRANSACTIONS: (0, 1),
+    LIST_TRANSACTIONS: (0, 2),
 }
 """Versions that this client can speak, by API key."""

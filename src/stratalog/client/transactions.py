@@ -71,9 +71,16 @@ class ActiveProducer:
 
 
 def list_transactions(
-    *, states: Collection[str] = (), producer_ids: Collection[int] = (), longer_than_ms: int = -1
+    *,
+    states: Collection[str] = (),
+    producer_ids: Collection[int] = (),
+    longer_than_ms: int = -1,
+    pattern: str | None = None,
 ) -> Call[list[ListedTransaction]]:
-    """Return the transactional ids that one broker coordinates; empty filters and a negative duration: all."""
+    """Return the transactional ids that one broker coordinates; empty filters and a negative duration: all.
+
+    `pattern`: an expression of RE2 that whole ids match; brokers have it from Apache Kafka 4.1 on.
+    """
 
     def read(body: ListTransactionsResponse) -> list[ListedTransaction]:
         if body.error_code:
@@ -88,6 +95,7 @@ def list_transactions(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
         duration_filter=longer_than_ms,
+        transactional_id_pattern=pattern,
     )
     return asking(request, read)
 

@@ -30,6 +30,8 @@ _LINES: Final = 400
 _PIECE: Final = 32 * 1024
 _GROUP_PARTITIONS_MAX: Final = 10_000
 """Limit of samples by group and partition; further ones count only in the sums by topic."""
+_LATE_MS: Final = 300_000
+"""Kafka: `ProducerStateManager.LATE_TRANSACTION_BUFFER_MS`."""
 _PER_PARTITION: Final = (
     m.PARTITION_BYTES,
     m.PARTITION_START,
@@ -178,6 +180,9 @@ class Scraper:
             yield text
         for text in _of_cleaners(broker.cleaners):
             yield text
+        oldest_s = await broker.transactions.oldest_open_ms(pause) / 1000
+        for text in _family(m.OLDEST_TRANSACTION, [("", oldest_s)]):
+            yield text
         async for text in self._of_partitions(broker, pause):
             yield text
         for metric, samples in cluster_families(broker):
@@ -207,7 +212,8 @@ class Scraper:
         all_labels: list[str] = []
         columns = [array("q") for _ in _PER_PARTITION]
         producers = 0
-        replicas = ReplicaCounts(broker.metadata.image)
+        late_ms = broker.config.int("transaction.max.timeout.ms") + _LATE_MS
+        replicas = ReplicaCounts(broker.metadata.image, broker.clock.steady_ms(), late_ms)
         for hosted in broker.hosting.all():
             await pause()
             partition, log = hosted.name, hosted.log

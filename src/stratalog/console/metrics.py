@@ -261,6 +261,20 @@ ELECTIONS = _metric(
 PRODUCER_IDS = _metric(
     "producer_ids", _GAUGE, "", "Idempotent producers remembered, each in each partition it wrote."
 )
+OLDEST_TRANSACTION = _metric(
+    "transaction_oldest_open_seconds",
+    _GAUGE,
+    "",
+    "Age of the oldest transaction that this broker coordinates and that has no end, or no marker yet in some "
+    "partition; 0 without one. It holds back readers of committed records, and the tier.",
+)
+LATE_TRANSACTIONS = _metric(
+    "partitions_with_late_transactions",
+    _GAUGE,
+    "",
+    "Partitions that this broker leads with an open transaction that got no record for transaction.max.timeout.ms and "
+    "five minutes: `strata txn find-hanging` names them (Kafka: PartitionsWithLateTransactionsCount).",
+)
 FETCH_SESSIONS = _metric(
     "fetch_sessions", _GAUGE, "", "Fetch sessions held (Kafka: NumIncrementalFetchSessions)."
 )

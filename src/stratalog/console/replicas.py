@@ -26,12 +26,17 @@ class ReplicaCounts:
     """Counts over the partitions that this broker leads."""
 
     image: Image
+    now_ms: int
+    """The steady clock's time."""
+    late_ms: int
+    """An open transaction without a record for longer is late."""
     led: int = 0
     reassigning: int = 0
     bytes_to_reassign: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
     lag_max: int = 0
+    late_transactions: int = 0
 
     def add(self, hosted: HostedPartition) -> None:
         """Count one partition."""
@@ -40,6 +45,7 @@ class ReplicaCounts:
         if not replica.leads or partition is None:
             return
         self.led += 1
+        self.late_transactions += hosted.log.producers.has_late(self.now_ms, self.late_ms)
         adding = partition.adding_replicas
         self.under_replicated += len(replica.isr) < len(replica.replicas) - len(adding)
         self.reassigning += bool(adding or partition.removing_replicas)
@@ -62,6 +68,7 @@ class ReplicaCounts:
             (m.REPLICA_LAG_MAX, [("", self.lag_max)]),
             (m.REASSIGNING, [("", self.reassigning)]),
             (m.BYTES_TO_REASSIGN, [("", self.bytes_to_reassign)]),
+            (m.LATE_TRANSACTIONS, [("", self.late_transactions)]),
         ]
 
 

@@ -314,6 +314,13 @@ class TransactionShard:
         """Return every id with its last transaction."""
         return Decision((), list(self._by_id.items()))
 
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest transaction began that is open, or whose markers may be missing; None without one."""
+        held = (State.ONGOING, *_PREPARED)
+        return min(
+            (one.started_ms for one in self._by_id.values() if one.state in held), default=None
+        )
+
     # Markers
 
     def complete(

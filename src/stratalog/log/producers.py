@@ -247,6 +247,10 @@ class ProducerStates:
     def _first_open(self) -> int | None:
         return min((self._states[one].transaction_start for one in self._open), default=None)
 
+    def has_late(self, now_ms: int, limit_ms: int) -> bool:
+        """Return whether an open transaction has had no batch for longer than `limit_ms`."""
+        return any(now_ms - self._states[one].touched_ms > limit_ms for one in self._open)
+
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers without an append for `expiration_ms` and without an open transaction."""
         gone = [

@@ -157,6 +157,16 @@ def test_a_producer_expires_by_the_time_of_its_append_not_by_its_timestamps():
     assert states.get(7) is None
 
 
+def test_an_open_transaction_without_a_new_batch_is_late():
+    states = written(header(0, transactional=True), header(0, producer_id=8))
+    assert not states.has_late(50 + 100, 100)
+    assert states.has_late(50 + 101, 100)
+    states.update(header(1, transactional=True), 1002, now_ms=60)
+    assert not states.has_late(50 + 101, 100), "it has a newer batch"
+    states.take(*marker(), 1003, now_ms=60)
+    assert not states.has_late(10**9, 100), "its marker has ended it"
+
+
 def test_a_snapshot_keeps_every_remembered_batch():
     states = written(header(0, 2), header(2, 3), header(0, producer_id=8, transactional=True))
     back = ProducerStates.decode(states.encode(), now_ms=500)

@@ -112,7 +112,7 @@ _TABLE = (
     _api("EndTxn", 26, (0, 5), "WRITE TRANSACTIONAL_ID"),
     _api("WriteTxnMarkers", 27, (1, 2), "CLUSTER_ACTION CLUSTER"),
     _api("DescribeTransactions", 65, (0, 0), "DESCRIBE TRANSACTIONAL_ID", "DESCRIBE TOPIC"),
-    _api("ListTransactions", 66, (0, 1), "DESCRIBE TRANSACTIONAL_ID"),
+    _api("ListTransactions", 66, (0, 2), "DESCRIBE TRANSACTIONAL_ID"),
     _api(
         "DescribeConfigs",
         32,

@@ -185,6 +185,15 @@ class Transactions:
         answers = [one.ask(lambda machine, _now: machine.listed()) for one in self._shards.values()]
         return [found for one in answers for found in await one]
 
+    async def oldest_open_ms(self, pause: Callable[[], Awaitable[None]]) -> int:
+        """Return the age of the oldest transaction here that is open or lacks a marker; 0 without one."""
+        now_ms = oldest_ms = self._clock.now_ms()
+        for shard in list(self._shards.values()):
+            began_ms = shard.machine.oldest_ms()
+            oldest_ms = oldest_ms if began_ms is None else min(oldest_ms, began_ms)
+            await pause()
+        return now_ms - oldest_ms
+
     def _shard(self, transactional_id: str) -> "_Shard":
         count = self._partition_count()
         if count == 0:

@@ -22,7 +22,8 @@ from stratalog.cli.shared.terminal import (
 
 if TYPE_CHECKING:
     from stratalog.client.aio import Client
-    from stratalog.client.transactions import ActiveProducer
+    from stratalog.client.calls import Call
+    from stratalog.client.transactions import ActiveProducer, ListedTransaction
     from stratalog.wire.ids import TopicPartition
 
 txn_app = typer.Typer(
@@ -47,6 +48,13 @@ def list_transactions(
         float | None,
         typer.Option(metavar="SECONDS", help="Only those that began longer ago.", min=0),
     ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only transactional ids that match this expression of RE2 from their first to their last character.",
+        ),
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -54,17 +62,17 @@ def list_transactions(
 
     Example: strata txn list --state Ongoing --longer-than 60
     """
-    run(print_transactions(bootstrap_server, state or [], longer_than, json))
+    from stratalog.client.transactions import list_transactions
+
+    longer_ms = -1 if longer_than is None else round(longer_than * 1000)
+    call = list_transactions(states=state or [], longer_than_ms=longer_ms, pattern=pattern)
+    run(print_transactions(bootstrap_server, call, json))
 
 
 async def print_transactions(
-    bootstrap: str, states: list[str], longer_than_s: float | None, as_json: bool
+    bootstrap: str, call: "Call[list[ListedTransaction]]", as_json: bool
 ) -> None:
     """Print one row for each transactional id, by name."""
-    from stratalog.client.transactions import list_transactions
-
-    longer_ms = -1 if longer_than_s is None else round(longer_than_s * 1000)
-    call = list_transactions(states=states, longer_than_ms=longer_ms)
     async with connected(bootstrap) as client:
         found = [one for some in await client.on_each(call) for one in some]
     rows = [
