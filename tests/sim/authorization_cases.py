@@ -71,6 +71,11 @@ def _alter_configs(module: str, config: dict[str, Any], kind: int, denied: int) 
     )
 
 
+def _init_producer_id(version: int, denied: int, name: str | None, **more: bool) -> Case:
+    fields = {"transactional_id": name, "transaction_timeout_ms": 1, **more}
+    return case("init_producer_id", version, denied, lambda _: fields)
+
+
 def _offset_commit(version: int) -> Case:
     def ask(named: Named) -> Any:
         each = named.ids if version >= 10 else named.each
@@ -231,18 +236,9 @@ CASES: Mapping[str, Sequence[Case]] = {
         case("delete_topics", 5, TOPIC, lambda _: {"topic_names": ["gone"], "timeout_ms": 1}),
     ],
     "InitProducerId": [
-        case(
-            "init_producer_id",
-            4,
-            CLUSTER,
-            lambda _: {"transactional_id": None, "transaction_timeout_ms": 1},
-        ),
-        case(
-            "init_producer_id",
-            4,
-            TRANSACTIONAL_ID,
-            lambda _: {"transactional_id": "tx", "transaction_timeout_ms": 1},
-        ),
+        _init_producer_id(4, CLUSTER, None),
+        _init_producer_id(4, TRANSACTIONAL_ID, "tx"),
+        _init_producer_id(6, TRANSACTIONAL_ID, "tx", enable2_pc=True),
     ],
     "AddPartitionsToTxn": [
         case(

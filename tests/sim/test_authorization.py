@@ -38,6 +38,10 @@ from stratalog.wire.messages.offset_commit import (
 
 BY_NAME = {api.name: api for api in APIS.values()}
 SECRET, HIDDEN = "secret", "hidden"
+SETTINGS = {
+    "transaction.state.log.num.partitions": "1",
+    "transaction.two.phase.commit.enable": "true",
+}
 ENOUGH_WITHOUT = {
     ("CreateTopics", Right(Operation.CREATE, Resource.CLUSTER)),
     ("CreateTopics", Right(Operation.CREATE, Resource.TOPIC)),
@@ -84,7 +88,7 @@ def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -
     """Run a story on a node with the topics `t` and `secret`, the groups `g` and `hidden`, and a transaction `open`."""
 
     async def whole() -> None:
-        machine = Machine(World(4), {"transaction.state.log.num.partitions": "1"})
+        machine = Machine(World(4), SETTINGS)
         client = await machine.restart()
         await client.create_topics([NewTopic("t"), NewTopic(SECRET)])
         raw = await Raw.connect(machine.world.network)

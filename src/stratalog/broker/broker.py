@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from stratalog.broker.apis import APIS
+from stratalog.broker.apis import apis_of_brokers
 from stratalog.broker.coordination.broker_peers import BrokerPeers
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
@@ -105,7 +105,7 @@ class Broker:
         client_memory: ClientMemory,
         replication: Replication,
     ) -> None:
-        self.apis = dict(APIS)
+        self.apis = apis_of_brokers(config)
         self.config = config
         self.metrics = BrokerMetrics(self.apis)
         self.authorizer: Authorizer | None = None

@@ -26,7 +26,6 @@ _TABLES: Final = {
         add.partitions.to.txn.retry.backoff.ms int 20
         transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
         transaction.state.log.load.buffer.size int 5242880
-        transaction.two.phase.commit.enable boolean false
     """,
     "listeners are plain text: there is no authentication and no authorization yet": """
         authorizer.class.name string ''

@@ -61,6 +61,13 @@ TRANSACTIONS: Final = (
         Between(1 << 20),
     ),
     Setting(
+        "transaction.two.phase.commit.enable",
+        Kind.BOOLEAN,
+        False,
+        "Whether clients may have transactions that no time-out aborts, and keep those of an earlier client (KIP-939). "
+        "Turn it on for all brokers. Apache Kafka 4.3 does so only with unstable API versions.",
+    ),
+    Setting(
         "transactional.id.expiration.ms",
         Kind.INT,
         604_800_000,

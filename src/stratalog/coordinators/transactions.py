@@ -11,26 +11,38 @@ transaction to the next. In the second one (KIP-890, `transaction.version` 2) th
 end raises the epoch, which its markers have: a late batch or marker cannot reach the next transaction. The request that
 ends a transaction tells its protocol; one that is open is of the second where a leader has added a partition.
 
+A transaction may take part in a two-phase commit (KIP-939): no time-out aborts it, and a new client may keep it open
+and end it, although another client has written it.
+
 Kafka: `TransactionCoordinator`, `TransactionMetadata`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from itertools import islice
 from typing import Final
 
+from stratalog.coordinators.transaction import (
+    COMPLETE,
+    EPOCH_LAST,
+    EPOCH_MAX,
+    NO_TIMEOUT_MS,
+    PREPARED,
+    State,
+    Transaction,
+    TransactionRecord,
+    completed,
+    fenced,
+    is_repeat,
+    kept,
+    raised,
+    record_of,
+    transaction_of,
+)
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.internal.transactions import (
-    PartitionsSchema,
-    TransactionLogValue,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
-)
+from stratalog.wire.internal.transactions import decode_key, decode_value, encode_key
 from stratalog.wire.markers import RAISED_FROM
 
 __all__ = [
@@ -42,37 +54,7 @@ __all__ = [
     "TransactionShard",
 ]
 
-TransactionRecord = tuple[bytes, bytes | None]
-"""Key and value; a None value is a tombstone."""
-_EPOCH_LAST: Final = 2**15 - 2
-"""At this epoch a producer gets another producer id: one more is left to fence it."""
-_EPOCH_MAX: Final = 2**15 - 1
 _CHANGES_PER_TICK: Final = 100
-
-
-class State(IntEnum):
-    """States by their numbers in the records (Kafka: `TransactionState`)."""
-
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-
-    @property
-    def label(self) -> str:
-        """The name that Kafka's tools show: `PrepareCommit`."""
-        return self.name.title().replace("_", "")
-
-
-_PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-_COMPLETE: Final = {
-    State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
-    State.PREPARE_ABORT: State.COMPLETE_ABORT,
-}
-
-_ENDED: Final = (*_PREPARED, *_COMPLETE.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +68,15 @@ class TransactionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
-    """The last transaction of one transactional id. Times are wall time in epoch ms; `started_ms` is -1 before one."""
-
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    state: State
-    partitions: frozenset[TopicPartition]
-    updated_ms: int
-    started_ms: int = -1
-    version: int = 0
-    """2 where it follows Kafka's second protocol."""
-    previous_id: int = -1
-    """The producer id of the transaction before, where its end exhausted that id's epochs."""
-    next_id: int = -1
-    """The producer id after a prepared end that exhausts the epochs of this one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Initialised:
-    """The answer to InitProducerId; an `error` other than none asks the client to repeat the request."""
+    """The answer to InitProducerId; an `error` other than none asks the client to repeat the request.
+
+    `ongoing`: producer id and epoch of the open transaction that was kept.
+    """
 
     producer_id: int = -1
     producer_epoch: int = -1
+    ongoing: tuple[int, int] = (-1, -1)
     error: ErrorCode = ErrorCode.none
 
 
@@ -127,35 +94,37 @@ class TransactionShard:
     def wants_producer_id(self, transactional_id: str) -> bool:
         """Return whether the next InitProducerId of this id needs a new producer id."""
         found = self._by_id.get(transactional_id)
-        return found is None or found.producer_epoch >= _EPOCH_LAST
+        return found is None or found.client[1] >= EPOCH_LAST
 
-    def initialise(
+    def initialise(  # noqa: PLR0913 - the request's fields
         self,
         transactional_id: str,
         timeout_ms: int,
         expected: tuple[int, int] | None,
         fresh_id: int | None,
         now: Now,
+        *,
+        two_phase: bool = False,
+        keep: bool = False,
     ) -> Decision[TransactionRecord, Initialised]:
-        """Give a producer its id and epoch, and fence every earlier one; abort the transaction that is open.
+        """Give a producer its id and epoch, and fence every earlier one; abort the open transaction, or keep it.
 
         `expected`: the producer id and epoch that the client has (KIP-360). `fresh_id`: a new producer id, needed where
-        `wants_producer_id` says so. Raises Rejected: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
+        `wants_producer_id` says so. `two_phase`: no time-out aborts the producer's transactions. `keep`: the open
+        transaction stays open, for this producer to end. Raises Rejected: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
         CONCURRENT_TRANSACTIONS.
         """
-        if not 0 < timeout_ms <= self._settings.timeout_ms_max:
-            raise Rejected(
-                ErrorCode.invalid_transaction_timeout,
-                f"{timeout_ms} ms; transaction.max.timeout.ms is {self._settings.timeout_ms_max}",
-            )
+        timeout_ms = NO_TIMEOUT_MS if two_phase else self._checked(timeout_ms)
         found = self._by_id.get(transactional_id)
         if found is None:
             if fresh_id is None:
                 raise _again(transactional_id)
             return self._begin(transactional_id, fresh_id, 0, timeout_ms, now)
         self._check_expected(transactional_id, found, expected)
-        if found.state in _PREPARED:
+        if found.state in PREPARED:
             raise _again(transactional_id)
+        if found.state is State.ONGOING and keep:
+            return self._keep(transactional_id, kept(found, fresh_id, timeout_ms, now))
         if found.state is State.ONGOING:
             records = self._fence(transactional_id, found, now)
             return Decision(records, Initialised(error=ErrorCode.concurrent_transactions))
@@ -163,7 +132,7 @@ class TransactionShard:
             # The answer to the request before was lost.
             return Decision((), Initialised(found.producer_id, found.producer_epoch))
         before = (found.producer_id, found.producer_epoch)
-        if found.producer_epoch >= _EPOCH_LAST:
+        if found.producer_epoch >= EPOCH_LAST:
             if fresh_id is None:
                 raise _again(transactional_id)
             decision = self._begin(transactional_id, fresh_id, 0, timeout_ms, now)
@@ -176,11 +145,19 @@ class TransactionShard:
             self._before[transactional_id] = before
         return decision
 
+    def _checked(self, timeout_ms: int) -> int:
+        if not 0 < timeout_ms <= self._settings.timeout_ms_max:
+            raise Rejected(
+                ErrorCode.invalid_transaction_timeout,
+                f"{timeout_ms} ms; transaction.max.timeout.ms is {self._settings.timeout_ms_max}",
+            )
+        return timeout_ms
+
     def _check_expected(
         self, transactional_id: str, found: Transaction, expected: tuple[int, int] | None
     ) -> None:
         """Raise Rejected(PRODUCER_FENCED) where the client has neither the present id and epoch nor those before."""
-        if expected is None or expected == (found.producer_id, found.producer_epoch):
+        if expected is None or expected == found.client:
             return
         if expected != self._before.get(transactional_id):
             raise _fenced(transactional_id, *expected)
@@ -189,7 +166,18 @@ class TransactionShard:
         self, transactional_id: str, producer_id: int, epoch: int, timeout_ms: int, now: Now
     ) -> Decision[TransactionRecord, Initialised]:
         empty = Transaction(producer_id, epoch, timeout_ms, State.EMPTY, frozenset(), now.wall_ms)
-        return Decision((_record(transactional_id, empty),), Initialised(producer_id, epoch))
+        return Decision((record_of(transactional_id, empty),), Initialised(producer_id, epoch))
+
+    def _keep(
+        self, transactional_id: str, open_one: Transaction | None
+    ) -> Decision[TransactionRecord, Initialised]:
+        if open_one is None:
+            raise _again(transactional_id)
+        self._before.pop(transactional_id, None)
+        ongoing = (open_one.producer_id, open_one.producer_epoch)
+        return Decision(
+            (record_of(transactional_id, open_one),), Initialised(*open_one.client, ongoing)
+        )
 
     def add_partitions(
         self,
@@ -204,10 +192,11 @@ class TransactionShard:
 
         `implicitly`: a leader asks, for a producer of the second protocol.
 
-        Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE where
+        the producer has kept the transaction that another one writes.
         """
         found = self._of(transactional_id, producer)
-        if found.state in _PREPARED:
+        if found.state in PREPARED:
             raise _again(transactional_id)
         is_open = found.state is State.ONGOING
         if is_open and partitions <= found.partitions:
@@ -221,14 +210,14 @@ class TransactionShard:
             version=RAISED_FROM if implicitly else found.version if is_open else 0,
             previous_id=-1,
         )
-        return Decision((_record(transactional_id, grown),), None)
+        return Decision((record_of(transactional_id, grown),), None)
 
     def verify(
         self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
     ) -> Decision[TransactionRecord, bool]:
         """Return whether the producer's open transaction has a partition. Raises Rejected as `add_partitions`."""
         found = self._of(transactional_id, producer)
-        if found.state in _PREPARED:
+        if found.state in PREPARED:
             raise _again(transactional_id)
         return Decision((), found.state is State.ONGOING and partition in found.partitions)
 
@@ -239,12 +228,12 @@ class TransactionShard:
 
         Raises Rejected: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
         """
-        found = self._of(transactional_id, producer)
+        found = self._of_client(transactional_id, producer)
         prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
         if found.state is State.ONGOING:
             ended = replace(found, state=prepared, updated_ms=now.wall_ms, version=0)
-            return Decision((_record(transactional_id, ended),), None)
-        if found.state is _COMPLETE[prepared]:
+            return Decision((record_of(transactional_id, ended),), None)
+        if found.state is COMPLETE[prepared]:
             return Decision((), None)
         if found.state is prepared:
             raise _again(transactional_id)
@@ -253,7 +242,7 @@ class TransactionShard:
     def is_exhausted(self, transactional_id: str) -> bool:
         """Return whether `end_raised` needs a new producer id for this id."""
         found = self._by_id.get(transactional_id)
-        return found is not None and found.producer_epoch >= _EPOCH_LAST
+        return found is not None and found.client[1] >= EPOCH_LAST
 
     def end_raised(
         self,
@@ -271,36 +260,26 @@ class TransactionShard:
         """
         found = self._by_id.get(transactional_id)
         prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-        if found is not None and _is_repeat(found, producer):
+        if found is not None and is_repeat(found, producer):
             if found.state is prepared:
                 raise _again(transactional_id)
-            if found.state is _COMPLETE[prepared]:
+            if found.state is COMPLETE[prepared]:
                 return Decision((), (found.producer_id, found.producer_epoch))
             raise _nothing_open(transactional_id, found)
-        found = self._of(transactional_id, producer)
-        if found.state in _PREPARED:  # fenced, with an epoch that no client has received
+        found = self._of_client(transactional_id, producer)
+        if found.state in PREPARED:  # fenced, with an epoch that no client has received
             raise _fenced(transactional_id, *producer)
         if found.state is not State.ONGOING and commit:
             raise _nothing_open(transactional_id, found)
-        is_last = found.producer_epoch >= _EPOCH_LAST
-        if is_last and fresh_id is None:
+        _, epoch = found.client
+        if epoch >= EPOCH_LAST and fresh_id is None:
             raise _again(transactional_id)
-        if found.producer_epoch == _EPOCH_MAX:  # a fence has used the last epoch up
+        if epoch == EPOCH_MAX:  # a fence has used the last epoch up
             raise _fenced(transactional_id, *producer)
-        ended = replace(
-            found,
-            producer_epoch=found.producer_epoch + 1,
-            state=prepared,
-            updated_ms=now.wall_ms,
-            started_ms=found.started_ms if found.state is State.ONGOING else now.wall_ms,
-            version=RAISED_FROM,
-            previous_id=-1,
-            next_id=fresh_id if is_last and fresh_id is not None else -1,
-        )
+        ended = raised(found, prepared, fresh_id, now)
         self._before[transactional_id] = producer
-        done = _completed(ended, now)
-        answer = (done.producer_id, done.producer_epoch)
-        return Decision((_record(transactional_id, ended),), answer)
+        answer = completed(ended, now).client
+        return Decision((record_of(transactional_id, ended),), answer)
 
     def describe(self, transactional_id: str) -> Decision[TransactionRecord, Transaction]:
         """Return an id's last transaction. Raises Rejected: TRANSACTIONAL_ID_NOT_FOUND."""
@@ -316,7 +295,7 @@ class TransactionShard:
 
     def oldest_ms(self) -> int | None:
         """Return when the oldest transaction began that is open, or whose markers may be missing; None without one."""
-        held = (State.ONGOING, *_PREPARED)
+        held = (State.ONGOING, *PREPARED)
         return min(
             (one.started_ms for one in self._by_id.values() if one.state in held), default=None
         )
@@ -328,11 +307,11 @@ class TransactionShard:
     ) -> Decision[TransactionRecord, None]:
         """Note that every partition of a prepared end has its marker."""
         assert self._by_id.get(transactional_id) == ended, "nothing but its markers changes it"
-        return Decision((_record(transactional_id, _completed(ended, now)),), None)
+        return Decision((record_of(transactional_id, completed(ended, now)),), None)
 
     def prepared(self) -> Iterator[tuple[str, Transaction]]:
         """Yield each transaction whose end is decided, and whose markers may be missing."""
-        return ((key, one) for key, one in self._by_id.items() if one.state in _PREPARED)
+        return ((key, one) for key, one in self._by_id.items() if one.state in PREPARED)
 
     # Time
 
@@ -353,22 +332,16 @@ class TransactionShard:
         expired_ms = wall_ms - self._settings.id_expiration_ms
         for key, one in self._by_id.items():
             if one.state is State.ONGOING:
-                if one.started_ms + one.timeout_ms < wall_ms:
+                has_limit = one.timeout_ms != NO_TIMEOUT_MS
+                if has_limit and one.started_ms + one.timeout_ms < wall_ms:
                     yield key, one
-            elif one.state not in _PREPARED and one.updated_ms <= expired_ms:
+            elif one.state not in PREPARED and one.updated_ms <= expired_ms:
                 yield key, one
 
     def _fence(self, key: str, one: Transaction, now: Now) -> tuple[TransactionRecord, ...]:
-        """Return the record that aborts an open transaction with a higher epoch: its producer is fenced.
-
-        In the second protocol the next epoch is what the producer's own end would get: a fence takes the one after it.
-        """
+        """Return the record that aborts an open transaction and fences its producer."""
         self._before.pop(key, None)
-        epoch = min(one.producer_epoch + (2 if one.version >= RAISED_FROM else 1), _EPOCH_MAX)
-        fenced = replace(
-            one, producer_epoch=epoch, state=State.PREPARE_ABORT, updated_ms=now.wall_ms
-        )
-        return (_record(key, fenced),)
+        return (record_of(key, fenced(one, now)),)
 
     # State
 
@@ -381,48 +354,35 @@ class TransactionShard:
             self._by_id.pop(transactional_id, None)
             self._before.pop(transactional_id, None)
             return None
-        found = _transaction(decode_value(value))
+        found = transaction_of(decode_value(value))
         self._by_id[transactional_id] = found
-        return (transactional_id, found) if found.state in _PREPARED else None
+        return (transactional_id, found) if found.state in PREPARED else None
 
     def _of(self, transactional_id: str, producer: tuple[int, int]) -> Transaction:
+        """Return the transaction that a producer writes. Raises Rejected."""
+        found = self._by_id.get(transactional_id)
+        if found is None or found.next_epoch < 0 or found.state is not State.ONGOING:
+            return self._of_client(transactional_id, producer)
+        if producer == (found.producer_id, found.producer_epoch):
+            return found
+        self._of_client(transactional_id, producer)
+        raise Rejected(
+            ErrorCode.invalid_txn_state,
+            f"{transactional_id} has a transaction that was kept to be ended, not to be written to",
+        )
+
+    def _of_client(self, transactional_id: str, producer: tuple[int, int]) -> Transaction:
+        """Return the transaction that a producer may end. Raises Rejected."""
         found = self._by_id.get(transactional_id)
         producer_id, epoch = producer
-        if found is None or found.producer_id != producer_id:
+        if found is None or found.client[0] != producer_id:
             raise Rejected(
                 ErrorCode.invalid_producer_id_mapping,
                 f"{transactional_id} does not belong to producer {producer_id}",
             )
-        if found.producer_epoch != epoch:
+        if found.client[1] != epoch:
             raise _fenced(transactional_id, producer_id, epoch)
         return found
-
-
-def _is_repeat(found: Transaction, producer: tuple[int, int]) -> bool:
-    """Return whether a producer repeats the request that ended the last transaction in the second protocol."""
-    if found.version < RAISED_FROM or found.state not in _ENDED:
-        return False
-    if found.producer_epoch == 0:
-        return producer == (found.previous_id, _EPOCH_LAST)
-    if found.producer_epoch == _EPOCH_MAX and found.next_id < 0:
-        return False  # a fence used the last epoch
-    return producer == (found.producer_id, found.producer_epoch - 1)
-
-
-def _completed(ended: Transaction, now: Now) -> Transaction:
-    """Return a prepared end's transaction once its markers are written."""
-    done = replace(
-        ended, state=_COMPLETE[ended.state], partitions=frozenset(), updated_ms=now.wall_ms
-    )
-    if ended.next_id < 0:
-        return done
-    return replace(
-        done,
-        producer_id=ended.next_id,
-        producer_epoch=0,
-        previous_id=ended.producer_id,
-        next_id=-1,
-    )
 
 
 def _nothing_open(transactional_id: str, found: Transaction) -> Rejected:
@@ -441,45 +401,3 @@ def _fenced(transactional_id: str, producer_id: int, epoch: int) -> Rejected:
 
 def _again(transactional_id: str) -> Rejected:
     return Rejected(ErrorCode.concurrent_transactions, f"{transactional_id} ends its transaction")
-
-
-def _record(transactional_id: str, one: Transaction) -> TransactionRecord:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(one.partitions):
-        topics.setdefault(topic, []).append(partition)
-    value = TransactionLogValue(
-        producer_id=one.producer_id,
-        producer_epoch=one.producer_epoch,
-        transaction_timeout_ms=one.timeout_ms,
-        transaction_status=one.state,
-        transaction_partitions=None
-        if one.state is State.EMPTY
-        else tuple(
-            PartitionsSchema(topic=topic, partition_ids=tuple(ids)) for topic, ids in topics.items()
-        ),
-        transaction_last_update_timestamp_ms=one.updated_ms,
-        transaction_start_timestamp_ms=one.started_ms,
-        previous_producer_id=one.previous_id,
-        next_producer_id=one.next_id,
-        client_transaction_version=one.version,
-    )
-    return encode_key(transactional_id), encode_value(value)
-
-
-def _transaction(value: TransactionLogValue) -> Transaction:
-    return Transaction(
-        value.producer_id,
-        value.producer_epoch,
-        value.transaction_timeout_ms,
-        State(value.transaction_status),
-        frozenset(
-            TopicPartition(topic.topic, index)
-            for topic in value.transaction_partitions or ()
-            for index in topic.partition_ids
-        ),
-        value.transaction_last_update_timestamp_ms,
-        value.transaction_start_timestamp_ms,
-        value.client_transaction_version,
-        value.previous_producer_id,
-        value.next_producer_id,
-    )

@@ -274,3 +274,127 @@ def test_a_producer_whose_answer_was_lost_says_its_epoch_and_gets_the_raised_one
     assert one.decide("end_raised", "x", (FRESH, 0), None, commit=True) == (FRESH, 1)
     one.complete()
     assert one.init((FRESH, 0)) == (FRESH, 1)
+
+
+def keep(one, fresh=None, **options):
+    """InitProducerId that keeps the open transaction (KIP-939)."""
+    return one.decide("initialise", "x", 60_000, None, fresh, two_phase=True, keep=True, **options)
+
+
+def prepared_by_client(implicitly, epoch=0):
+    """The state of an open transaction without a time-out."""
+    one = Coordinator()
+    one.decide("initialise", "x", 60_000, None, FRESH, two_phase=True)
+    for number in range(epoch):
+        one.decide("end_raised", "x", (FRESH, number), None, commit=False)
+        one.complete()
+        one.log.clear()
+    one.decide("add_partitions", "x", (FRESH, epoch), PARTS, implicitly=implicitly)
+    return one
+
+
+def test_no_time_out_aborts_a_transaction_of_a_two_phase_commit():
+    one = prepared_by_client(implicitly=False)
+    one.restart()
+    one.now_ms += 10**10
+    one.decide("tick")
+    assert not one.prepared
+    one.end()
+    assert one.init() == (FRESH, 1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("end", ["end", "end_raised"])
+def test_a_new_client_keeps_a_transaction_and_ends_it(end, commit):
+    is_raised = end == "end_raised"
+    one = prepared_by_client(implicitly=is_raised)
+    words = [None] if is_raised else []
+    for epoch in (1, 2):
+        found = keep(one)
+        assert (found.producer_id, found.producer_epoch, found.ongoing) == (
+            FRESH,
+            epoch,
+            (FRESH, 0),
+        )
+        assert one.refusal(end, "x", (FRESH, epoch - 1), *words, commit=commit) is (
+            ErrorCode.producer_fenced
+        )
+        one.restart()
+    assert one.refusal("add_partitions", "x", (FRESH, 2), PARTS) is ErrorCode.invalid_txn_state
+    assert one.refusal("add_partitions", "x", (FRESH, 3), PARTS) is ErrorCode.producer_fenced
+    assert one.shard.verify("x", (FRESH, 0), TopicPartition("t", 0)).answer, (
+        "its batches may be late"
+    )
+    one.decide(end, "x", (FRESH, 2), *words, commit=commit)
+    assert one.refusal(end, "x", (FRESH, 2), *words, commit=commit) is (
+        ErrorCode.concurrent_transactions
+    )
+    one.restart()
+    ended = one.complete()
+    assert (ended.producer_id, ended.producer_epoch) == (FRESH, is_raised), "the markers'"
+    one.restart()
+    answer = one.decide(end, "x", (FRESH, 2), *words, commit=commit)
+    assert answer == ((FRESH, 3) if is_raised else None), "a repeat has the first one's answer"
+    assert one.init() == (FRESH, 4 if is_raised else 3)
+
+
+def test_a_client_that_does_not_keep_the_transaction_aborts_it_and_fences_those_before():
+    one = prepared_by_client(implicitly=True)
+    keep(one)
+    assert one.init() is ErrorCode.concurrent_transactions
+    assert one.refusal("end_raised", "x", (FRESH, 1), None, commit=False) is (
+        ErrorCode.producer_fenced
+    )
+    ended = one.complete()
+    assert (ended.state, ended.producer_epoch) == (State.PREPARE_ABORT, 1)
+    assert one.refusal("end_raised", "x", (FRESH, 1), None, commit=False) is (
+        ErrorCode.producer_fenced
+    )
+    assert one.init() == (FRESH, 4)
+
+
+def test_nothing_is_kept_where_nothing_is_open():
+    one = Coordinator()
+    assert keep(one, FRESH).ongoing == (-1, -1)
+    assert one.decide("add_partitions", "x", (FRESH, 0), PARTS) is None
+    one.decide("end", "x", (FRESH, 0), commit=True)
+    assert one.refusal("initialise", "x", 1, None, None, keep=True, two_phase=True) is (
+        ErrorCode.concurrent_transactions
+    )
+    one.complete()
+    found = keep(one)
+    assert (found.producer_epoch, found.ongoing) == (1, (-1, -1))
+
+
+@pytest.mark.parametrize("kept_times", [1, 2])
+def test_the_last_epoch_of_a_kept_transaction_brings_another_producer_id(kept_times):
+    one = prepared_by_client(implicitly=True, epoch=LAST - 1)
+    found = keep(one)
+    assert (found.producer_id, found.producer_epoch) == (FRESH, LAST)
+    if kept_times == 2:
+        assert one.shard.wants_producer_id("x")
+        assert one.refusal("initialise", "x", 1, None, None, keep=True, two_phase=True) is (
+            ErrorCode.concurrent_transactions
+        )
+        found = keep(one, 901)
+        assert (found.producer_id, found.producer_epoch) == (901, 0)
+    one.restart()
+    client = (found.producer_id, found.producer_epoch)
+    ask = ("end_raised", "x", client)
+    answer = one.decide(*ask, 902 if one.shard.is_exhausted("x") else None, commit=True)
+    assert answer == ((901, 1) if kept_times == 2 else (902, 0))
+    ended = one.complete()
+    assert (ended.producer_id, ended.producer_epoch) == (FRESH, LAST)
+    one.restart()
+    assert one.decide(*ask, None, commit=True) == answer, "a repeat has the first one's answer"
+    one.decide("add_partitions", "x", answer, PARTS, implicitly=True)
+
+
+def test_a_record_of_a_kept_transaction_has_kafkas_bytes():
+    one = prepared_by_client(implicitly=False)
+    keep(one)
+    _, value = one.log[-1]
+    head = "0001" + f"{FRESH:016x}" + "0000" + "7fffffff" + "01"
+    tags = "02" + "01" + "08" + f"{FRESH:016x}" + "03" + "02" + "0001"
+    assert value.hex().startswith(head)
+    assert value.hex().endswith(f"{1000:016x}" * 2 + tags)

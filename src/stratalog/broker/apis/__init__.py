@@ -16,6 +16,7 @@ import msgspec
 
 from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
+from stratalog.config import BrokerConfig
 from stratalog.wire.apis import APIS as NAMES
 from stratalog.wire.apis import FETCH, ListenerKind
 
@@ -43,6 +44,7 @@ def _handler(name: str) -> Handler:
     return Handler(module.handle, module.Needs)
 
 
+_INIT_PRODUCER_ID = 22
 _DESCRIBE_CLUSTER = 60
 _FORWARDED = {
     "AddRaftVoter",
@@ -96,6 +98,7 @@ _TABLE = (
         22,
         (0, 5),
         "WRITE TRANSACTIONAL_ID",
+        "TWO_PHASE_COMMIT TRANSACTIONAL_ID",
         "IDEMPOTENT_WRITE CLUSTER",
         "WRITE TOPIC",
     ),
@@ -175,15 +178,27 @@ _TABLE = (
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 
 
+def apis_of_brokers(config: BrokerConfig) -> dict[int, Api]:
+    """Return the APIs of a broker by key. Apache Kafka 4.3 marks InitProducerId 6 as unstable (KIP-939)."""
+    found = dict(APIS)
+    if config.bool("transaction.two.phase.commit.enable"):
+        found[_INIT_PRODUCER_ID] = _changed(APIS[_INIT_PRODUCER_ID], advertised=(0, 6))
+    return found
+
+
 def apis_of_controllers() -> dict[int, Api]:
     """Return the APIs of a controller's listener by key. Its Fetch is of the metadata log, and its DescribeCluster of
     the controllers.
     """
     found = {api.key: api for api in _TABLE if ListenerKind.CONTROLLER in api.listeners}
     for key, load in ((FETCH, _fetch_of_metadata), (_DESCRIBE_CLUSTER, _describe_controllers)):
-        # A copy would have the handler that a broker's listener has loaded already.
-        found[key] = Api(**msgspec.structs.asdict(found[key]) | {"load": load})
+        found[key] = _changed(found[key], load=load)
     return found
+
+
+def _changed(api: Api, **fields: object) -> Api:
+    """Return a new Api. A copy would have the handler that another listener has loaded already."""
+    return Api(**msgspec.structs.asdict(api) | fields)
 
 
 def _fetch_of_metadata() -> Handler:

@@ -111,7 +111,13 @@ class Transactions:
                 await self._create_topic()
 
     async def initialise(
-        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: tuple[int, int] | None,
+        *,
+        two_phase: bool = False,
+        keep: bool = False,
     ) -> Initialised:
         """Give a producer its id and epoch, as `TransactionShard.initialise`."""
         shard = self._shard(transactional_id)
@@ -121,7 +127,13 @@ class Transactions:
             shard = self._shard(transactional_id)  # leadership may have moved meanwhile
         return await shard.ask(
             lambda machine, now: machine.initialise(
-                transactional_id, timeout_ms, expected, fresh_id, now
+                transactional_id,
+                timeout_ms,
+                expected,
+                fresh_id,
+                now,
+                two_phase=two_phase,
+                keep=keep,
             )
         )
 

@@ -44,6 +44,7 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15
 
 
 class Resource(IntEnum):
@@ -95,7 +96,9 @@ SUPPORTED: Final[Mapping[Resource, frozenset[Operation]]] = {
             Operation.IDEMPOTENT_WRITE,
         }
     ),
-    Resource.TRANSACTIONAL_ID: frozenset({Operation.DESCRIBE, Operation.WRITE}),
+    Resource.TRANSACTIONAL_ID: frozenset(
+        {Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT}
+    ),
 }
 """The operations that a type of resource has (Kafka: `AclEntry.supportedOperations`)."""
 

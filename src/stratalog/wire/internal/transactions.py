@@ -2,8 +2,9 @@
 
 In: bytes of a key or a value, or one of the two records. Out: the other. It never decides which record wins.
 
-A key opens with the record's number as int16, a value with its version. A value of Kafka's second protocol is
-written at version 1, any other at version 0: Kafka and earlier releases read both. Kafka: `TransactionLog`.
+A key opens with the record's number as int16, a value with its version. A value of Kafka's second protocol, or of a
+transaction that was kept (KIP-939), is written at version 1, any other at version 0: Kafka and earlier releases read
+both. Kafka: `TransactionLog`.
 """
 
 from struct import Struct
@@ -40,7 +41,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 def encode_value(value: TransactionLogValue) -> bytes:
     """Return the value's bytes."""
-    version = int(value.client_transaction_version > 0)
+    version = int(value.client_transaction_version > 0 or value.next_producer_epoch >= 0)
     out = bytearray(_INT16.pack(version))
     record_codec("TransactionLogValue").write[version](out, value)
     return bytes(out)

@@ -1,0 +1,235 @@
+"""The last transaction of one transactional id: its states, its record, and what an end makes of it.
+
+In: a transaction, or the value of its record. Out: the next transaction, or the record. It never decides.
+
+The producer that writes and the one that may end the transaction are the same, but for a transaction that
+InitProducerId has kept (KIP-939): there `next_id` and `next_epoch` are the producer that may end it.
+
+Kafka: `TransactionMetadata`.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from stratalog.statemachine import Now
+from stratalog.wire.ids import TopicPartition
+from stratalog.wire.internal.transactions import (
+    PartitionsSchema,
+    TransactionLogValue,
+    encode_key,
+    encode_value,
+)
+from stratalog.wire.markers import RAISED_FROM
+
+__all__ = [
+    "COMPLETE",
+    "EPOCH_LAST",
+    "EPOCH_MAX",
+    "NO_TIMEOUT_MS",
+    "PREPARED",
+    "State",
+    "Transaction",
+    "TransactionRecord",
+    "completed",
+    "fenced",
+    "is_repeat",
+    "kept",
+    "raised",
+    "record_of",
+    "transaction_of",
+]
+
+TransactionRecord = tuple[bytes, bytes | None]
+"""Key and value; a None value is a tombstone."""
+EPOCH_LAST: Final = 2**15 - 2
+"""At this epoch a producer gets another producer id: one more is left to fence it."""
+EPOCH_MAX: Final = 2**15 - 1
+NO_TIMEOUT_MS: Final = 2**31 - 1
+"""The time-out of a transaction that takes part in a two-phase commit: only its client ends it (KIP-939)."""
+
+
+class State(IntEnum):
+    """States by their numbers in the records (Kafka: `TransactionState`)."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def label(self) -> str:
+        """The name that Kafka's tools show: `PrepareCommit`."""
+        return self.name.title().replace("_", "")
+
+
+PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+COMPLETE: Final = {
+    State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
+    State.PREPARE_ABORT: State.COMPLETE_ABORT,
+}
+
+_ENDED: Final = (*PREPARED, *COMPLETE.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The last transaction of one transactional id. Times are wall time in epoch ms; `started_ms` is -1 before one."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State
+    partitions: frozenset[TopicPartition]
+    updated_ms: int
+    started_ms: int = -1
+    version: int = 0
+    """2 where it follows Kafka's second protocol."""
+    previous_id: int = -1
+    """The producer id of the transaction before, where its end exhausted that id's epochs."""
+    next_id: int = -1
+    """The producer id after a prepared end that exhausts the epochs of this one; or as `next_epoch` says."""
+    next_epoch: int = -1
+    """With `next_id` the producer that may end a transaction that InitProducerId has kept; -1: none has."""
+
+    @property
+    def client(self) -> tuple[int, int]:
+        """Producer id and epoch of the newest client: those that may end the transaction."""
+        if self.next_epoch >= 0:
+            return self.next_id, self.next_epoch
+        return self.producer_id, self.producer_epoch
+
+
+def is_repeat(found: Transaction, producer: tuple[int, int]) -> bool:
+    """Return whether a producer repeats the request that ended the last transaction in the second protocol."""
+    if found.version < RAISED_FROM or found.state not in _ENDED:
+        return False
+    producer_id, epoch = found.client
+    if epoch == 0:
+        return producer == (found.previous_id, EPOCH_LAST)
+    if epoch == EPOCH_MAX and (found.next_id < 0 or found.next_epoch >= 0):
+        return False  # a fence used the last epoch
+    return producer == (producer_id, epoch - 1)
+
+
+def kept(found: Transaction, fresh_id: int | None, timeout_ms: int, now: Now) -> Transaction | None:
+    """Return an open transaction with a newer client; None where that needs a fresh producer id."""
+    producer_id, epoch = found.client
+    previous_id = found.previous_id
+    if epoch < EPOCH_LAST:
+        epoch += 1
+    elif fresh_id is None:
+        return None
+    else:
+        previous_id, producer_id, epoch = producer_id, fresh_id, 0
+    return replace(
+        found,
+        next_id=producer_id,
+        next_epoch=epoch,
+        previous_id=previous_id,
+        timeout_ms=max(found.timeout_ms, timeout_ms),
+        updated_ms=now.wall_ms,
+    )
+
+
+def raised(found: Transaction, prepared: State, fresh_id: int | None, now: Now) -> Transaction:
+    """Return a transaction with an end of the second protocol, whose markers have a higher epoch.
+
+    `fresh_id` is needed where the client's epoch is EPOCH_LAST.
+    """
+    producer_id, epoch = found.client
+    is_last = epoch >= EPOCH_LAST
+    assert fresh_id is not None or not is_last, "the caller has asked for a producer id"
+    ended = replace(
+        found,
+        producer_epoch=found.producer_epoch + 1,
+        state=prepared,
+        updated_ms=now.wall_ms,
+        started_ms=found.started_ms if found.state is State.ONGOING else now.wall_ms,
+        version=RAISED_FROM,
+        previous_id=-1,
+        next_id=fresh_id if is_last and fresh_id is not None else -1,
+    )
+    if found.next_epoch < 0:
+        return ended
+    if is_last:
+        return replace(ended, next_epoch=0, previous_id=producer_id)
+    return replace(ended, next_id=producer_id, next_epoch=epoch + 1, previous_id=found.previous_id)
+
+
+def fenced(found: Transaction, now: Now) -> Transaction:
+    """Return the prepared abort of an open transaction, with a higher epoch: its producer is fenced.
+
+    In the second protocol the next epoch is what the producer's own end would get: a fence takes the one after it.
+    """
+    ended = replace(found, state=State.PREPARE_ABORT, updated_ms=now.wall_ms)
+    if found.next_epoch >= 0:
+        next_epoch = min(found.next_epoch + 2, EPOCH_MAX)
+        return replace(ended, producer_epoch=found.producer_epoch + 1, next_epoch=next_epoch)
+    step = 2 if found.version >= RAISED_FROM else 1
+    return replace(ended, producer_epoch=min(found.producer_epoch + step, EPOCH_MAX))
+
+
+def completed(ended: Transaction, now: Now) -> Transaction:
+    """Return a prepared end's transaction once its markers are written."""
+    done = replace(
+        ended,
+        state=COMPLETE[ended.state],
+        partitions=frozenset(),
+        updated_ms=now.wall_ms,
+        next_id=-1,
+        next_epoch=-1,
+    )
+    if ended.next_epoch >= 0:
+        return replace(done, producer_id=ended.next_id, producer_epoch=ended.next_epoch)
+    if ended.next_id < 0:
+        return done
+    return replace(done, producer_id=ended.next_id, producer_epoch=0, previous_id=ended.producer_id)
+
+
+def record_of(transactional_id: str, one: Transaction) -> TransactionRecord:
+    """Return the record of an id's last transaction."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(one.partitions):
+        topics.setdefault(topic, []).append(partition)
+    value = TransactionLogValue(
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        transaction_timeout_ms=one.timeout_ms,
+        transaction_status=one.state,
+        transaction_partitions=None
+        if one.state is State.EMPTY
+        else tuple(
+            PartitionsSchema(topic=topic, partition_ids=tuple(ids)) for topic, ids in topics.items()
+        ),
+        transaction_last_update_timestamp_ms=one.updated_ms,
+        transaction_start_timestamp_ms=one.started_ms,
+        previous_producer_id=one.previous_id,
+        next_producer_id=one.next_id,
+        next_producer_epoch=one.next_epoch,
+        client_transaction_version=one.version,
+    )
+    return encode_key(transactional_id), encode_value(value)
+
+
+def transaction_of(value: TransactionLogValue) -> Transaction:
+    """Return the transaction of a record's value."""
+    return Transaction(
+        value.producer_id,
+        value.producer_epoch,
+        value.transaction_timeout_ms,
+        State(value.transaction_status),
+        frozenset(
+            TopicPartition(topic.topic, index)
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        ),
+        value.transaction_last_update_timestamp_ms,
+        value.transaction_start_timestamp_ms,
+        value.client_transaction_version,
+        value.previous_producer_id,
+        value.next_producer_id,
+        value.next_producer_epoch,
+    )
