@@ -24,7 +24,7 @@ EVERY_DEPTH = range(14)
 
 # Place of an allowed difference -> its reason.
 EXCUSED = {
-    r".*\.configs\.tier\.max\.lag\.ms": "a setting of ours",
+    r".*\.configs\.tier\.(max\.lag\.ms|key\.filter)": "a setting of ours",
     r"settings_are_changed#12 .*error_code": "Kafka fails with UNKNOWN_SERVER_ERROR where an operation does not exist",
     r"settings_are_changed#14 .*": "Kafka answers a resource that is named twice twice",
     r".*_named_twice#.* (DescribeConfigs|DescribeGroups|DescribeProducers|OffsetFetch)\..*": "an answer is no copies",
@@ -116,4 +116,4 @@ def test_a_difference_is_reported() -> None:
         ]
     )
     assert left == ["x#0 Produce.y: ours 1, Kafka's 2"]
-    assert used == {r".*\.configs\.tier\.max\.lag\.ms"}
+    assert used == {r".*\.configs\.tier\.(max\.lag\.ms|key\.filter)"}

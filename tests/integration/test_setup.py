@@ -26,7 +26,7 @@ esac
 def checkout(tmp_path):
     place = tmp_path / "checkout"
     wire = "src/stratalog/wire"
-    compiled = ("hatch_build.py", f"{wire}/walk.py", f"{wire}/sift.py")
+    compiled = ("hatch_build.py", *(f"{wire}/{name}.py" for name in ("walk", "sift", "keys")))
     for name in ("scripts/setup.sh", "pyproject.toml", "requirements", *compiled):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)
