@@ -132,7 +132,7 @@ async def scrape(port: int | None) -> None:
 async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
     running = node(
         str(place / "topics"),
-        console__listener="127.0.0.1:0",
+        monitor__listener="127.0.0.1:0",
         log__retention__check__interval__ms="5000",
     )
     ready = await start(running)
@@ -148,7 +148,7 @@ async def measure_topics(probe: Probe, place: Path, partitions: int) -> None:
     async with probe.line("retention sweeps"):
         await asyncio.sleep(10)
     async with probe.line("a scrape of the metrics"):
-        await scrape(ready.console_port)
+        await scrape(ready.monitor_port)
     async with probe.line("a stop with them"):
         await running.stop()
     running = node(str(place / "topics"), metadata__log__max__record__bytes__between__snapshots="1")

@@ -27,7 +27,7 @@ from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kinds import Kind, Setting
 from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
 from stratalog.config.topic_settings import TOPIC_SETTINGS
-from stratalog.console.metrics import METRICS
+from stratalog.monitor.metrics import METRICS
 
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src" / "stratalog"
@@ -95,11 +95,11 @@ FlashBlade object store (2020).
 
 
 def aliases() -> str:
-    """Confluent's names."""
-    return f"""## Confluent's names for the tier
+    """Confluent's names, and former names."""
+    return f"""## Confluent's names for the tier, and former names
 
-Taken as what they stand for, with a line that says so; our own name wins where both are given. In the environment they
-begin with `CONFLUENT_TIER_` or `KAFKA_CONFLUENT_TIER_`. A hotset of -1 (all) is -2 here.
+A broker translates them and logs a line for each; the present name wins where both are given. In the environment
+Confluent's begin with `CONFLUENT_TIER_` or `KAFKA_CONFLUENT_TIER_`. A hotset of -1 (all) is -2 here.
 
 {
         table(
@@ -310,7 +310,7 @@ def metrics() -> str:
 {NOTICE}
 ## Metrics
 
-Served at `/metrics` of `console.listener` in Prometheus' text format, with prometheus_client's `process_*` (memory,
+Served at `/metrics` of `monitor.listener` in Prometheus' text format, with prometheus_client's `process_*` (memory,
 CPU, files) beside them. How to scrape and what to alert on: [monitoring.md](monitoring.md).
 
 {listed}

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from stratalog.broker.controller_server import ControllerServer
     from stratalog.broker.tier.service import TierService
     from stratalog.broker.tier.state_upload import StateUpload
-    from stratalog.console.server import Console
+    from stratalog.monitor.server import Monitor
 
 _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
@@ -67,7 +67,7 @@ class Ready:
     host: str
     port: int
     pid: int
-    console_port: int | None = None
+    monitor_port: int | None = None
 
 
 class Node:
@@ -92,7 +92,7 @@ class Node:
         self.broker: Broker | None = None
         self._on_fatal = on_fatal
         self._watches: list[TimedDisk] = []
-        self._console: Console | None = None
+        self._monitor: Monitor | None = None
         self._is_stopping = False
         self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
@@ -113,7 +113,7 @@ class Node:
         if INTERPRETED:
             self._log.warning("not compiled", reason=INTERPRETED)
         check_distinct(self.config.log_dirs)
-        console_port = await self._open_console()
+        monitor_port = await self._open_monitor()
         cluster_id, self.directories = open_directories(
             self.config, self.outside, self._open, self._directory_failed
         )
@@ -137,7 +137,7 @@ class Node:
         self._repeat()
         assert first is not None, "a controller alone has a listener for controllers"
         self._log.info("serving", node=self.node_id, cluster=cluster_id, port=first.port)
-        return Ready(self.node_id, first.host, first.port, os.getpid(), console_port)
+        return Ready(self.node_id, first.host, first.port, os.getpid(), monitor_port)
 
     async def _join_quorum(self, cluster: ClusterMetadata) -> Endpoint | None:
         """Open the controller's listeners, take part in the quorum, catch up; return the first of the listeners."""
@@ -264,21 +264,21 @@ class Node:
             await close()
         for directory in self.directories:
             await directory.close()
-        if self._console is not None:
-            await self._console.close()
+        if self._monitor is not None:
+            await self._monitor.close()
         self._log.info("stopped", node=self.node_id)
 
-    async def _open_console(self) -> int | None:
-        """Open the console before the node loads anything: the console answers that the node is starting."""
-        address = self.config.console
+    async def _open_monitor(self) -> int | None:
+        """Open the monitor before the node loads anything: the monitor answers that the node is starting."""
+        address = self.config.monitor
         if address is None:
             return None
-        # Importing the server takes a quarter of a second and some megabytes: only where a console is configured.
-        from stratalog.console.server import Console  # noqa: PLC0415
-        from stratalog.console.watched import Watched  # noqa: PLC0415
+        # Importing the server takes a quarter of a second and some megabytes: only where a monitor is configured.
+        from stratalog.monitor.server import Monitor  # noqa: PLC0415
+        from stratalog.monitor.watched import Watched  # noqa: PLC0415
 
         host, port = address
-        self._console = Console(
+        self._monitor = Monitor(
             Watched(
                 clock=self.outside.clock,
                 broker=lambda: self.broker,
@@ -289,12 +289,12 @@ class Node:
             )
         )
         try:
-            bound = await self._console.open(self.outside.network, host, port)
+            bound = await self._monitor.open(self.outside.network, host, port)
         except OSError as error:
             raise UserError(
-                f"console.listener: cannot listen on {host}:{port}: {error.strerror or error}"
+                f"monitor.listener: cannot listen on {host}:{port}: {error.strerror or error}"
             ) from error
-        self._log.info("console", host=host, port=bound)
+        self._log.info("monitor", host=host, port=bound)
         return bound
 
     async def _open_tier(self, metadata: ClusterImage, hosting: Hosting) -> "TierService | None":

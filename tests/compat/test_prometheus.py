@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Producer
 from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.tools import debian_packages
-from tests.integration.console_scrape import Scrape
+from tests.integration.monitor_scrape import Scrape
 from tests.integration.waiting import wait_for
 
-from stratalog.console.metrics import METRICS
+from stratalog.monitor.metrics import METRICS
 
 TIMEOUT_S = 60
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
@@ -57,7 +57,7 @@ def block(start: str) -> str:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     program("promtool")
     place = tmp_path_factory.mktemp("prometheus")
-    settings = {"console.listener": "127.0.0.1:0", "auto.create.topics.enable": "true"}
+    settings = {"monitor.listener": "127.0.0.1:0", "auto.create.topics.enable": "true"}
     with broker_process(place, **{k.replace(".", "__"): v for k, v in settings.items()}) as running:
         producer = Producer({"bootstrap.servers": running.address, "log_level": 0})
         for _ in range(7):
@@ -66,12 +66,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def console_port(broker: BrokerProcess) -> int:
-    return json.loads((broker.directory / "ready.json").read_text())["console_port"]
+def monitor_port(broker: BrokerProcess) -> int:
+    return json.loads((broker.directory / "ready.json").read_text())["monitor_port"]
 
 
 def test_promtool_accepts_the_pages_rules(broker: BrokerProcess) -> None:
-    promtool("check", "metrics", stdin=Scrape(console_port(broker)).text)
+    promtool("check", "metrics", stdin=Scrape(monitor_port(broker)).text)
 
 
 def test_rules_name_existing_metrics() -> None:
@@ -269,7 +269,7 @@ tests:
 
 def test_prometheus_scrapes_a_broker(broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "stratalog.rules.yml").write_text(block("groups:"))
-    config = block("scrape_configs:").replace("127.0.0.1:9404", f"127.0.0.1:{console_port(broker)}")
+    config = block("scrape_configs:").replace("127.0.0.1:9404", f"127.0.0.1:{monitor_port(broker)}")
     (tmp_path / "prometheus.yml").write_text(config.replace("15s", "1s"))
     promtool("check", "config", str(tmp_path / "prometheus.yml"))
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -123,7 +123,7 @@ def test_a_failed_start_is_one_line_and_leaves_no_process(cluster: Cluster) -> N
     original = properties.read_text()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        properties.write_text(f"{original}console.listener={address}\n")
+        properties.write_text(f"{original}monitor.listener={address}\n")
         line = cluster.refused("start")
         assert "node 1 did not start" in line
         assert f"cannot listen on {address}" in line

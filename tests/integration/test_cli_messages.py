@@ -115,8 +115,8 @@ def test_a_missing_topic_says_how_to_create_it(broker: TemporaryBroker) -> None:
 
 
 def test_a_port_that_does_not_speak_kafkas_protocol_is_named(tmp_path: Path) -> None:
-    with Server(tmp_path, ["console.listener=127.0.0.1:0"]) as server:
-        port = json.loads((server.place / "ready.json").read_text())["console_port"]
+    with Server(tmp_path, ["monitor.listener=127.0.0.1:0"]) as server:
+        port = json.loads((server.place / "ready.json").read_text())["monitor_port"]
         address = f"127.0.0.1:{port}"
         done = strata("topic", "list", "-b", address)
     assert done.returncode == 2

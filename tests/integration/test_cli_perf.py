@@ -16,7 +16,7 @@ CODECS = {"none", "gzip", "snappy", "lz4", "zstd"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("perf"), ["console.listener=127.0.0.1:0"]) as started:
+    with Server(tmp_path_factory.mktemp("perf"), ["monitor.listener=127.0.0.1:0"]) as started:
         yield started
 
 
@@ -107,7 +107,7 @@ def test_a_sweep_measures_every_codec_and_leaves_no_topic(server: Server, tmp_pa
 
 
 def test_the_brokers_cpu_time_by_pid_and_by_metrics_agree(server: Server, tmp_path: Path) -> None:
-    port = json.loads((server.place / "ready.json").read_text())["console_port"]
+    port = json.loads((server.place / "ready.json").read_text())["monitor_port"]
     url = f"http://127.0.0.1:{port}/metrics"
     by_metrics, by_pid = broker_cpu(url, None), broker_cpu(None, server.pid)
     assert by_metrics is not None

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.integration.console_scrape import get
+from tests.integration.monitor_scrape import get
 from tests.integration.server_process import Server, strata, strata_process
 
 METADATA = "__cluster_metadata-0/00000000000000000000.log"
@@ -22,7 +22,7 @@ TOPICS = ("a", "b", "c")
 GROUP = "readers"
 
 
-SETTINGS = ("offsets.topic.num.partitions=1", "console.listener=127.0.0.1:0")
+SETTINGS = ("offsets.topic.num.partitions=1", "monitor.listener=127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_a_partition_with_a_damaged_identity_is_offline_until_its_repair(server:
     file.write_bytes(b"junk")
     with server:
         assert records(server, "a") == "of a\n"
-        status, text = get(console_port(server), "/readyz")
+        status, text = get(monitor_port(server), "/readyz")
         assert status == 503
         assert str(file) in text
         assert [
@@ -201,11 +201,11 @@ def test_a_partition_with_a_damaged_identity_is_offline_until_its_repair(server:
     file.write_bytes(sound)
     with server:
         assert records(server, "b") == "of b\n"
-        assert get(console_port(server), "/readyz") == (200, "ready\n")
+        assert get(monitor_port(server), "/readyz") == (200, "ready\n")
 
 
-def console_port(server: Server) -> int:
-    return int(json.loads((server.place / "ready.json").read_text())["console_port"])
+def monitor_port(server: Server) -> int:
+    return int(json.loads((server.place / "ready.json").read_text())["monitor_port"])
 
 
 def test_damaged_offsets_are_logged_once_and_their_groups_have_no_coordinator(
@@ -220,7 +220,7 @@ def test_damaged_offsets_are_logged_once_and_their_groups_have_no_coordinator(
         refused = strata("group", "describe", GROUP, "-b", server.address)
         assert refused.returncode == 2
         assert "NOT_COORDINATOR" in refused.stderr
-        status, text = get(console_port(server), "/readyz")
+        status, text = get(monitor_port(server), "/readyz")
         assert status == 503
         assert f"groups of __consumer_offsets-0 are not loaded: {log}: the batch of offset" in text
         errors = [line for line in server.said().splitlines() if "[error" in line]
@@ -237,4 +237,4 @@ def test_damaged_offsets_are_logged_once_and_their_groups_have_no_coordinator(
     with server:
         found = committed(server)
         assert {topic: found[topic] for topic in ("a", "c")} == {"a": 1, "c": 1}
-        assert get(console_port(server), "/readyz") == (200, "ready\n")
+        assert get(monitor_port(server), "/readyz") == (200, "ready\n")

@@ -88,7 +88,7 @@ def test_a_whole_run_prints_no_secret(tmp_path: Path, bucket: str) -> None:
     settings = [
         f"tier.url={bucket}",
         "tier.enable=true",
-        "console.listener=127.0.0.1:0",
+        "monitor.listener=127.0.0.1:0",
         *OVERRIDES,
     ]
     with Server(tmp_path, settings, options=[str(file)]) as server:
@@ -102,7 +102,7 @@ def test_a_whole_run_prints_no_secret(tmp_path: Path, bucket: str) -> None:
         assert "ssl.keystore.password" in said
         assert "tier.url" in said
         said += printed("config", "alter", "--topic", "t", "-s", f"x.{USER}@", *at, ok=False)
-        port = json.loads((tmp_path / "ready.json").read_text())["console_port"]
+        port = json.loads((tmp_path / "ready.json").read_text())["monitor_port"]
         said += "".join(page(port, path) for path in ("/metrics", "/healthz", "/readyz", "/x"))
         for words in (("tier", "list"), ("tier", "verify"), ("restore",)):
             said += printed(*words, bucket, "--json") + printed(*words, bucket)
@@ -142,7 +142,7 @@ REFUSED = [
     f"tier.url=gs://bucket?endpoint=http://{USER}@127.0.0.1:1",
     f"listeners=PLAINTEXT://{USER}@127.0.0.1:0",
     f"advertised.listeners=PLAINTEXT://{USER}@127.0.0.1:0",
-    f"console.listener={USER}@127.0.0.1:0",
+    f"monitor.listener={USER}@127.0.0.1:0",
     f"ssl.keystore.password:{WORD}",
     f"ssl.keystore.password {WORD}",
 ]

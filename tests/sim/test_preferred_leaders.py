@@ -14,9 +14,9 @@ from tests.sim.world import START_MS, World
 
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.console.replicas import ReplicaCounts
 from stratalog.errors import ErrorCode
 from stratalog.metadata.image import Partition
+from stratalog.monitor.replicas import ReplicaCounts
 from stratalog.quorum.reassignment import Reassignment
 from stratalog.wire.ids import TopicPartition
 

@@ -1,7 +1,7 @@
-"""Translate Confluent's names for tiered storage into this project's.
+"""Translate other names of settings into this project's: Confluent's for tiered storage, and our own former ones.
 
-In: settings by Confluent's names, as text. Out: the same settings by our names, and one line of warning for each. A
-setting that is given by our own name wins.
+In: settings by such names, as text. Out: the same settings by our names, and one line of warning for each. A setting
+that is given by its present name wins.
 
 The names are Confluent Platform's `confluent.tier.*`; `docs/settings.md` lists the supported ones. Confluent names a
 bucket by several settings, and this project by one URL.
@@ -36,6 +36,7 @@ BROKER_ALIASES: Mapping[str, str] = MappingProxyType(
         "confluent.tier.fetcher.num.threads": "remote.log.reader.threads",
         "confluent.tier.local.hotset.bytes": "log.local.retention.bytes",
         "confluent.tier.local.hotset.ms": "log.local.retention.ms",
+        "console.listener": "monitor.listener",  # its name until the web console came
     }
 )
 TOPIC_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -68,7 +69,7 @@ _SAME_AS_TOTAL: Final = "-2"
 
 
 def our_names(chosen: Chosen) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Return the settings with Confluent's names replaced, and a warning for each.
+    """Return the settings with Confluent's and former names replaced, and a warning for each.
 
     Raises UserError, one line, where they name no usable bucket.
     """

@@ -203,9 +203,9 @@ class BrokerConfig:
         return self.str("tier.url")
 
     @property
-    def console(self) -> tuple[builtins.str, builtins.int] | None:
-        """Host and port of the console; None where there is none."""
-        text = self.str("console.listener")
+    def monitor(self) -> tuple[builtins.str, builtins.int] | None:
+        """Host and port of the monitor; None where there is none."""
+        text = self.str("monitor.listener")
         return parse_address(text) if text else None
 
     @property

@@ -377,9 +377,9 @@ SESSIONS = (
     ),
 )
 
-CONSOLE = (
+MONITOR = (
     Setting(
-        "console.listener",
+        "monitor.listener",
         Kind.STRING,
         "",
         "Where `/metrics` (for Prometheus), `/healthz` and `/readyz` are served; empty: nowhere. Any client that "
@@ -432,7 +432,7 @@ BROKER_SETTINGS = _table(
     GROUPS,
     TRANSACTIONS,
     SESSIONS,
-    CONSOLE,
+    MONITOR,
     METADATA,
     TIER,
     INERT_SETTINGS,

@@ -79,6 +79,12 @@ def test_our_own_name_wins_over_an_alias() -> None:
     ]
 
 
+def test_the_monitors_former_name_is_still_taken() -> None:
+    config, lines = BrokerConfig.load({"console.listener": "127.0.0.1:9404"})
+    assert config.monitor == ("127.0.0.1", 9404)
+    assert lines == ["console.listener (from the file) stands for monitor.listener=127.0.0.1:9404"]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

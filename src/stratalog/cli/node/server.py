@@ -20,7 +20,7 @@ def server(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write {node_id, host, port, pid, console_port} as JSON there once requests are served.",
+            help="Write {node_id, host, port, pid, monitor_port} as JSON there once requests are served.",
         ),
     ] = None,
     profile: Annotated[

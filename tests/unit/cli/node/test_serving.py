@@ -63,7 +63,7 @@ HEAVY = {
     "rich.console",
     "starlette",
     "stratalog.cli.app",
-    "stratalog.console",
+    "stratalog.monitor",
     "stratalog.kernels",
     "stratalog.spark",
     "stratalog.tier",

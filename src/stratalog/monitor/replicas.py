@@ -11,11 +11,11 @@ from math import inf
 from stratalog.broker.broker import Broker
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.config.kinds import LONG_MAX
-from stratalog.console import metrics as m
-from stratalog.console.exposition import labelled
-from stratalog.console.metrics import Metric
 from stratalog.log.partition_log import PartitionLog
 from stratalog.metadata.image import Image
+from stratalog.monitor import metrics as m
+from stratalog.monitor.exposition import labelled
+from stratalog.monitor.metrics import Metric
 from stratalog.quorum.partition_index import Origin, PartitionIndex
 
 Family = tuple[Metric, list[tuple[str, float]]]

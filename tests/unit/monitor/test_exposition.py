@@ -6,9 +6,9 @@ import math
 from prometheus_client.parser import text_string_to_metric_families
 
 from stratalog.broker.metrics import BOUNDS_NS, Histogram
-from stratalog.console.exposition import head, histogram, labelled, sample
-from stratalog.console.metrics import Kind, Metric
-from stratalog.console.pause import Pause
+from stratalog.monitor.exposition import head, histogram, labelled, sample
+from stratalog.monitor.metrics import Kind, Metric
+from stratalog.monitor.pause import Pause
 
 GAUGE = Metric("a_gauge", Kind.GAUGE, ("group", "topic"), 'What a \\ and a "\n" are.')
 HISTOGRAM = Metric("a_histogram", Kind.HISTOGRAM, ("api",), "Durations.")

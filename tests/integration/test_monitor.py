@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.broker_process import BrokerProcess, broker_process
-from tests.integration.console_scrape import Scrape, get
+from tests.integration.monitor_scrape import Scrape, get
 from tests.integration.server_process import strata
 from tests.integration.waiting import wait_for
 from tests.wire_client import Wire
 
-from stratalog.console.metrics import METRICS, Kind
+from stratalog.monitor.metrics import METRICS, Kind
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
@@ -32,17 +32,17 @@ SEGMENT_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    place = tmp_path_factory.mktemp("console")
-    with broker_process(place, console__listener="127.0.0.1:0") as broker:
+    place = tmp_path_factory.mktemp("monitor")
+    with broker_process(place, monitor__listener="127.0.0.1:0") as broker:
         yield broker
 
 
-def console_port(broker: BrokerProcess) -> int:
-    return json.loads((broker.directory / "ready.json").read_text())["console_port"]
+def monitor_port(broker: BrokerProcess) -> int:
+    return json.loads((broker.directory / "ready.json").read_text())["monitor_port"]
 
 
 def scrape(broker: BrokerProcess) -> Scrape:
-    return Scrape(console_port(broker))
+    return Scrape(monitor_port(broker))
 
 
 def create(broker: BrokerProcess, name: str, partitions: int = 1, **config: str) -> None:
@@ -103,7 +103,7 @@ def test_bytes_messages_and_offsets_are_exact(broker: BrokerProcess) -> None:
 
 
 def test_records_from_before_the_start_are_not_counted_as_received(tmp_path: Path) -> None:
-    with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
+    with broker_process(tmp_path, monitor__listener="127.0.0.1:0") as broker:
         create(broker, "again")
         produce(broker, "again", 5)
         assert broker.stop() == 0
@@ -246,7 +246,7 @@ def test_connections_directories_and_the_process(broker: BrokerProcess) -> None:
     assert found.samples["process_resident_memory_bytes", frozenset()] > 0
 
 
-def test_the_console_serves_exactly_the_metrics_of_the_table(broker: BrokerProcess) -> None:
+def test_the_monitor_serves_exactly_the_metrics_of_the_table(broker: BrokerProcess) -> None:
     text = scrape(broker).text
     heads = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
     described = {name: kind for name, kind in heads if name.startswith("stratalog_")}
@@ -344,7 +344,7 @@ def test_a_sole_broker_leads_all_partitions_and_is_the_controller(broker: Broker
 
 
 def test_refused_connections_are_counted(tmp_path: Path) -> None:
-    settings = {"console__listener": "127.0.0.1:0", "max__connections": "1"}
+    settings = {"monitor__listener": "127.0.0.1:0", "max__connections": "1"}
     with broker_process(tmp_path, **settings) as broker:
         address = ("127.0.0.1", broker.port)
         with socket.create_connection(address, TIMEOUT_S) as first:
@@ -356,23 +356,23 @@ def test_refused_connections_are_counted(tmp_path: Path) -> None:
             first.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_log_says_where_the_console_is(broker: BrokerProcess) -> None:
-    (line,) = [one for one in broker.log_text.splitlines() if re.search(r"\] console\b", one)]
+def test_the_log_says_where_the_monitor_is(broker: BrokerProcess) -> None:
+    (line,) = [one for one in broker.log_text.splitlines() if re.search(r"\] monitor\b", one)]
     assert "host=127.0.0.1" in line
-    assert f"port={console_port(broker)}" in line
+    assert f"port={monitor_port(broker)}" in line
 
 
 def test_a_running_broker_is_healthy_and_ready(broker: BrokerProcess) -> None:
-    port = console_port(broker)
+    port = monitor_port(broker)
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (200, "ready\n")
     assert get(port, "/elsewhere")[0] == 404
 
 
 def test_a_failed_directory_makes_it_unready() -> None:
-    with TemporaryBroker({"console.listener": "127.0.0.1:0"}) as broker:
+    with TemporaryBroker({"monitor.listener": "127.0.0.1:0"}) as broker:
         node = broker._node
-        port = node._console._bound.port
+        port = node._monitor._bound.port
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("t", 3, 1)])["t"].result(TIMEOUT_S)
         assert get(port, "/readyz") == (200, "ready\n")
@@ -396,14 +396,14 @@ def test_a_taken_port_and_a_wrong_address_are_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for address, said in (
-            (f"127.0.0.1:{port}", f"console.listener: cannot listen on 127.0.0.1:{port}"),
-            ("9404", "console.listener: '9404' is not accepted; accepted: host:port"),
+            (f"127.0.0.1:{port}", f"monitor.listener: cannot listen on 127.0.0.1:{port}"),
+            ("9404", "monitor.listener: '9404' is not accepted; accepted: host:port"),
         ):
             done = strata(
                 "server",
                 f"--override=log.dirs={tmp_path}",
                 "--override=listeners=PLAINTEXT://127.0.0.1:0",
-                f"--override=console.listener={address}",
+                f"--override=monitor.listener={address}",
             )
             assert done.returncode == 2, done.stderr
             assert said in done.stderr
@@ -411,8 +411,8 @@ def test_a_taken_port_and_a_wrong_address_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_broker_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
-    with broker_process(tmp_path, console__listener="127.0.0.1:0") as broker:
-        port = console_port(broker)
+    with broker_process(tmp_path, monitor__listener="127.0.0.1:0") as broker:
+        port = monitor_port(broker)
         asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
         with (
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as unread,
@@ -447,7 +447,7 @@ def answer_of(port: int, *pieces: bytes) -> bytes:
 def test_a_malformed_chunk_is_a_400_and_nothing_in_the_log(
     path: bytes, broker: BrokerProcess
 ) -> None:
-    port = console_port(broker)
+    port = monitor_port(broker)
     assert answer_of(port, CHUNKED % path + NO_CHUNK).startswith(b"HTTP/1.1 400 ")
     # Requests answered before the error get one answer.
     answered = answer_of(port, CHUNKED % path, NO_CHUNK)

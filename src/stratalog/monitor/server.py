@@ -1,4 +1,4 @@
-"""The console's HTTP server: `/metrics`, `/healthz`, `/readyz`.
+"""The monitor's HTTP server: `/metrics`, `/healthz`, `/readyz`.
 
 In: HTTP requests on a port of their own. Out: text. It changes nothing on a node, and serves only a few connections
 at a time.
@@ -21,24 +21,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from stratalog.broker.metrics import Histogram
-from stratalog.console.collect import Scraper
-from stratalog.console.exposition import CONTENT_TYPE
-from stratalog.console.health import health
-from stratalog.console.pause import Pause
-from stratalog.console.watched import Watched
+from stratalog.monitor.collect import Scraper
+from stratalog.monitor.exposition import CONTENT_TYPE
+from stratalog.monitor.health import health
+from stratalog.monitor.pause import Pause
+from stratalog.monitor.watched import Watched
 from stratalog.ports import PLAINTEXT, Listener, Network
 
 _CONNECTIONS_MAX: Final = 32
 _SILENT_S: Final = 10.0
-"""Time after which the console closes an idle connection, and one whose client does not read its answer."""
+"""Time after which the monitor closes an idle connection, and one whose client does not read its answer."""
 _ANSWER_S: Final = 60.0
 _CLOSE_S: Final = 1.0
 _PROBE_S: Final = 0.1
 _SECOND_NS: Final = 1_000_000_000
 
 
-class Console:
-    """Serves one node's console. `open`, then `close`."""
+class Monitor:
+    """Serves one node's monitor. `open`, then `close`."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

@@ -16,12 +16,12 @@ from typing import Final
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.console.pause import Pause
 from stratalog.coordinators.messages import NO_TOPIC_ID
 from stratalog.coordinators.records import KeptOffset
 from stratalog.errors import Rejected
 from stratalog.log.reading import batch_at
 from stratalog.log.segment import Segment
+from stratalog.monitor.pause import Pause
 from stratalog.tier.formats.manifest import SegmentState
 from stratalog.tier.writing.tier_writer import TierWriter
 

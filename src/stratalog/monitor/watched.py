@@ -1,4 +1,4 @@
-"""The parts of a node that the console reads.
+"""The parts of a node that the monitor reads.
 
 In: the node's parts, as they are created. Out: the same, to read. It changes nothing.
 """
@@ -16,7 +16,7 @@ __all__ = ["Watched"]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The node as the console sees it. `broker` is None and `directories` is empty until the node creates them."""
+    """The node as the monitor sees it. `broker` is None and `directories` is empty until the node creates them."""
 
     clock: Clock
     broker: Callable[[], Broker | None]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stratalog.broker.broker import Broker
-from stratalog.console.pause import Pause
-from stratalog.console.watched import Watched
+from stratalog.monitor.pause import Pause
+from stratalog.monitor.watched import Watched
 from stratalog.wire.ids import TopicIdPartition
 
 __all__ = ["Health", "health"]

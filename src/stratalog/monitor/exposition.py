@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from stratalog.broker.metrics import BOUNDS_NS, Histogram
-from stratalog.console.metrics import Metric
+from stratalog.monitor.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

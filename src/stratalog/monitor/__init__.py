@@ -1,4 +1,4 @@
-"""The console: metrics and health of a node, over HTTP.
+"""The monitor: metrics and health of a node, over HTTP.
 
 In: a running node, requests. Out: metrics and health as text.
 """

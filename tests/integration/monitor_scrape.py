@@ -1,4 +1,4 @@
-"""A node's console over real HTTP, for tests.
+"""A node's monitor over real HTTP, for tests.
 
 In: a port. Out: status and text, or samples by name and labels. It never asks twice by itself.
 """

@@ -16,15 +16,15 @@ from stratalog.broker.broker import Broker
 from stratalog.broker.metrics import NOT_DECODED, Histogram
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.console import metrics as m
-from stratalog.console.exposition import head, histogram, labelled, sample
-from stratalog.console.health import health
-from stratalog.console.lag import GroupLags, Lag
-from stratalog.console.metrics import Metric
-from stratalog.console.pause import Pause
-from stratalog.console.replicas import Family, ReplicaCounts, cluster_families
-from stratalog.console.watched import Watched
 from stratalog.errors import ErrorCode
+from stratalog.monitor import metrics as m
+from stratalog.monitor.exposition import head, histogram, labelled, sample
+from stratalog.monitor.health import health
+from stratalog.monitor.lag import GroupLags, Lag
+from stratalog.monitor.metrics import Metric
+from stratalog.monitor.pause import Pause
+from stratalog.monitor.replicas import Family, ReplicaCounts, cluster_families
+from stratalog.monitor.watched import Watched
 
 _LINES: Final = 400
 _PIECE: Final = 32 * 1024
