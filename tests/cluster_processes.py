@@ -36,7 +36,7 @@ QUICK = {
 
 
 class ClusterProcesses:
-    """`with ClusterProcesses(place) as nodes: … nodes.address … nodes.kill(1)`. Node ids are 1, 2, 3 …"""
+    """`with ClusterProcesses(place) as nodes: … nodes.address … nodes.kill(1)`. Node ids begin at `first_id`."""
 
     def __init__(
         self,
@@ -45,24 +45,37 @@ class ClusterProcesses:
         settings: Mapping[str, str] | None = None,
         *,
         command: Iterable[str] = STRATA,
+        first_id: int = 1,
     ) -> None:
         """`command` is the `strata` of another installation."""
         self.place = place
-        self.ids = range(1, count + 1)
+        self.ids = range(first_id, first_id + count)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._command = tuple(command)
-        free = free_ports(2 * count)
-        self.ports = {node: NodePorts(free[2 * node - 2], free[2 * node - 1]) for node in self.ids}
+        self.ports = self.choose_ports()
         cluster_id = new_cluster_id(SystemEntropy())
         for node in self.ids:
             directory = self.directory(node)
-            directory.mkdir(parents=True)
-            values = {**QUICK, **node_settings(node, self.ports, str(self.data(node)))}
-            lines = {**values, **(settings or {})}.items()
+            directory.mkdir(parents=True, exist_ok=True)
+            lines = {**QUICK, **self.addresses(node), **(settings or {})}.items()
             (directory / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines))
             disk = LocalDisk(str(self.data(node)))
             format_directory(str(self.data(node)), disk, node, cluster_id, SystemEntropy())
             disk.close()
+
+    def choose_ports(self) -> dict[int, NodePorts]:
+        """Return each node's ports: free ones of this machine."""
+        free = free_ports(2 * len(self.ids))
+        return {node: NodePorts(free.pop(), free.pop()) for node in self.ids}
+
+    def addresses(self, node: int) -> dict[str, str]:
+        """Return the settings that name addresses and directories."""
+        return node_settings(node, self.ports, str(self.data(node)))
+
+    def words(self, node: int) -> tuple[str, ...]:
+        """Return the words of a command that runs the node's `strata`."""
+        del node
+        return self._command
 
     def directory(self, node: int) -> Path:
         return self.place / f"node-{node}"
@@ -84,7 +97,7 @@ class ClusterProcesses:
             directory = self.directory(node)
             ready = directory / "ready.json"
             ready.unlink(missing_ok=True)
-            words = [*self._command, "server", f"--ready-file={ready}"]
+            words = [*self.words(node), "server", f"--ready-file={ready}"]
             with (directory / "server.log").open("ab") as output:
                 self.processes[node] = subprocess.Popen(
                     [*words, str(directory / "server.properties")],

@@ -1,8 +1,8 @@
 """Shared parts of the runners of third-party suites: outcomes, the recorded pass lists, and the report of a run.
 
 In: one run's outcomes. Out: the report in lines beside Apache Kafka's results, and the regressions. Each suite
-has two files here: `SUITE.pass`, the tests that must pass, which may only grow, and `SUITE.apache_kafka`, what Apache
-Kafka 4.3.1 gets. It never runs a test itself.
+has three files here: `SUITE.pass`, the tests that must pass on one node, `SUITE.three_nodes`, those that must pass on
+three (both may only grow), and `SUITE.apache_kafka`, what Apache Kafka 4.3.1 gets. It never runs a test itself.
 """
 
 import os
@@ -13,14 +13,20 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
 
 from tests.broker_process import broker_process
+from tests.cluster_processes import ClusterProcesses
 from tests.compat.tools import CannotBeHadError
 
+from stratalog.config.local_cluster import HOST
+
 HERE = Path(__file__).parent
+NODES = (1, 3)
+CALM = {"broker.heartbeat.interval.ms": "2000", "broker.session.timeout.ms": "9000"}
+"""Kafka's own defaults, of a cluster that no test kills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +51,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One suite: `name` is that of its files; its parts run one after the other, each with a broker of its own."""
+    """One suite: `name` is that of its files; its parts run one after the other, each with `nodes` of its own."""
 
     name: str
     parts: tuple[Part, ...]
+    nodes: int = 1
 
     @property
     def pass_list(self) -> Path:
-        return HERE / f"{self.name}.pass"
+        return HERE / f"{self.name}.{'pass' if self.nodes == 1 else 'three_nodes'}"
 
     def must_pass(self) -> set[str]:
         """Return the recorded tests, or none without a record."""
@@ -118,24 +125,46 @@ def free_port() -> int:
 
 
 def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None) -> list[Outcome]:
-    """Run its parts, each against a broker process of its own, or all against the broker at `address`."""
-    return [outcome for part in suite.parts for outcome in run_part(part, select, address=address)]
+    """Run its parts, each against broker processes of its own, or all against the brokers at `address`."""
+    found = []
+    for part in suite.parts:
+        with ExitStack() as stack:
+            if address is None:
+                place = stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-compat-"))
+                start = one_node if suite.nodes == 1 else several_nodes
+                given = start(Path(place), part.settings, suite.nodes, stack)
+            else:
+                given = address
+            found += part.run(given, select)
+    return found
 
 
-def run_part(part: Part, select: Sequence[str], *, address: str | None) -> list[Outcome]:
-    with ExitStack() as stack:
-        if address is None:
-            place = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-compat-"))
-            )
-            address = f"127.0.0.1:{free_port()}"
-            # A file sets both, as an operator does: tests check the source of a setting.
-            listeners = {
-                "listeners": f"PLAINTEXT://{address}",
-                "advertised__listeners": f"PLAINTEXT://{address}",
-            }
-            stack.enter_context(broker_process(place, None, **part.settings, **listeners))
-        return part.run(address, select)
+def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStack) -> str:
+    """Start a broker until the stack ends; return its address."""
+    address = f"127.0.0.1:{free_port()}"
+    # A file sets both, as an operator does: tests check the source of a setting.
+    listeners = {
+        "listeners": f"PLAINTEXT://{address}",
+        "advertised__listeners": f"PLAINTEXT://{address}",
+    }
+    stack.enter_context(broker_process(place, None, **settings, **listeners))
+    return address
+
+
+class SuiteNodes(ClusterProcesses):
+    """Nodes 0, 1 and 2. As on one node, a file sets the advertised listeners; a suite assigns replicas to node 0."""
+
+    def addresses(self, node: int) -> dict[str, str]:
+        advertised = f"PLAINTEXT://{HOST}:{self.ports[node].clients}"
+        return {**super().addresses(node), "advertised.listeners": advertised}
+
+
+def several_nodes(place: Path, settings: dict[str, str], nodes: int, stack: ExitStack) -> str:
+    """Start a cluster until the stack ends; return the addresses of its nodes."""
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    named.pop("node.id", None)
+    cluster = SuiteNodes(place / "nodes", nodes, CALM | named, first_id=0)
+    return stack.enter_context(cluster).address
 
 
 def command_line(suite: Suite, what_select_means: str) -> int:
@@ -145,8 +174,12 @@ def command_line(suite: Suite, what_select_means: str) -> int:
     parser.add_argument(
         "--bootstrap-server", help="HOST:PORT of a running broker; without it one is started"
     )
+    parser.add_argument(
+        "--nodes", type=int, default=1, choices=NODES, help="how many nodes to start"
+    )
     parser.add_argument("--record", action="store_true", help="add what passes to the pass list")
     chosen = parser.parse_args()
+    suite = replace(suite, nodes=chosen.nodes)
     try:
         outcomes = run_suite(suite, chosen.select, address=chosen.bootstrap_server)
     except CannotBeHadError as missing:

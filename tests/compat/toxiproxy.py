@@ -1,14 +1,14 @@
 """A proxy that slows, cuts and swallows connections: toxiproxy, built once by `go install`.
 
-In: the port to pass on to. Out: a port to connect to instead, and toxics to add and remove. Its process ends with the
-`with` block.
+In: ports to pass on to. Out: for each a port to connect to instead, and toxics to add and remove. Its process ends with
+the `with` block.
 """
 
 import json
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ class Proxy:
 
     admin_port: int
     port: int
+    name: str = "it"
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         request = urllib.request.Request(
@@ -40,19 +41,27 @@ class Proxy:
     @contextmanager
     def toxic(self, kind: str, stream: str = "downstream", **attributes: int) -> Iterator[None]:
         """Apply a toxic during the block: latency, bandwidth, slow_close, timeout, reset_peer, limit_data."""
-        body = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
-        self.ask("POST", "/proxies/it/toxics", body)
+        body = {"type": kind, "stream": stream, "attributes": attributes}
+        name = f"{kind}_{stream}"
+        self.ask("POST", f"/proxies/{self.name}/toxics", {"name": name, **body})
         try:
             yield
         finally:
-            self.ask("DELETE", f"/proxies/it/toxics/{kind}")
+            self.ask("DELETE", f"/proxies/{self.name}/toxics/{name}")
 
 
 @contextmanager
 def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
     """Run a proxy in front of a port of 127.0.0.1; skip the test if toxiproxy is not available."""
+    with toxiproxies({"it": (free_port(), target_port)}, place) as proxies:
+        yield proxies["it"]
+
+
+@contextmanager
+def toxiproxies(ports: Mapping[str, tuple[int, int]], place: Path) -> Iterator[dict[str, Proxy]]:
+    """Run proxies by name, each from its first port to its second one; skip the test if toxiproxy is not available."""
     program = go_program("toxiproxy", TOXIPROXY)
-    admin_port, port = free_port(), free_port()
+    admin_port = free_port()
     with (place / "toxiproxy.log").open("ab") as output:
         process = subprocess.Popen(
             [str(program), "-host", "127.0.0.1", "-port", str(admin_port)],
@@ -61,19 +70,22 @@ def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
             stderr=output,
         )
     try:
-        proxy = Proxy(admin_port, port)
+        proxies = {name: Proxy(admin_port, port, name) for name, (port, _) in ports.items()}
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                proxy.ask("GET", "/proxies")
+                next(iter(proxies.values())).ask("GET", "/proxies")
                 break
             except (OSError, ValueError):
                 assert process.poll() is None, output.name
                 assert time.monotonic() < deadline, output.name
                 time.sleep(0.05)
-        listen, upstream = f"127.0.0.1:{port}", f"127.0.0.1:{target_port}"
-        proxy.ask("POST", "/proxies", {"name": "it", "listen": listen, "upstream": upstream})
-        yield proxy
+        for name, (port, target) in ports.items():
+            listen, upstream = f"127.0.0.1:{port}", f"127.0.0.1:{target}"
+            proxies[name].ask(
+                "POST", "/proxies", {"name": name, "listen": listen, "upstream": upstream}
+            )
+        yield proxies
     finally:
         process.kill()
         process.wait(30)

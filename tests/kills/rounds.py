@@ -19,7 +19,10 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import QUICK, ClusterProcesses
+from tests.kills.cuts import CUTS, TOXICS
+from tests.kills.machines import Machines
 from tests.kills.producers import PARTITIONS, Numbered
+from tests.kills.proxied import Proxied
 
 FACTOR = 3
 WAIT_S = 60
@@ -242,17 +245,32 @@ FAULTS: Final = (
 )
 
 
+FAULTS_OF: Final[dict[str, tuple[type[ClusterProcesses], tuple[Fault, ...]]]] = {
+    "processes": (ClusterProcesses, FAULTS),
+    "machines": (Machines, (*CUTS, *FAULTS)),
+    "proxied": (Proxied, (*TOXICS, *FAULTS)),
+}
+"""What the nodes run on, and the faults that it knows."""
+
+
 def run(
-    place: Path, rounds: int, seed: int, starts: Sequence[type[Numbered]], nodes: int = 3
+    place: Path,
+    rounds: int,
+    seed: int,
+    starts: Sequence[type[Numbered]],
+    nodes: int = 3,
+    *,
+    on: str = "processes",
 ) -> Counter[str]:
     """Run rounds: first each fault once, then faults drawn at random. Return the counts."""
     chance = random.Random(seed)
-    with ClusterProcesses(place / "cluster", nodes) as cluster:
+    kind, faults = FAULTS_OF[on]
+    with kind(place / "cluster", nodes) as cluster:
         create_topics(cluster.address, starts)
         story = Rounds(cluster, starts, chance)
         try:
             for number in range(rounds):
-                story.round(FAULTS[number] if number < len(FAULTS) else chance.choice(FAULTS))
+                story.round(faults[number] if number < len(faults) else chance.choice(faults))
         except BaseException:  # an interrupt too: the producers' processes must not stay
             for one in story.producers:
                 one.kill()
