@@ -36,7 +36,7 @@ def test_a_write_cut_at_any_byte_leaves_all_of_the_batch_or_nothing(codec):
         complete = cut == len(whole)
         assert log.log_end_offset == (appended.last_offset + 1 if complete else 6), cut
         assert log.recovered.bytes_cut == (0 if complete else cut)
-        assert steps.read_all() == before + (bytes(appended.view) if complete else b"")
+        assert steps.read_all() == before + (bytes(appended.batches[0][2]) if complete else b"")
         # The producer repeats the batch without an answer: the log accepts the batch once, never twice.
         again = steps.append(last_batch(codec=codec))
         assert again.duplicate == complete
@@ -55,7 +55,7 @@ def test_a_damaged_byte_anywhere_in_the_last_batch_cuts_it_off():
             continue
         damaged = Steps(CONFIG)
         damaged.disk = steps.disk.copy()
-        damaged.disk.flip(path, appended.position + at)
+        damaged.disk.flip(path, appended.effects[-1].position + at)
         log = damaged.load()
         assert log.log_end_offset == 6, at
         assert damaged.read_all() == before
@@ -71,7 +71,7 @@ def test_a_torn_new_segment_is_emptied_and_the_log_continues_there():
         before = steps.read_all()
         appended = steps.decide(batch(2))
         assert len(steps.log.segments) == 2, "the third batch was to begin a segment"
-        while getattr(steps.queue[0][0][0], "path", None) != appended.segment.path:
+        while getattr(steps.queue[0][0][0], "path", None) != appended.ends[-1][0].path:
             steps.perform_effect()
         steps.disk.tear_after(cut)
         with pytest.raises(PowerLoss):

@@ -4,6 +4,8 @@ In: batch headers, a topic's settings, the active segment. Out: nothing, or a re
 never decodes records: it checks timestamps by the batch's first and largest.
 """
 
+from collections.abc import Sequence
+
 from crc32c import crc32c
 
 from stratalog.config import LogConfig
@@ -12,16 +14,26 @@ from stratalog.log.segment import RELATIVE_OFFSET_MAX, Segment
 from stratalog.wire.batch import (
     BASE_TIMESTAMP,
     MAX_TIMESTAMP,
+    SIZE,
     BatchHeader,
     crc_holds,
     scan,
 )
 
-__all__ = ["check_fetched", "check_timestamps", "is_full"]
+__all__ = ["check_fetched", "check_row", "is_full"]
 
 
-def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """Raise Rejected(INVALID_TIMESTAMP) where a batch lies outside `message.timestamp.{before,after}.max.ms`."""
+def check_row(header: BatchHeader, config: LogConfig, now_ms: int | None) -> None:
+    """Raise Rejected(RECORD_LIST_TOO_LARGE) for a batch larger than a segment, and Rejected(INVALID_TIMESTAMP) for one
+    outside `message.timestamp.{before,after}.max.ms`. With None as the time every timestamp is accepted.
+    """
+    if header[SIZE] > config.segment_bytes:
+        raise Rejected(
+            ErrorCode.record_list_too_large,
+            f"{header[SIZE]} bytes where segments have {config.segment_bytes}",
+        )
+    if now_ms is None:
+        return
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     first, largest = header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]
@@ -56,7 +68,7 @@ def is_full(
     segment: Segment,
     config: LogConfig,
     size: int,
-    headers: list[BatchHeader],
+    headers: Sequence[BatchHeader],
     *,
     last_offset: int,
     now_ms: int,

@@ -1,4 +1,4 @@
-"""The log of one partition on one disk: append, read, expire. Its files and their durability: `log_files.py`.
+"""The log of one partition on one disk: read, expire, truncate. Appends: `appending.py`; files: `log_files.py`.
 
 In: checked record batches, offsets to read, the time. Out: offsets at once, and effects for the directory's executor to
 perform in order. It never touches a disk, decodes no records in the common case, and never waits.
@@ -24,9 +24,8 @@ from typing import Final
 
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.admission import check_fetched, check_timestamps, is_full
-from stratalog.log.effects import Append, Effect, Program, Sync, SyncDirectory, Unlink
-from stratalog.log.log_files import LogFiles
+from stratalog.log.appending import AppendingLog
+from stratalog.log.effects import Append, Effect, Program, Sync, SyncDirectory
 from stratalog.log.producers import ProducerStates
 from stratalog.log.reading import (
     NotLocal,
@@ -43,29 +42,14 @@ from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
 from stratalog.log.timestamps import offset_for_timestamp
 from stratalog.log.truncation import restart_segments, truncate_segments, unlink_snapshots
-from stratalog.log.values import Appended, Contents, TieredHistory, repeat
-from stratalog.wire.batch import (
-    ATTRIBUTES,
-    BASE_OFFSET,
-    CONTROL,
-    LAST_OFFSET_DELTA,
-    LEADER_EPOCH,
-    MAX_TIMESTAMP,
-    PRODUCER_ID,
-    SIZE,
-    BatchHeader,
-    assign,
-    scan,
-    set_log_append_time,
-)
+from stratalog.log.values import Contents, TieredHistory
 
 __all__ = ["PartitionLog"]
 
-_LOG_APPEND_TIME: Final = "LogAppendTime"
 _base_of: Final = attrgetter("base_offset")
 
 
-class PartitionLog(LogFiles):
+class PartitionLog(AppendingLog):
     """See the module. `create` and `recovery.load` build it; use it from one thread."""
 
     def __init__(
@@ -77,15 +61,12 @@ class PartitionLog(LogFiles):
         *,
         tails: TailBudget,
     ) -> None:
-        super().__init__(directory, config, contents)
+        super().__init__(directory, config, contents, TailCache(tails))
         self.topic_id = topic_id
-        self.log_start_offset = contents.log_start_offset
-        self.log_end_offset = self.next_offset
         self.recovered = contents.recovered
         self.tiered_end = 0
         self.cleaned_end = contents.log_start_offset
         """Below it a cleaning has looked at every record, where the topic is compacted."""
-        self.tail = TailCache(tails)
         self._places = Places()
         self._deleted = DeletedFiles()
         self.swaps = Swaps(self.segments, self._snapshots, self._deleted)
@@ -111,140 +92,6 @@ class PartitionLog(LogFiles):
         if self.log_start_offset <= self.cleaned_end <= self.log_end_offset:
             return self.cleaned_end
         return self.log_start_offset
-
-    # Appending
-
-    def append_as_leader(
-        self,
-        view: memoryview,
-        header: BatchHeader,
-        *,
-        leader_epoch: int,
-        now_ms: int,
-        wall_ms: int,
-        origin: str = "client",
-    ) -> Appended:
-        """Assign offsets to a checked batch, in place in the writable `view`; return them with the effects to perform.
-
-        Only a batch of origin "client" must have the next sequence. Raises Rejected, with nothing changed:
-        RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, and the errors of `ProducerStates.check` and `check_marker`.
-        """
-        config = self.config
-        size = len(view)
-        if size > config.segment_bytes:
-            raise Rejected(
-                ErrorCode.record_list_too_large,
-                f"{size} bytes where segments have {config.segment_bytes}",
-            )
-        append_time = wall_ms if config.message_timestamp_type == _LOG_APPEND_TIME else -1
-        if append_time < 0:
-            check_timestamps(header, config, wall_ms)
-        base = self.next_offset
-        if origin == "client" and header[PRODUCER_ID] >= 0:
-            repeated = self.producers.check(header)
-            if repeated is not None:
-                return repeat(repeated, self.log_start_offset, self.segments[-1], view)
-        elif header[ATTRIBUTES] & CONTROL and header[PRODUCER_ID] >= 0:
-            self.producers.check_marker(header, view)
-        if append_time >= 0:
-            header = set_log_append_time(view, 0, header, wall_ms)
-        assign(view, 0, base, leader_epoch)
-        offsets = base, base + header[LAST_OFFSET_DELTA]
-        return self._append(view, [header], offsets, leader_epoch, append_time, now_ms)
-
-    def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
-        """Append batches that already have offsets and epochs, from a leader or a restore.
-
-        Raises Corrupt where they are not whole and sound, or begin below `next_offset`. Gaps are kept.
-        """
-        headers = check_fetched(view, self.next_offset, self.directory)
-        offsets = headers[0].base_offset, headers[-1].last_offset
-        return self._append(view, headers, offsets, None, -1, now_ms)
-
-    def _append(
-        self,
-        view: memoryview,
-        headers: list[BatchHeader],
-        offsets: tuple[int, int],
-        leader_epoch: int | None,
-        append_time: int,
-        now_ms: int,
-    ) -> Appended:
-        """Decide on batches at `offsets` (first and last); without `leader_epoch` each batch keeps its own epoch and
-        offset.
-        """
-        base, last_offset = offsets
-        size = len(view)
-        segment = self.segments[-1]
-        effects: list[Effect] = []
-        if segment.size:
-            if is_full(segment, self.config, size, headers, last_offset=last_offset, now_ms=now_ms):
-                effects += self._roll(now_ms)
-                segment = self.segments[-1]
-            elif self._saved:
-                # Its index files are outdated from here on. After a crash, recovery must not trust them.
-                effects += (Unlink(segment.index_path), Unlink(segment.time_index_path))
-        if not segment.size:
-            effects += segment.begin(self.config, now_ms)
-        self._saved = False
-        position = segment.size
-        interval = self.config.index_interval_bytes
-        offset = base
-        at = 0
-        for header in headers:
-            if leader_epoch is None:
-                offset = header[BASE_OFFSET]
-                self.epochs.assign(header[LEADER_EPOCH], offset)
-            last = offset + header[LAST_OFFSET_DELTA]
-            segment.add(last, last + 1, header[SIZE], header[MAX_TIMESTAMP], interval)
-            if header[PRODUCER_ID] >= 0:
-                if header[ATTRIBUTES] & CONTROL:
-                    aborted = self.producers.take(
-                        header, view[at : at + header[SIZE]], offset, now_ms
-                    )
-                    if aborted is not None:
-                        effects.append(segment.add_aborted(aborted))
-                else:
-                    self.producers.update(header, offset, now_ms)
-            at += header[SIZE]
-            offset = last + 1
-        segment.touched_ms = now_ms
-        self.next_offset = offset
-        if leader_epoch is not None and leader_epoch > self.epochs.latest:
-            self.epochs.assign(leader_epoch, base)
-        effects.append(Append(segment.path, position, (view,)))
-        if offset - self.recovery_point >= self.config.flush_messages:
-            effects += self.flush()
-        return Appended(
-            base,
-            offset - 1,
-            append_time,
-            self.log_start_offset,
-            False,  # noqa: FBT003  # positional, for speed
-            tuple(effects),
-            size,
-            segment,
-            position,
-            view,
-            headers,
-        )
-
-    def performed(self, appended: Appended) -> None:
-        """Show `appended` to readers, once its effects are performed. Call in the order of the appends."""
-        if appended.duplicate:
-            return
-        base = appended.base_offset
-        assert base >= self.log_end_offset, "appends are performed in the order they were decided"
-        self.log_end_offset = appended.last_offset + 1
-        appended.segment.readable = appended.position + appended.size
-        if self._sealed and base >= self._sealed[0].next_offset:
-            self._drop_sealed(base)
-        view = appended.view
-        if len(appended.headers) == 1:
-            self.tail.add(base, self.log_end_offset, view)
-            return
-        for at, header in scan(view):
-            self.tail.add(header.base_offset, header.next_offset, view[at : at + header.size])
 
     # Reading
 

@@ -9,27 +9,34 @@ from typing import NamedTuple
 from stratalog.log.damage import Damage
 from stratalog.log.effects import Effect
 from stratalog.log.epochs import LeaderEpochs
-from stratalog.log.producers import ProducerStates, WrittenBatch
+from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import Segment
-from stratalog.wire.batch import BatchHeader
 from stratalog.wire.transactions import AbortedTransaction
 
 __all__ = [
     "Appended",
     "Contents",
+    "Placed",
     "Recovered",
     "SegmentInfo",
     "SegmentParts",
     "TieredHistory",
-    "repeat",
 ]
 
 
-class Appended(NamedTuple):
-    """One decided append: its offsets (inclusive), and the effects to perform before readers see it.
+Placed = tuple[int, int, int, bool]
+"""The place of one row, which is one batch of a client: first and last offset, append time, whether it is a repeat.
 
-    `log_append_time_ms` is -1 unless the broker stamped the records. `duplicate`: the log had these batches already, at
-    the given offsets, and there are no effects. `size` is in bytes. Only the log uses the other fields.
+The time is -1 unless the broker stamped the records. A repeat has the place of the batch that the log had already.
+"""
+
+
+class Appended(NamedTuple):
+    """Batches of one decision: their offsets (inclusive), and the effects to perform before readers see them.
+
+    `duplicate`: the log had all of these batches already, at the given offsets, and there are no effects. `size` is in
+    bytes. Only the log uses the other fields: how far each segment may be read then, and each batch with its first and
+    its next offset.
     """
 
     base_offset: int
@@ -39,31 +46,8 @@ class Appended(NamedTuple):
     duplicate: bool
     effects: tuple[Effect, ...]
     size: int
-    segment: Segment
-    position: int
-    view: memoryview
-    headers: list[BatchHeader]
-
-
-def repeat(
-    batch: WrittenBatch, log_start_offset: int, segment: Segment, view: memoryview
-) -> Appended:
-    """Return the result for a repeated batch."""
-    _first, _last, base_offset, last_offset, timestamp = batch
-    # As Kafka, answer with the time of the first append (`LogAppendInfo.setLogAppendTime`).
-    return Appended(
-        base_offset,
-        last_offset,
-        timestamp,
-        log_start_offset,
-        True,  # noqa: FBT003  # a NamedTuple by position: keywords cost more than all else
-        (),
-        0,
-        segment,
-        0,
-        view[:0],
-        [],
-    )
+    ends: list[tuple[Segment, int]]
+    batches: list[tuple[int, int, memoryview]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ end (`Hosting`): a leader's log is whole.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,7 +32,7 @@ from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import Slices
 from stratalog.log.retention import unconfirmed
 from stratalog.log.timestamps import confirm_time
-from stratalog.log.values import Appended, TieredHistory
+from stratalog.log.values import Appended, Placed, TieredHistory
 from stratalog.ports import Clock
 from stratalog.replication.partition import NO_EPOCH, PartitionReplica
 from stratalog.replication.roles import Follow, Lead, Stop, Transition
@@ -42,6 +42,10 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition
 _log = structlog.get_logger()
 EMPTY: Final = Slices([], 0, 0)
 _ANY_SIZE: Final = 1 << 31
+_Decided = tuple[Appended, bool, list[tuple[int, bool, Done]], float | None]
+"""Rows that are not performed: whether they began a segment; each row's last offset, whether it is a repeat, and its
+callback; the time to wait for a commit.
+"""
 
 
 class HostedPartition(PlacedLog):
@@ -75,8 +79,7 @@ class HostedPartition(PlacedLog):
         """How often that was begun: a copy of the log's files that was begun before is worth nothing."""
         self.wakes = 0
         """Number of wake-ups of waiting fetches; a fetch compares it before and after its own look-up."""
-        self._decided: deque[tuple[Appended, bool, Done, float | None]] = deque()
-        """Appends that are not performed: whether each began a segment, its callback, its time to wait for a commit."""
+        self._decided: deque[_Decided] = deque()
         self._uncommitted = Acknowledgements()
         self._unseen: deque[tuple[int, int]] = deque()
         """Where each append above the high watermark ends, and its bytes: consumers wait for them. Unused alone."""
@@ -111,12 +114,40 @@ class HostedPartition(PlacedLog):
         flush: bool = False,
         commit_timeout_ms: float | None = math.inf,
     ) -> Appended:
-        """Append a checked batch as the leader; `then` is called with None once it is committed, or with a failure.
+        """Append a checked batch as the leader, as one row of `append_rows`; raises its refusal."""
+        rows, appended = self.append_rows(
+            view,
+            (header,),
+            wall_ms,
+            (then,),
+            origin=origin,
+            flush=flush,
+            commit_timeout_ms=commit_timeout_ms,
+        )
+        row = rows[0]
+        if type(row) is not tuple:
+            assert isinstance(row, Rejected), row
+            raise row
+        return appended
 
-        `commit_timeout_ms` counts from the local append on: then `then` gets REQUEST_TIMED_OUT. With None the local
-        append is enough. Offsets are decided before this returns, so calls from one producer keep their order. Where
-        `origin` is "client", `append` may call `then` before it returns. `flush` makes the batch durable first. Raises
-        `Rejected` (producer rules, timestamps, failed directory, deleted topic) and appends nothing then.
+    def append_rows(  # noqa: PLR0913 - as above
+        self,
+        view: memoryview,
+        headers: Sequence[BatchHeader],
+        wall_ms: int,
+        thens: Sequence[Done],
+        *,
+        origin: str = "client",
+        flush: bool = False,
+        commit_timeout_ms: float | None = math.inf,
+    ) -> tuple[list[Placed | Rejected], Appended]:
+        """Append checked batches, one after another in `view`, as the leader; return each row's place or refusal.
+
+        `thens` has a callback for each row. It is called with None once the row is committed, or with a failure; never
+        for a refused row. `commit_timeout_ms` counts from the local append on: then it gets REQUEST_TIMED_OUT. With
+        None the local append is enough. Offsets are decided before this returns, so calls from one producer keep their
+        order. Where `origin` is "client", callbacks may come before this returns. `flush` makes the batches durable
+        first. Raises `Rejected` (failed directory, deleted topic, another leader) and appends nothing then.
         """
         if self.deleted or self.directory.failure is not None:
             self.check_hosted()
@@ -124,23 +155,31 @@ class HostedPartition(PlacedLog):
             raise self._not_leading()
         log = self.log
         segments = len(log.segments)
-        appended = log.append_as_leader(
+        rows, appended = log.append_rows(
             view,
-            header,
+            headers,
             leader_epoch=self.replica.leader_epoch,
             now_ms=self._clock.steady_ms(),
             wall_ms=wall_ms,
             origin=origin,
         )
+        waiting = [
+            (row[1], row[3], then)
+            for row, then in zip(rows, thens, strict=True)
+            if type(row) is tuple
+        ]
+        if not waiting:
+            return rows, appended
         effects = appended.effects
         if flush:
             effects = (*effects, *log.flush())
         self.metrics.bytes_in += appended.size
-        self._decided.append((appended, len(log.segments) != segments, then, commit_timeout_ms))
+        rolled = len(log.segments) != segments
+        self._decided.append((appended, rolled, waiting, commit_timeout_ms))
         self._perform(effects, self._performed, at_once=origin == "client")
         if log.config.flush_ms != LONG_MAX:
             self._set_flush()
-        return appended
+        return rows, appended
 
     def _set_flush(self) -> None:
         if not self._flush_is_set:
@@ -173,9 +212,10 @@ class HostedPartition(PlacedLog):
 
     def _performed(self, error: Failure) -> None:
         """Note that the directory performed the oldest decided append, or that it failed."""
-        appended, rolled, then, timeout_ms = self._decided.popleft()
+        appended, rolled, waiting, timeout_ms = self._decided.popleft()
         if error is not None:
-            then(error)
+            for _, _, then in waiting:
+                then(error)
             return
         log = self.log
         try:
@@ -184,21 +224,26 @@ class HostedPartition(PlacedLog):
             if not self.replica.leads:
                 return  # the partition resigned or was deleted, and answered every pending append then
             moved = self.replica.on_append(log.log_end_offset)
-        except BaseException as bug:  # reported to the callback, and raised on to the directory
-            then(bug)
+        except BaseException as bug:  # reported to the callbacks, and raised on to the directory
+            for _, _, then in waiting:
+                then(bug)
             raise
-        if timeout_ms is None:
-            then(None)
-        elif appended.last_offset < self.replica.high_watermark:
-            then(self.replica.too_few_in_sync() if appended.duplicate else None)
-        else:
-            self._uncommitted.add(appended.last_offset, then, timeout_ms)
+        self._acknowledge(waiting, timeout_ms)
         if self.replica.followers:
             self._grown(appended.size, moved=moved)
         else:
             self._commit(appended.size)
         if rolled:
             self._on_rolled(self)
+
+    def _acknowledge(self, waiting: list[tuple[int, bool, Done]], timeout_ms: float | None) -> None:
+        for last_offset, is_repeat, then in waiting:
+            if timeout_ms is None:
+                then(None)
+            elif last_offset < self.replica.high_watermark:
+                then(self.replica.too_few_in_sync() if is_repeat else None)
+            else:
+                self._uncommitted.add(last_offset, then, timeout_ms)
 
     def _commit(self, size: int) -> None:
         """Answer the appends below the high watermark, and wake waiting fetches."""
@@ -390,10 +435,11 @@ class HostedPartition(PlacedLog):
     def _answer_pending(self, error: Rejected) -> None:
         decided = list(self._decided)
         # The directory still performs them, or fails them, one by one.
-        self._decided = deque((one[0], one[1], _answered, None) for one in decided)
+        self._decided = deque((one[0], one[1], [], None) for one in decided)
         self._uncommitted.fail(error)
         for one in decided:
-            one[2](error)
+            for _, _, then in one[2]:
+                then(error)
 
     def _not_leading(self) -> Rejected:
         return Rejected(ErrorCode.not_leader_or_follower, f"{self.name} is not led here")
@@ -449,7 +495,3 @@ class HostedPartition(PlacedLog):
             waiting.wake()
         for waiting in () if self.followers is None else self.followers.watching:
             waiting.wake()
-
-
-def _answered(_error: Failure) -> None:
-    """Ignore the end of an append that was answered when its partition resigned or was deleted."""
