@@ -15,6 +15,7 @@ from tests.unit.tier.segments import CountingEntropy, closed
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt
+from stratalog.table.decisions import Decision, Prepared, decode_decision, encode_decision
 from stratalog.tier.bucket.cluster_state import (
     ClusterState,
     StateOffset,
@@ -372,3 +373,15 @@ def test_boundary_objects_are_named_as_ever():
     assert run(store, is_pruned("p/", 1))
     assert run(store, is_pruned("p/", 4095))
     assert not run(store, is_pruned("p/", 4096))
+
+
+def test_a_decision_of_the_sink_keeps_its_bytes() -> None:
+    key, value = (FILES / "decision.v1.txt").read_bytes().splitlines()
+    decision = Decision(
+        "0f8fad5b-d9cb-469f-a165-70867728950e",
+        17,
+        "stratalog",
+        (Prepared(0, 0, 4000, 3), Prepared(1, 2, 4001, 0)),
+    )
+    assert encode_decision(decision) == (key, value)
+    assert decode_decision(key, value) == decision

@@ -38,6 +38,7 @@ from stratalog.client.link import Link, open_link
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.ids import TopicPartition
+from stratalog.wire.records import BatchBuilder
 
 __all__ = ["Client", "Leader", "Pipeline"]
 
@@ -322,6 +323,12 @@ class Pipeline:
         future = link.send(call)
         self._in_flight.append((topic, link, future))
         return future
+
+    async def send_built(
+        self, topic: str, partition: int, batch: BatchBuilder
+    ) -> "asyncio.Future[Produced]":
+        """Build a batch and send it, as `send`."""
+        return await self.send(topic, partition, batch.build())
 
     async def drain(self) -> None:
         """Wait until every batch is acknowledged. Raises the first Rejected or Unavailable."""

@@ -1,7 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
 In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`,
-`cluster_admin.py`, `membership.py` and `transactions.py` can build and read.
+`cluster_admin.py`, `membership.py`, `transactions.py` and `transactional.py` can build and read.
 The versions that a broker serves come from its ApiVersions answer.
 """
 
@@ -11,7 +11,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 32
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 10, 15, 16
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
-ALTER_REPLICA_LOG_DIRS = 34
+ADD_PARTITIONS_TO_TXN, END_TXN, ALTER_REPLICA_LOG_DIRS = 24, 26, 34
 DESCRIBE_LOG_DIRS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 35, 37, 42, 44
 ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 43, 45, 46
 DESCRIBE_QUORUM, DESCRIBE_CLUSTER, ADD_RAFT_VOTER, REMOVE_RAFT_VOTER = 55, 60, 80, 81
@@ -25,7 +25,9 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     API_VERSIONS: (0, 3),
     CREATE_TOPICS: (2, 7),
     DELETE_TOPICS: (1, 6),
-    INIT_PRODUCER_ID: (0, 4),
+    INIT_PRODUCER_ID: (0, 6),
+    ADD_PARTITIONS_TO_TXN: (0, 3),
+    END_TXN: (0, 4),
     DESCRIBE_CONFIGS: (1, 4),
     OFFSET_COMMIT: (7, 8),
     OFFSET_FETCH: (8, 9),

@@ -6,14 +6,15 @@ acknowledgement: the pipeline raises refusals.
 
 from asyncio import Future
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from stratalog.client.aio import Pipeline
 from stratalog.client.calls import Produced
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.murmur2 import partition_of_key
 from stratalog.wire.records import BatchBuilder, Header
 
+Send = Callable[[str, int, BatchBuilder], Awaitable[Future[Produced] | None]]
+"""A pipeline's `send_built`, or that of one that counts its acknowledgements itself."""
 RECORD_OVERHEAD_BYTES = 30
 """More than lengths, deltas and attributes of a record take."""
 HEADER_OVERHEAD_BYTES = 10
@@ -26,9 +27,9 @@ class Batches:
     partition for such records, which changes with each batch (KIP-480).
     """
 
-    def __init__(self, pipeline: Pipeline, codec: str, batch_bytes: int) -> None:
+    def __init__(self, send: Send, codec: str, batch_bytes: int) -> None:
         self.count = 0
-        self._pipeline = pipeline
+        self._send_built = send
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._open: dict[TopicPartition, BatchBuilder] = {}
@@ -72,8 +73,9 @@ class Batches:
         builder = self._open.pop(partition)
         self._sticky += 1
         # The pipeline awaits the acknowledgement, and raises a refusal itself.
-        answer = await self._pipeline.send(*partition, builder.build())
-        self._answers.append((answer, builder.count))
+        answer = await self._send_built(*partition, builder)
+        if answer is not None:
+            self._answers.append((answer, builder.count))
         while self._answers and self._answers[0][0].done():
             self._take_answer()
 

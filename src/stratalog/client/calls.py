@@ -69,6 +69,10 @@ TOPIC, BROKER = 2, 4
 _SPENT_MS = 30_000
 _TOPIC_STATES_FROM = 6
 _DOCUMENTATION_FROM = 3
+_INIT_PLAIN = 4
+"""Later versions of InitProducerId differ for transactional ids alone."""
+_PRODUCE_FIRST_PROTOCOL, _PRODUCE_ALL = 11, 1 << 15
+"""From version 12 on, Produce adds partitions to transactions (KIP-890)."""
 
 
 class Call(Struct, Generic[T], frozen=True):
@@ -389,13 +393,22 @@ def init_producer_id() -> Call[tuple[int, int]]:
         return body.producer_id, body.producer_epoch
 
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_SPENT_MS)
-    return asking(request, read)
+    return asking(request, read, highest=_INIT_PLAIN)
 
 
 def produce(
-    topic: str, partition: int, batch: Buffer, *, acks: int, timeout_ms: int
+    topic: str,
+    partition: int,
+    batch: Buffer,
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Call[Produced]:
-    """Produce one whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (no answer)."""
+    """Produce one whole record batch to one partition. acks: -1 (all in sync), 1 (leader) or 0 (no answer).
+
+    A batch of a transaction goes by Kafka's first protocol: the transaction has the partition.
+    """
     wanted = PartitionProduceData(index=partition, records=memoryview(batch))
 
     def read(body: ProduceResponse) -> Produced:
@@ -410,9 +423,11 @@ def produce(
         raise Rejected(ErrorCode.unknown_server_error, f"no answer for {topic}-{partition}")
 
     request = ProduceRequest(
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[TopicProduceData(name=topic, partition_data=[wanted])],
     )
     unanswered = None if acks else Produced(ErrorCode.none, None, -1, -1)
-    return asking(request, read, unanswered=unanswered)
+    highest = _PRODUCE_ALL if transactional_id is None else _PRODUCE_FIRST_PROTOCOL
+    return asking(request, read, unanswered=unanswered, highest=highest)

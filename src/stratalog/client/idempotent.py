@@ -3,6 +3,8 @@
 In: batches that are not built yet, each for one partition. Out: the same batches in the log, once and in the order of
 their `send`. It never gives a batch up before its time is over, and then raises.
 
+In a transaction, its producer writes them, and each partition is added to it first. Ending it is the caller's.
+
 Each batch carries a producer id and the sequence number of its first record, so a leader recognizes a repeated batch.
 A leader remembers five batches of a producer: no more are under way.
 """
@@ -18,6 +20,7 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import Produced
 from stratalog.client.cluster import PASSING
 from stratalog.client.link import Link
+from stratalog.client.transactional import Transaction
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder
@@ -51,8 +54,9 @@ class _Open:
 class IdempotentPipeline:
     """`async with IdempotentPipeline(client) as pipeline: await pipeline.send("t", 0, builder)`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, transaction: Transaction | None = None) -> None:
         self._client = client
+        self._transaction = transaction
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
         self._open: deque[_Open] = deque()
@@ -61,7 +65,10 @@ class IdempotentPipeline:
 
     async def __aenter__(self) -> Self:
         """Raises Unavailable, Rejected where the cluster gives no producer id."""
-        self._producer = await self._client.init_producer_id()
+        if self._transaction is None:
+            self._producer = await self._client.init_producer_id()
+        else:
+            self._producer = self._transaction.producer[:2]
         return self
 
     async def __aexit__(
@@ -81,7 +88,15 @@ class IdempotentPipeline:
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = (sequence + batch.count) % _SEQUENCES
         id_, epoch = self._producer
-        data = batch.build(producer_id=id_, producer_epoch=epoch, base_sequence=sequence)
+        in_transaction = self._transaction is not None
+        if self._transaction is not None:
+            await self._transaction.add(key)
+        data = batch.build(
+            producer_id=id_,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=in_transaction,
+        )
         self._open.append(_Open(key, data, await self._sent(key, data)))
 
     async def drain(self) -> None:
@@ -119,8 +134,16 @@ class IdempotentPipeline:
         except (Rejected, Unavailable) as error:
             return error
         await link.writable()
-        timeout_ms = int(self._client.timeout_s * 1000)
-        return link, link.send(calls.produce(*partition, data, acks=-1, timeout_ms=timeout_ms))
+        call = calls.produce(
+            *partition,
+            data,
+            acks=-1,
+            timeout_ms=int(self._client.timeout_s * 1000),
+            transactional_id=None
+            if self._transaction is None
+            else self._transaction.transactional_id,
+        )
+        return link, link.send(call)
 
     async def _error_of(self, one: _Open) -> Rejected | Unavailable | None:
         """Return why the latest attempt failed; None where the batch is in the log."""

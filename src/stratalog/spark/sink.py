@@ -1,10 +1,10 @@
 """The Spark sink `stratalog`: write rows to topics, by batch and by stream.
 
-In: options, the rows' schema, Arrow record batches. Out: records at the brokers. Spark pickles options and a job's id
-into its plan. `table/sink.py` does the writing.
+In: options, the rows' schema, Arrow record batches. Out: records at the brokers, in transactions where each row is to
+be written once. Spark pickles options and a job's id into its plan. `table/sink.py` does the writing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,15 +17,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from stratalog.adapters.system import SystemClock, SystemEntropy
-from stratalog.table.sink import Write, write_rows
+from stratalog.table.decisions import Prepared
+from stratalog.table.exactly_once import BATCH_JOB
+from stratalog.table.sink import (
+    Write,
+    abort_batch,
+    commit_batch,
+    commit_job,
+    prepare_rows,
+    write_rows,
+)
 from stratalog.table.sink_options import SinkOptions, check_columns
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """How many records a task wrote."""
+    """How many records a task wrote, for which job or query; `prepared`: its open transaction, if it has one."""
 
     records: int
+    run: str
+    prepared: Prepared | None = None
 
 
 def checked(schema: StructType, options: SinkOptions) -> SinkOptions:
@@ -43,13 +54,25 @@ class BatchSink(DataSourceArrowWriter):
         self._attempt = SystemClock().now_ms()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return _write(
-            iterator, self._options, Write(self._run, 0, self._attempt, _context().partitionId())
-        )
+        context = _context()
+        write = Write(self._run, BATCH_JOB, self._attempt, context.partitionId())
+        return _write(iterator, self._options, write, context.attemptNumber())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        guarantee = self._options.exactly_once
+        if guarantee is not None:
+            commit_job(self._options, guarantee, self._run, _prepared(messages))
+
+    def abort(self, _messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.exactly_once is not None:
+            abort_batch(self._options, self._options.exactly_once, self._run)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A query's rows, micro-batch by micro-batch. Spark makes a new one when a query is restarted."""
+    """A query's rows, micro-batch by micro-batch. Spark makes a new one when a query is restarted.
+
+    Only tasks know the query's id: their messages bring it to the driver. Spark runs a task even for an empty batch.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -62,7 +85,19 @@ class StreamSink(DataSourceStreamArrowWriter):
         assert run is not None, "a streaming task without its query's id"
         assert batch is not None, "a streaming task without its batch's id"
         write = Write(run, int(batch), self._attempt, context.partitionId())
-        return _write(iterator, self._options, write)
+        return _write(iterator, self._options, write, context.attemptNumber())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        guarantee, run = self._options.exactly_once, _run_of(messages)
+        if guarantee is not None:
+            assert run is not None, "a batch without a task"
+            commit_batch(self._options, guarantee, run, batchId, _prepared(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], _batch: int) -> None:
+        """Abort the batch, if a task has ended and named the query; else the batch's next run does."""
+        guarantee, run = self._options.exactly_once, _run_of(messages)
+        if guarantee is not None and run is not None:
+            abort_batch(self._options, guarantee, run)
 
 
 def _context() -> TaskContext:
@@ -71,5 +106,18 @@ def _context() -> TaskContext:
     return context
 
 
-def _write(found: Iterator[pa.RecordBatch], options: SinkOptions, write: Write) -> Written:
-    return Written(write_rows(found, options, write))
+def _write(
+    found: Iterator[pa.RecordBatch], options: SinkOptions, write: Write, attempt: int
+) -> Written:
+    if options.exactly_once is None:
+        return Written(write_rows(found, options, write), write.run)
+    records, prepared = prepare_rows(found, options, options.exactly_once, write, attempt)
+    return Written(records, write.run, prepared)
+
+
+def _run_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((one.run for one in messages if isinstance(one, Written)), None)
+
+
+def _prepared(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
+    return [one.prepared for one in messages if isinstance(one, Written) and one.prepared]

@@ -8,11 +8,15 @@ that names its write: the job or query, its batch, the attempt, the task, and th
 topic with the same header are the same row. Another attempt at a batch may have other tasks, because a stream's source
 may read from another place by then. A reader that needs each row once keeps the newest attempt of each batch, and one
 record for each header.
+
+Exactly once: a task writes in a transaction, which stays open until the driver commits the batch (`exactly_once.py`).
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +25,11 @@ from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.system import SystemClock
 from stratalog.client.aio import Client
 from stratalog.client.batching import Batches
-from stratalog.errors import ErrorCode, UserError
+from stratalog.client.idempotent import IdempotentPipeline
+from stratalog.client.transactional import end
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.table.decisions import Prepared
+from stratalog.table.exactly_once import BATCH_JOB, ExactlyOnce, Guarantee
 from stratalog.table.sink_options import SinkOptions
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Header
@@ -57,31 +65,122 @@ def write_rows(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Wri
 
 
 async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
-    clock = SystemClock()
-    client = await Client.connect(
+    async with (
+        await _connected(options) as client,
+        client.pipeline(acks=options.acks, window=WINDOW) as pipeline,
+    ):
+        batches = Batches(pipeline.send_built, options.codec, options.batch_bytes)
+        await _add_rows(client, batches, _rows(found), options, write)
+    return batches.count
+
+
+def prepare_rows(
+    found: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    guarantee: Guarantee,
+    write: Write,
+    attempt: int,
+) -> tuple[int, Prepared | None]:
+    """Write every row in a transaction that stays open; return the number of rows and the transaction.
+
+    Without rows, and where the batch is decided already, there is no transaction. Raises as `write_rows`.
+    """
+    return asyncio.run(_prepare(found, options, guarantee, write, attempt))
+
+
+async def _prepare(
+    found: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    guarantee: Guarantee,
+    write: Write,
+    attempt: int,
+) -> tuple[int, Prepared | None]:
+    async with await _connected(options) as client:
+        once = ExactlyOnce(client, guarantee, write.run)
+        decision = await once.finish()
+        rows = _rows(found)
+        first = next(rows, None)
+        if first is None or (decision is not None and decision.batch >= write.batch):
+            return 0, None
+        transaction = await once.begin(write.task, attempt)
+        try:
+            async with IdempotentPipeline(client, transaction) as pipeline:
+                batches = Batches(pipeline.send, options.codec, options.batch_bytes)
+                await _add_rows(client, batches, chain([first], rows), options, write)
+        except (UserError, Rejected, Unavailable):
+            with suppress(Rejected, Unavailable):
+                producer = transaction.producer
+                await end(client, transaction.transactional_id, producer, commit=False)
+            raise
+        producer_id, epoch, _ = transaction.producer
+        return batches.count, Prepared(write.task, attempt, producer_id, epoch)
+
+
+def commit_batch(
+    options: SinkOptions, guarantee: Guarantee, run: str, batch: int, prepared: Iterable[Prepared]
+) -> None:
+    """Commit a batch of a query, in the driver. Raises UserError where it cannot be, Rejected, Unavailable."""
+
+    async def commit() -> None:
+        async with await _connected(options) as client:
+            await ExactlyOnce(client, guarantee, run).commit(batch, prepared)
+
+    asyncio.run(commit())
+
+
+def commit_job(
+    options: SinkOptions, guarantee: Guarantee, run: str, prepared: Iterable[Prepared]
+) -> None:
+    """Commit the only batch of a job, as `commit_batch`; its decision is of no use afterwards."""
+
+    async def commit() -> None:
+        async with await _connected(options) as client:
+            once = ExactlyOnce(client, guarantee, run)
+            await once.commit(BATCH_JOB, prepared)
+            await once.forget()
+
+    asyncio.run(commit())
+
+
+def abort_batch(options: SinkOptions, guarantee: Guarantee, run: str) -> None:
+    """Abort what is open and not decided of a query, in the driver. Raises as `commit_batch`."""
+
+    async def abort() -> None:
+        async with await _connected(options) as client:
+            await ExactlyOnce(client, guarantee, run).abort()
+
+    asyncio.run(abort())
+
+
+async def _connected(options: SinkOptions) -> Client:
+    return await Client.connect(
         TcpNetwork(),
         options.bootstrap,
         client_id=options.client_id,
         timeout_s=options.request_timeout_s,
     )
-    async with client, client.pipeline(acks=options.acks, window=WINDOW) as pipeline:
-        batches = Batches(pipeline, options.codec, options.batch_bytes)
-        partitions_of: dict[str, list[TopicPartition]] = {}
-        for row, (topic, wanted, key, value, headers, timestamp) in enumerate(_rows(found)):
-            name = options.topic or topic
-            if name is None:
-                raise UserError("a row's topic is null: give the option 'topic' or fill the column")
-            if name not in partitions_of:
-                partitions_of[name] = await _partitions(client, name)
-            if wanted is None:
-                partition = batches.choose(key, partitions_of[name])
-            elif (partition := TopicPartition(name, wanted)) not in partitions_of[name]:
-                raise UserError(f"topic {name} has no partition {wanted}")
-            own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
-            moment = clock.now_ms() if timestamp is None else timestamp
-            await batches.add(partition, key, value, moment, [*own, write.header(row)])
-        await batches.flush()
-    return batches.count
+
+
+async def _add_rows(
+    client: Client, batches: Batches, rows: Iterable[Row], options: SinkOptions, write: Write
+) -> None:
+    """Add every row to a batch, and send all batches."""
+    clock = SystemClock()
+    partitions_of: dict[str, list[TopicPartition]] = {}
+    for row, (topic, wanted, key, value, headers, timestamp) in enumerate(rows):
+        name = options.topic or topic
+        if name is None:
+            raise UserError("a row's topic is null: give the option 'topic' or fill the column")
+        if name not in partitions_of:
+            partitions_of[name] = await _partitions(client, name)
+        if wanted is None:
+            partition = batches.choose(key, partitions_of[name])
+        elif (partition := TopicPartition(name, wanted)) not in partitions_of[name]:
+            raise UserError(f"topic {name} has no partition {wanted}")
+        own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
+        moment = clock.now_ms() if timestamp is None else timestamp
+        await batches.add(partition, key, value, moment, [*own, write.header(row)])
+    await batches.flush()
 
 
 def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:

@@ -4,11 +4,13 @@ In: Spark's options, all text, and the names and types of columns. Out: `SinkOpt
 never connects to anything. Names are those of Spark's Kafka sink and Kafka's producer.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.named_options import named_options, positive
+from stratalog.table.exactly_once import Guarantee
 from stratalog.table.options import insecure
 from stratalog.wire.compression import CODEC_NAMES
 
@@ -21,7 +23,12 @@ _DEFAULTS = {
     "kafka.client.id": "stratalog-spark",
     "kafka.request.timeout.ms": "30000",
     "kafka.security.protocol": "PLAINTEXT",
+    "kafka.transaction.timeout.ms": "900000",
     "includeHeaders": "false",
+    "deliveryGuarantee": "at-least-once",
+    "transactionalIdPrefix": "stratalog",
+    "decisionsTopic": "stratalog-decisions",
+    "failOnHalfCommitted": "true",
 }
 _PRODUCER_SETTINGS = (
     "buffer.memory client.dns.lookup compression.gzip.level compression.lz4.level compression.zstd.level "
@@ -38,12 +45,15 @@ REFUSED = {
     "kafka.value.serializer": f"option 'kafka.value.serializer' is not for Spark: {_WRITTEN}",
     "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java producer runs here",
     "kafka.partitioner.class": "option 'kafka.partitioner.class': keys go where murmur2 says, or a column 'partition'",
-    "kafka.transactional.id": "option 'kafka.transactional.id': the sink has no transactions yet, it is at least once",
+    "kafka.transactional.id": "option 'kafka.transactional.id': each task has an id of its own; set "
+    "deliveryGuarantee=exactly-once and transactionalIdPrefix",
 }
 WITHOUT_EFFECT = {f"kafka.{name}" for name in _PRODUCER_SETTINGS.split()}
 """Accepted and ignored, so that a job moves by changing one word."""
 SINK_OPTIONS = tuple(_DEFAULTS)
 
+_AT_LEAST_ONCE, _EXACTLY_ONCE = _GUARANTEES = ("at-least-once", "exactly-once")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _ACKS = {"all": -1, "-1": -1, "1": 1}
 _COLUMNS = {
     "key": ("binary", "string"),
@@ -57,7 +67,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """`topic`: the topic of all rows; None: each row's column names its topic."""
+    """`topic`: the topic of all rows; None: each row's column names its topic.
+
+    `exactly_once`: None asks for at least once.
+    """
 
     bootstrap: str
     topic: str | None
@@ -66,6 +79,7 @@ class SinkOptions:
     batch_bytes: int
     client_id: str
     request_timeout_s: float
+    exactly_once: Guarantee | None = None
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -96,7 +110,31 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         positive(options, "kafka.batch.size"),
         options["kafka.client.id"],
         positive(options, "kafka.request.timeout.ms") / 1000,
+        _exactly_once(options, acks),
     )
+
+
+def _exactly_once(options: Mapping[str, str], acks: str) -> Guarantee | None:
+    guarantee = options["deliveryGuarantee"].lower()
+    if guarantee not in _GUARANTEES:
+        raise ValueError(
+            f"option 'deliveryGuarantee' is {guarantee!r}: one of {', '.join(_GUARANTEES)} is needed"
+        )
+    prefix, topic = options["transactionalIdPrefix"], options["decisionsTopic"]
+    for name, text in (("transactionalIdPrefix", prefix), ("decisionsTopic", topic)):
+        if _NAME.fullmatch(text) is None:
+            raise ValueError(
+                f"option '{name}' is {text!r}: 1 to 200 letters, digits, '.', '_' and '-' are needed"
+            )
+    fail = options["failOnHalfCommitted"].lower()
+    if fail not in ("true", "false"):
+        raise ValueError(f"option 'failOnHalfCommitted' is {fail!r}: true or false is needed")
+    timeout_ms = positive(options, "kafka.transaction.timeout.ms")
+    if guarantee == _AT_LEAST_ONCE:
+        return None
+    if _ACKS[acks] != -1:
+        raise ValueError("option 'kafka.acks': exactly once needs 'all'")
+    return Guarantee(prefix, topic, timeout_ms, fail == "true")
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:

@@ -134,7 +134,13 @@ def test_a_refused_row_has_the_reason(
         ({"kafka.sasl.jaas.config": "x"}, "option 'kafka.sasl.jaas.config': only PLAINTEXT"),
         ({"kafka.linger": "5"}, "did you mean 'kafka.linger.ms'"),
         ({"kafka.value.serializer": "x"}, "written as the bytes they are"),
-        ({"kafka.transactional.id": "x"}, "no transactions yet"),
+        ({"kafka.transactional.id": "x"}, "set deliveryGuarantee=exactly-once"),
+        ({"deliveryGuarantee": "once"}, "one of at-least-once, exactly-once is needed"),
+        ({"deliveryGuarantee": "exactly-once", "kafka.acks": "1"}, "exactly once needs 'all'"),
+        ({"transactionalIdPrefix": "a b"}, "letters, digits"),
+        ({"decisionsTopic": ""}, "option 'decisionsTopic' is ''"),
+        ({"failOnHalfCommitted": "no"}, "true or false is needed"),
+        ({"kafka.transaction.timeout.ms": "0"}, "at least 1"),
     ],
 )
 def test_a_wrong_option_is_one_line(given: dict[str, str], says: str) -> None:

@@ -1,14 +1,14 @@
 """`strata txn`: transactions of a running cluster.
 
-In: a transactional id, or a partition. Out: states of transactions; the marker that aborts a hanging one. It never
-ends a transaction that has a coordinator: its producer does, or its time-out.
+In: a transactional id, a prefix of ids, or a partition. Out: states of transactions; the marker that aborts a hanging
+one; the end of all that a Spark query left open. It never aborts what the Spark sink has decided.
 """
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.shared.completing import TopicName, topics
+from stratalog.cli.shared.completing import topics
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 txn_app = typer.Typer(
     help="Transactions: states, and those that no coordinator ends.", no_args_is_help=True
 )
+DECISIONS_TOPIC = "stratalog-decisions"
 LONGEST_S = 900
 """Kafka's longest time-out of a transaction, by default."""
 _PARTITIONS_AT_ONCE = 500
@@ -211,20 +212,68 @@ async def hanging(client: "Client", producers: "list[ActiveProducer]") -> "list[
 
 @txn_app.command()
 def abort(
-    topic: TopicName,
-    partition: Annotated[int, typer.Option(metavar="N", help="The partition.", min=0)],
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", autocompletion=topics, show_default=False)
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="The partition.", min=0)
+    ] = None,
     start: Annotated[
-        int, typer.Option(metavar="OFFSET", help="The transaction's first offset.", min=0)
-    ],
+        int | None, typer.Option(metavar="OFFSET", help="The transaction's first offset.", min=0)
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="All open transactions whose transactional ids begin so, instead of one in a partition.",
+        ),
+    ] = None,
+    decisions_topic: Annotated[
+        str,
+        typer.Option(metavar="TOPIC", help="With --prefix: the decisions of the Spark sink."),
+    ] = DECISIONS_TOPIC,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort a hanging transaction in one partition. First look with `strata txn find-hanging`.
+    """Abort a hanging transaction in one partition, or with --prefix all open ones of a Spark query that is gone.
 
-    Records of a producer that still writes are aborted, too.
+    First look with `strata txn find-hanging`, or `strata txn list`. Records of a producer that still writes are
+    aborted, too. A batch that the Spark sink has decided is committed, not aborted.
 
-    Example: strata txn abort orders --partition 0 --start 1234
+    Example: strata txn abort --prefix stratalog-0f8fad5b
     """
-    run(abort_one(bootstrap_server, topic, partition, start))
+    from stratalog.errors import UserError
+
+    one = (topic, partition, start)
+    if prefix and one == (None, None, None):
+        run(abort_prefix(bootstrap_server, prefix, decisions_topic))
+    elif prefix is None and topic is not None and partition is not None and start is not None:
+        run(abort_one(bootstrap_server, topic, partition, start))
+    else:
+        raise UserError("name either TOPIC, --partition and --start, or --prefix")
+
+
+async def abort_prefix(bootstrap: str, prefix: str, decisions_topic: str) -> None:
+    """End the open transactions of ids that begin with `prefix`: commit the decided ones, abort the others.
+
+    Raises UserError at the end where decided ones were aborted before.
+    """
+    from stratalog.errors import UserError
+    from stratalog.table.exactly_once import ExactlyOnce, Guarantee, abort_ids, open_ids, queries_of
+
+    failures = []
+    async with connected(bootstrap) as client:
+        names = await open_ids(client, prefix)
+        for sink_prefix, query in queries_of(names):
+            guarantee = Guarantee(sink_prefix, decisions_topic, 0, fail_on_half_committed=True)
+            try:
+                await ExactlyOnce(client, guarantee, query).finish()
+            except UserError as error:
+                failures.append(str(error))
+        left = await open_ids(client, prefix)
+        await abort_ids(client, left)
+    note(f"committed {len(names) - len(left)} decided transactions, aborted {len(left)}")
+    if failures:
+        raise UserError("; ".join(failures))
 
 
 async def abort_one(bootstrap: str, topic: str, partition: int, start: int) -> None:

@@ -76,7 +76,7 @@ async def generate(bootstrap: str, order: "Order", plan: Generated) -> int:
             for index in await chosen_partitions(client, order.topic, chosen)
         ]
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
-        batches = Batches(pipeline, order.compression, BATCH_BYTES)
+        batches = Batches(pipeline.send_built, order.compression, BATCH_BYTES)
         lines = access_log(Random(plan.seed), begin_ms, per_second)  # noqa: S311 - no secret
         with Interrupt() as interrupt:
             async with pipeline:

@@ -217,7 +217,7 @@ async def send(bootstrap: str, order: Order, lines: BinaryIO) -> tuple[int, bool
         ]
         limits = await Limits.of(client, order.topic)
         pipeline = client.pipeline(acks=order.acks, window=WINDOW)
-        batches = Batches(pipeline, order.compression, limits.batch_bytes)
+        batches = Batches(pipeline.send_built, order.compression, limits.batch_bytes)
         sink = Lines(order, partitions, batches, limits)
         wrong: UserError | None = None
         try:
