@@ -25,6 +25,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     until: datetime | timedelta | int | str | None = None,
     offsets: Mapping[int, tuple[int | None, int | None]] | None = None,
     partitions: Sequence[int] | None = None,
+    key: bytes | str | Sequence[bytes | str] | None = None,
+    partitioner: str | None = None,
     columns: Sequence[str] | None = None,
     isolation: str = "read_uncommitted",
     fail_on_data_loss: bool = True,
@@ -39,6 +41,9 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
       a time with a zone, ISO 8601, milliseconds since 1970, or a timedelta back from now.
     - `partitions`: read only these. `offsets`: read only these partitions, each from the first offset to before the
       second; None means the end of the log.
+    - `key`: only records with this key, or one of these; a text means its UTF-8. Segments whose key filter
+      (`tier.key.filter`) rules the keys out stay closed. `partitioner="murmur2"` reads only the partitions that Java's
+      default partitioner chooses for the keys: right where it placed them all and the topic never got more partitions.
     - `columns`: some of key, value, topic, partition, offset, timestamp, timestampType, headers.
     - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
       transaction begins.
@@ -63,6 +68,8 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
         until=until,
         offsets=offsets,
         partitions=partitions,
+        key=key,
+        partitioner=partitioner,
         columns=columns,
         isolation=isolation,
         fail_on_data_loss=fail_on_data_loss,

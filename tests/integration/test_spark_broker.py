@@ -255,7 +255,8 @@ def whole(found: list[dict[str, Any]], partition: int, first: int, end: int) -> 
 
 
 def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -> None:
-    produce(broker, "seam", 0, 6000, partitions=2)
+    with_filters = {**SEGMENT, "tier.key.filter": "true"}
+    produce(broker, "seam", 0, 6000, partitions=2, configs=with_filters)
     wait_until_tiered(broker, "seam", 1000, partitions=(0, 1))
     found = driver.ask("batch", options=both(broker, "seam", minPartitions="5"))
     for partition in (0, 1):
@@ -273,6 +274,15 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     everything = driver.ask("pruned", options=both(broker, "seam"), where=where)
     whole(everything["rows"], 1, 5500, 6000)
     assert few["tasks"] < everything["tasks"]
+    # A key opens only segments whose filter may hold it: none for a key of the tail, which brokers have.
+    for where in ("key = 'key-77'", "key IN (X'6b65792d3737', binary('absent'))"):
+        few = driver.ask("pruned", options=both(broker, "seam", pushdown="true"), where=where)
+        assert [(part["first"], part["records"]) for part in few["rows"]] == [(77, 1)] * 2
+    few = driver.ask(
+        "pruned", options=both(broker, "seam", pushdown="true"), where="key = 'key-5999'"
+    )
+    assert [(part["first"], part["records"]) for part in few["rows"]] == [(5999, 1)] * 2
+    assert (few["tasks"], everything["tasks"]) == (2, 4)
     # The broker alone serves all records too, by its own remote reads.
     alone = both(broker, "seam")
     del alone["tier.url"]

@@ -12,7 +12,7 @@ import typer
 from stratalog.cli import pipeline
 from stratalog.cli.cluster import broker, config, group, log, partition, quorum, topic, txn
 from stratalog.cli.node import cluster, demo, restore, server, storage
-from stratalog.cli.records import consume, produce
+from stratalog.cli.records import consume, get, produce
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
 
@@ -43,6 +43,7 @@ app.add_typer(group.group_app, name="group")
 app.add_typer(txn.txn_app, name="txn")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("get")(get.get)
 app.add_typer(perf.perf_app, name="perf")
 app.add_typer(bench.bench_app, name="bench")
 app.add_typer(tier.tier_app, name="tier")

@@ -1,4 +1,4 @@
-"""Turn Spark's filters on topic, partition, offset and timestamp into bounds.
+"""Turn Spark's filters on topic, partition, offset, timestamp and key into bounds.
 
 In: the conditions of a query, all of which hold. Out: a `Pruning`. Spark still checks every condition on every row,
 also those that became bounds.
@@ -20,27 +20,24 @@ from pyspark.sql.datasource import (
 
 from stratalog.table.pruning import Pruning
 
+_NAMED = ("topic", "partition", "key")
+"""Columns of which a condition can name the allowed values."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def pruning_of(filters: Iterable[Filter]) -> Pruning:
-    """Return the bounds that conditions on topic, partition, offset and timestamp give."""
-    topics: set[Any] | None = None
-    partitions: set[Any] | None = None
+    """Return the bounds that conditions on topic, partition, offset, timestamp and key give."""
+    allowed: dict[str, set[Any]] = {}
     firsts: list[int] = []
     ends: list[int] = []
     since: list[int] = []
     until: list[int] = []
     for one in filters:
         match one:
-            case EqualTo(("topic",), value):
-                topics = _both(topics, [value])
-            case In(("topic",), values):
-                topics = _both(topics, values)
-            case EqualTo(("partition",), value):
-                partitions = _both(partitions, [value])
-            case In(("partition",), values):
-                partitions = _both(partitions, values)
+            case EqualTo((column,), value) if column in _NAMED:
+                allowed[column] = _both(allowed.get(column), [value])
+            case In((column,), values) if column in _NAMED:
+                allowed[column] = _both(allowed.get(column), values)
             case EqualTo(("offset",), int(value)):
                 firsts.append(value)
                 ends.append(value + 1)
@@ -54,13 +51,15 @@ def pruning_of(filters: Iterable[Filter]) -> Pruning:
                 ends.append(value + 1)
             case _:
                 _add_time(one, since, until)
+    named = {one: frozenset(allowed[one]) if one in allowed else None for one in _NAMED}
     return Pruning(
-        None if topics is None else frozenset(topics),
-        None if partitions is None else frozenset(partitions),
-        max(firsts, default=None),
-        min(ends, default=None),
-        max(since, default=None),
-        min(until, default=None),
+        topics=named["topic"],
+        partitions=named["partition"],
+        first_offset=max(firsts, default=None),
+        end_offset=min(ends, default=None),
+        since_ms=max(since, default=None),
+        until_ms=min(until, default=None),
+        keys=named["key"],
     )
 
 
@@ -86,4 +85,6 @@ def _whole_ms(moment: datetime) -> int:
 
 
 def _both(allowed: set[Any] | None, values: Iterable[Any]) -> set[Any]:
-    return set(values) if allowed is None else allowed & set(values)
+    """Return the values that a further condition leaves. A null equals nothing; Spark's binary may be a bytearray."""
+    given = {bytes(one) if isinstance(one, bytearray) else one for one in values if one is not None}
+    return given if allowed is None else allowed & given

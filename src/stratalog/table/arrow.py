@@ -1,11 +1,13 @@
 """Read a topic as Arrow record batches, without Spark: for pandas, DuckDB, Polars and every other reader of Arrow.
 
-In: a topic's name, the location of its log, a span of time, partitions, offsets. Out: a `pyarrow.RecordBatchReader`,
-which reads a few MiB at a time during the iteration. It never holds the whole topic, and never commits an offset.
+In: a topic's name, the location of its log, a span of time, keys, partitions, offsets. Out: a
+`pyarrow.RecordBatchReader`, which reads a few MiB at a time during the iteration. It never holds the whole topic, and
+never commits an offset.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import index
 from typing import SupportsIndex
@@ -25,6 +27,8 @@ from stratalog.table.tasks import read_task
 
 Moment = datetime | timedelta | int | str
 """A time with a zone, a timedelta before now, milliseconds since 1970, or ISO 8601."""
+Key = bytes | str
+"""A record's key; a text means its UTF-8."""
 Span = tuple[int | None, int | None]
 """Offsets [first, end) of a partition; None means the log's start or end."""
 
@@ -41,6 +45,8 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     until: Moment | None,
     offsets: Mapping[int, Span] | None,
     partitions: Sequence[int] | None,
+    key: Key | Sequence[Key] | None,
+    partitioner: str | None,
     columns: Sequence[str] | None,
     isolation: str,
     fail_on_data_loss: bool,
@@ -58,7 +64,10 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     if columns is not None:
         given["columns"] = ",".join(columns)
     options = parse_options(given)
-    tasks = batch_tasks(options, _times(since, until))
+    pruning = replace(
+        _times(since, until), keys=_keys(key), by_murmur2=by_murmur2(partitioner, key)
+    )
+    tasks = batch_tasks(options, pruning, metrics)
     return pa.RecordBatchReader.from_batches(
         arrow_schema(options.columns), _batches(tasks, options, metrics)
     )
@@ -111,6 +120,30 @@ def _whole(value: object, what: str) -> int:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 0:
         return index(value)
     raise ValueError(f"{value!r} is not {what}: a whole number from 0 on is needed")
+
+
+def _keys(key: object) -> frozenset[bytes] | None:
+    if key is None:
+        return None
+    given = [key] if isinstance(key, bytes | str) else key
+    if not isinstance(given, Iterable):
+        raise ValueError(f"key is {key!r}: bytes, a text, or a list of them is needed")  # noqa: TRY004
+    keys = [one.encode() if isinstance(one, str) else one for one in given]
+    for one in keys:
+        if not isinstance(one, bytes):
+            raise ValueError(f"{one!r} is no key: bytes or a text is needed")  # noqa: TRY004
+    return frozenset(keys)
+
+
+def by_murmur2(partitioner: str | None, key: object) -> bool:
+    """Return whether keys choose the partitions that are read. Raises ValueError for an unknown partitioner."""
+    if partitioner is None:
+        return False
+    if partitioner != "murmur2":
+        raise ValueError(f"partitioner is {partitioner!r}: murmur2 is known, Java's default")
+    if key is None:
+        raise ValueError("partitioner chooses partitions by key, and no key is named")
+    return True
 
 
 def _times(since: Moment | None, until: Moment | None) -> Pruning:

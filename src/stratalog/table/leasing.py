@@ -14,9 +14,8 @@ from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from platform import node
-from typing import Final
+from typing import Final, TypeVar
 
-import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import replace as replaced
 
@@ -28,6 +27,8 @@ from stratalog.table.plan import BucketTask, PlannedLease, Task
 from stratalog.tier.bucket.leases import LEASE_MS, Lease, put_lease, release_lease
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.wire.ids import TopicIdPartition, topic_id_text
+
+T = TypeVar("T")
 
 
 class Leasing:
@@ -123,11 +124,11 @@ def _log_failure(url: str, reason: str) -> None:
 
 
 def kept(
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterator[T],
     planned: PlannedLease | None,
     store: ObjectStore,
     clock: Clock | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[T]:
     """Yield the batches; renew the lease meanwhile, after each third of its time.
 
     A thread renews it, because the consumer may compute on one batch for longer than the lease lives.

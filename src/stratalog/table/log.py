@@ -29,12 +29,16 @@ from stratalog.wire.ids import ZERO_ID, TopicIdPartition, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class LogTopic:
-    """A topic that the query reads. `gaps`: it is compacted, so offsets may be absent."""
+    """A topic that the query reads: some or all of its `partition_count` partitions.
+
+    `gaps`: it is compacted, so offsets may be absent.
+    """
 
     topic_id: UUID
     name: str
     partitions: tuple[int, ...]
     gaps: bool
+    partition_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,13 @@ class Log:
                 )
         compacted = self._compacted(client, found)
         return [
-            LogTopic(topic.topic_id, name, self._chosen(name, topic.partitions), name in compacted)
+            LogTopic(
+                topic.topic_id,
+                name,
+                self._chosen(name, topic.partitions),
+                name in compacted,
+                len(topic.partitions),
+            )
             for name, topic in sorted(found.items())
         ]
 
@@ -230,7 +240,7 @@ class Log:
             topic = topics_by_name[name]
             compacted = "compact" in topic.configs.get("cleanup.policy", "")
             partitions = self._chosen(name, range(topic.partitions))
-            topics.append(LogTopic(topic.topic_uuid, name, partitions, compacted))
+            topics.append(LogTopic(topic.topic_uuid, name, partitions, compacted, topic.partitions))
         return topics
 
     def _chosen(self, name: str, partitions: Iterable[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ that planning reads no object: an entry belongs to the cut that has its first by
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from uuid import UUID
@@ -38,6 +38,8 @@ class Range:
     since_ms: int | None = None
     until_ms: int | None = None
     """Time range: records older than the first (epoch ms), or not older than the second, are left out."""
+    keys: frozenset[bytes] | None = None
+    """Records with another key, or none, are left out; None: no condition."""
 
     @property
     def bounds_times(self) -> bool:
@@ -96,20 +98,26 @@ def plan(
     has_broker: bool,
     min_tasks: int | None,
     max_records: int | None = None,
+    ruled_out: Collection[str] = (),
     missing: Callable[[Missing], None] | None = None,
 ) -> list[Task]:
     """Return tasks for all of `ranges` (with their segments in the order of offsets), in their order; at least about
     `min_tasks`, none of more than `max_records` offsets.
 
+    `ruled_out` are paths of segments that have no requested record: they cover their offsets, and no task reads them.
     `missing` receives offsets that are in no live segment where there is no broker. Without it Missing is raised.
     """
+
+    def opened(part: Range, segments: Sequence[RemoteSegment]) -> list[RemoteSegment]:
+        return [one for one in segments if _may_hold(part, one) and one.path not in ruled_out]
+
     cold: list[tuple[Range, list[RemoteSegment]]] = []
     order: list[tuple[Range, list[RemoteSegment] | None]] = []
     for wanted, live in ranges:
         for cut in _in_parts(wanted, max_records):
             for part, segments in _seam(cut, live):
                 if segments is not None:
-                    cold.append((part, [one for one in segments if _may_hold(part, one)]))
+                    cold.append((part, opened(part, segments)))
                 elif not has_broker:
                     name = f"{part.topic}-{part.partition} in the bucket"
                     gap = Missing(name, part.first, part.end)
@@ -128,7 +136,7 @@ def plan(
         if segments is None:
             tasks += _hot_tasks(part, offsets, min_tasks)
         else:
-            tasks += _cold_tasks(part, [one for one in segments if _may_hold(part, one)], limit)
+            tasks += _cold_tasks(part, opened(part, segments), limit)
     return tasks
 
 

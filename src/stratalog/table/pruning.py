@@ -1,15 +1,16 @@
 """Narrow a query's ranges by its conditions.
 
-In: bounds on topic, partition, offset and timestamp. Out: narrower ranges, with the bounds on times for the tasks. It
-never looks at a record, and ignores a bound that it cannot use.
+In: bounds on topic, partition, offset and timestamp, and keys. Out: narrower ranges, with the bounds on times and the
+keys for the tasks. It never looks at a record, and ignores a bound that it cannot use.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from stratalog.table.log import Snapshot
+from stratalog.table.log import LogTopic, Snapshot
 from stratalog.table.plan import Range
 from stratalog.wire.ids import TopicIdPartition
+from stratalog.wire.murmur2 import partition_of_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class Pruning:
     """No requested row's timestamp (epoch ms) is older."""
     until_ms: int | None = None
     """Each requested row's timestamp is older than this."""
+    keys: frozenset[bytes] | None = None
+    """Each requested row has one of these keys."""
+    by_murmur2: bool = False
+    """Only the partitions that Java's default partitioner chooses for `keys` have them."""
 
     def cut(
         self,
@@ -39,7 +44,7 @@ class Pruning:
         """
         first, end = dict(first), dict(end)
         for key in first:
-            if not self._touches(snapshot.topics[key[0]].name, key[1]):
+            if not self._touches(snapshot.topics[key[0]], key[1]):
                 end[key] = first[key]
                 continue
             if self.first_offset is not None:
@@ -53,11 +58,16 @@ class Pruning:
                 first[key] = end[key] if offset is None else min(max(first[key], offset), end[key])
         return first, end
 
-    def timed(self, wanted: Range) -> Range:
-        """Return the range with the requested bounds on timestamps."""
-        return replace(wanted, since_ms=self.since_ms, until_ms=self.until_ms)
+    def narrowed(self, wanted: Range) -> Range:
+        """Return the range with the requested bounds on timestamps, and the keys."""
+        return replace(wanted, since_ms=self.since_ms, until_ms=self.until_ms, keys=self.keys)
 
-    def _touches(self, topic: str, partition: int) -> bool:
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
-        )
+    def _touches(self, topic: LogTopic, partition: int) -> bool:
+        if self.topics is not None and topic.name not in self.topics:
+            return False
+        if self.partitions is not None and partition not in self.partitions:
+            return False
+        if self.keys is None:
+            return True
+        chosen = (partition_of_key(key, topic.partition_count) for key in self.keys)
+        return partition in chosen if self.by_murmur2 else bool(self.keys)

@@ -7,12 +7,14 @@ no records; `tasks.py` does.
 from collections.abc import Sequence
 
 from stratalog.table import bounds
+from stratalog.table.key_lookup import without_keys
 from stratalog.table.log import Log, Snapshot
+from stratalog.table.metrics import ReadMetrics
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options
-from stratalog.table.places import Shared, damage_log
+from stratalog.table.places import Shared, damage_log, store_at
 from stratalog.table.plan import Range, Task, plan
 from stratalog.table.pruning import Pruning
-from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.manifest import Manifest, RemoteSegment
 from stratalog.wire.ids import TopicIdPartition
 
 
@@ -38,9 +40,12 @@ def starting_offsets(
     return _resolve(log, snapshot, bound, "starting", late_is_error=late_is_error)
 
 
-def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
+def batch_tasks(
+    options: Options, pruning: Pruning | None = None, metrics: ReadMetrics | None = None
+) -> list[Task]:
     """Return tasks for everything between the two present bounds that `pruning` does not rule out.
 
+    `metrics` receives the pages of key filters that planning reads.
     Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
     """
     if options.starting is not None and options.starting.has(LATEST):
@@ -57,25 +62,44 @@ def batch_tasks(options: Options, pruning: Pruning | None = None) -> list[Task]:
         )
     wanted = bounds.ranges(snapshot, first, end, fail_on_data_loss=options.fail_on_data_loss)
     if pruning is not None:
-        wanted = [(pruning.timed(one), manifest) for one, manifest in wanted]
-    return planned(log, wanted, options)
+        wanted = [(pruning.narrowed(one), manifest) for one, manifest in wanted]
+    return planned(log, wanted, options, metrics)
 
 
 def planned(
-    log: Log, wanted: Sequence[tuple[Range, Manifest | None]], options: Options
+    log: Log,
+    wanted: Sequence[tuple[Range, Manifest | None]],
+    options: Options,
+    metrics: ReadMetrics | None = None,
 ) -> list[Task]:
     """Return the tasks that read these ranges, under a read lease.
 
     Raises Missing and Corrupt for missing or damaged objects, unless the options permit skipping them.
     """
+    located = log.located(wanted)
     tasks = plan(
-        log.located(wanted),
+        located,
         has_broker=log.has_broker,
         min_tasks=options.min_partitions,
         max_records=options.max_records_per_partition,
+        ruled_out=_ruled_out(located, options, metrics or ReadMetrics()),
         missing=damage_log(fail=options.fail_on_data_loss),
     )
     return log.leased(tasks, wanted)
+
+
+def _ruled_out(
+    located: Sequence[tuple[Range, Sequence[RemoteSegment]]], options: Options, metrics: ReadMetrics
+) -> frozenset[str]:
+    """Return the paths of segments without a requested key, by their key filters."""
+    if options.tier_url is None:
+        return frozenset()
+    store = store_at(options.tier_url)
+    paths: set[str] = set()
+    for wanted, segments in located:
+        if wanted.keys is not None:
+            paths |= without_keys(segments, wanted.keys, store, metrics)
+    return frozenset(paths)
 
 
 def _resolve(

@@ -12,10 +12,11 @@ counts the offsets.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 
 import pyarrow as pa
+from pyarrow import compute
 
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, READ_COMMITTED
@@ -48,6 +49,9 @@ def read_task(
     Raises Corrupt, Missing, DataLoss, Rejected, Unavailable.
     """
     metrics = metrics if metrics is not None else ReadMetrics()
+    keys, columns = task.wanted.keys, shared.columns
+    if keys is not None and "key" not in columns:
+        shared = replace(shared, columns=(*columns, "key"))
     losses = Losses(metrics, fail=shared.fail_on_data_loss)
     if isinstance(task, BucketTask):
         assert shared.tier_url is not None, "a bucket task without a bucket"
@@ -55,9 +59,21 @@ def read_task(
         found = kept(_read_bucket(task, shared, store, losses), task.lease, store)
     else:
         found = _read_broker(task, shared, client_of(shared), losses)
-    for batch in found:
+    for batch in found if keys is None else _with_keys(found, keys, columns):
         metrics.records += batch.num_rows
         yield batch
+
+
+def _with_keys(
+    found: Iterator[pa.RecordBatch], keys: frozenset[bytes], columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with one of `keys`, reduced to `columns`."""
+    wanted = pa.array(sorted(keys), pa.binary())
+    for batch in found:
+        chosen = compute.is_in(batch.column("key"), value_set=wanted)
+        kept_rows = batch.select(list(columns)).filter(chosen)
+        if kept_rows.num_rows:
+            yield kept_rows
 
 
 @dataclass(frozen=True, slots=True)

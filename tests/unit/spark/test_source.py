@@ -262,6 +262,7 @@ def test_pruning_by_filters_loses_no_row(grown: Grown, filters: list[Filter]) ->
         ),
         ([GreaterThanOrEqual(("timestamp",), moment(25))], span(0, 25, 30)),
         ([EqualTo(("offset",), 99)], []),
+        ([In(("key",), (bytearray(b"key-12"), None)), LessThan(("offset",), 20)], [(0, 12)]),
         (
             [EqualTo(("value",), b"x"), Not(EqualTo(("partition",), 1))],
             span(0, 0, 30) + span(1, 0, 10),

@@ -60,6 +60,7 @@ class Bucket:
         first: int = 0,
         aborted: Sequence[AbortedTransaction] | None = None,
         log_start: int = 0,
+        key_filters: bool = False,
     ) -> int:
         """Archive segments of batches that follow each other from offset `first`; returns the tiered end.
 
@@ -83,7 +84,11 @@ class Bucket:
                 else tuple(a for a in aborted if a.first_offset < end and a.last_offset >= base)
             )
             read = partial(list, [data])
-            closed.append(ClosedSegment(base, end, read, ((0, base),), aborted=known))
+            closed.append(
+                ClosedSegment(
+                    base, end, read, ((0, base),), aborted=known, has_key_filter=key_filters
+                )
+            )
             base = end
         tier.archive(closed, last_stable_offset=base, log_start_offset=log_start, now_ms=NOW_MS)
         tier.spill(NOW_MS)

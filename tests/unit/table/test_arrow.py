@@ -136,7 +136,7 @@ def test_json_values_are_read_as_the_page_says_in_duckdb_and_in_pandas(tmp_path:
     bucket = Bucket(open_store(tmp_path.as_uri()))
     bucket.create("events")
     bucket.archive("events", 0, [[bytes(builder.build(0, 0))]])
-    in_duckdb, in_pandas = (
+    in_duckdb, in_pandas, _ = (
         program.replace("s3://history", tmp_path.as_uri()).replace(
             'bootstrap_servers="localhost:9092"',
             f"tier_url={tmp_path.as_uri()!r}, since={YEAR.isoformat()!r}",
@@ -148,6 +148,23 @@ def test_json_values_are_read_as_the_page_says_in_duckdb_and_in_pandas(tmp_path:
     assert sorted(known["counted"].fetchall()) == [("ann", 2), ("bob", 1)]
     exec(in_pandas, known)
     assert known["frame"]["user"].tolist() == users
+
+
+def test_a_key_is_read_as_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = Bucket(open_store(tmp_path.as_uri()))
+    bucket.create("orders")
+    segments = [[encoded(base, key)] for base, key in enumerate([b"k1", b"k2", b"k1", b"k3"])]
+    bucket.archive("orders", 0, segments, key_filters=True)
+    exec(documented()[2].replace("s3://history", tmp_path.as_uri()), {})
+    said = capsys.readouterr().out
+    assert said.startswith("b'value-2' 2 records; from the bucket ")
+    assert "in 8 requests" in said, "a page of each segment, and two segments with their indexes"
+
+
+def encoded(offset: int, key: bytes) -> bytes:
+    builder = BatchBuilder()
+    builder.add(key, b"value-%d" % offset, NOW_MS)
+    return bytes(builder.build(offset, 0))
 
 
 def test_records_of_aborted_transactions_are_hidden_for_read_committed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stratalog.wire.ids import TopicIdPartition
 
 T = UUID(int=1)
 SNAPSHOT = Snapshot(
-    {T: LogTopic(T, "t", (0, 1), gaps=False)},
+    {T: LogTopic(T, "t", (0, 1), gaps=False, partition_count=2)},
     {(T, 0): Extent(5, 10, None), (T, 1): Extent(0, 7, None)},
 )
 

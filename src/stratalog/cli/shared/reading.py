@@ -23,20 +23,9 @@ def records_from(
 
     Records of `aborted` transactions, as a Fetch answer lists them, are skipped. Raises Corrupt for a damaged batch.
     """
-    from stratalog.errors import Corrupt
-    from stratalog.wire.batch import crc_holds, scan
-    from stratalog.wire.records import read_records
-    from stratalog.wire.transactions import Aborted
+    from stratalog.wire.finding import records_in
 
-    hidden = Aborted(aborted)
-    for position, header in scan(data):
-        if not crc_holds(data, position, header):
-            raise Corrupt(f"the batch at offset {header.base_offset} has a wrong CRC")
-        if not (hidden.has(header) or header.is_control):
-            for record in read_records(data[position : position + header.size]):
-                if record.offset >= start:
-                    yield record.offset + 1, record
-        yield header.next_offset, None
+    return records_in(data, start, aborted)
 
 
 async def existing_topic(client: "Client", name: str) -> "TopicInfo":
