@@ -56,6 +56,8 @@ _PARTITIONS_A_TURN: Final = 1000
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _SLOW_DISKS_S: Final = 10.0
+_CERTIFICATES_S: Final = 10.0
+"""How often the node looks whether files of keys and certificates have changed."""
 _SLOW_DISK_NS: Final = 1_000_000_000
 
 
@@ -101,6 +103,7 @@ class Node:
             config, elapsed_ns=outside.clock.elapsed_ns, count=self._count_connection
         )
         self._listening: list[Listening] = []
+        self._in_effect = config
         self._background = Background(on_broken)
         self._log = structlog.get_logger()
 
@@ -248,6 +251,8 @@ class Node:
             assert self._quorum is not None, "opened by start"
             repeat_duties(self.config, self._background, self._quorum)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
+        if any(listening.has_certificates for listening in self._listening):
+            self._background.repeat(self._look_at_certificates, _CERTIFICATES_S)
 
     async def stop(self) -> None:
         """Give leaderships away, stop accepting connections, finish running requests, close every log cleanly."""
@@ -386,10 +391,19 @@ class Node:
 
     def _configure(self, in_effect: BrokerConfig) -> None:
         """Apply the settings that may change while the node runs. `hosting.apply` does so for topics' logs."""
+        self._in_effect = in_effect
         self._connections.configure(in_effect)
+        self._secure()
         if self.broker is not None:
             self.broker.configure(in_effect)
             self._cordon(self.broker, in_effect.list("cordoned.log.dirs"))
+
+    def _secure(self) -> None:
+        for listening in self._listening:
+            listening.secure(self._in_effect)
+
+    async def _look_at_certificates(self) -> None:
+        self._secure()
 
     def _cordon(self, broker: Broker, paths: Sequence[str]) -> None:
         accepted = {directory.path for directory in self.directories} | {"*"}

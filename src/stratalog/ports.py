@@ -10,7 +10,7 @@ Disk and ObjectStore block: the caller runs them on a `Worker`, never on the eve
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -195,6 +195,63 @@ class Entropy(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Keys or certificates as Kafka's settings give them: PEM text, or a file. `setting` begins the settings' names."""
+
+    setting: str
+    """For error messages: `ssl.keystore`, or with a prefix `listener.name.internal.ssl.keystore`."""
+    location: str = ""
+    password: str = field(default="", repr=False)
+    """The password of the file."""
+    key: str = field(default="", repr=False)
+    key_password: str = field(default="", repr=False)
+    certificates: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """One side's TLS. Its `repr` shows no secret.
+
+    `own` is this side's key and certificates, `trusted` the authorities that sign the peer's; None: none, for a client
+    those of the system. Protocols and cipher suites have Java's names; no suites: the library's own choice.
+    """
+
+    own: Store | None = None
+    trusted: Store | None = None
+    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ciphers: tuple[str, ...] = ()
+    client_certificate: str = "none"
+    """A server's demand, by Kafka's `ssl.client.auth`: none, requested or required."""
+    verifies_host: bool = True
+    """Whether a client compares the server's certificate with its host name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The security of a listener's connections. `protocol` is the name of Kafka's security protocol."""
+
+    protocol: str
+    tls: Tls | None = None
+
+
+PLAINTEXT: Final = Security("PLAINTEXT")
+"""Neither TLS nor SASL."""
+
+
+class SecuredProtocol(Protocol):
+    """A server's protocol that connections with TLS need. `connection_made` comes before the handshake."""
+
+    def secured(self, subject: str) -> None:
+        """Take the distinguished name of the client's verified certificate (RFC 2253), "" without one.
+
+        It comes before any data.
+        """
+
+    def refuse(self, why: str) -> None:
+        """Close the connection, because its handshake failed."""
+
+
 class Listener(Protocol):
     """A bound port. It refuses connections until `accept`, and again once closed."""
 
@@ -203,6 +260,12 @@ class Listener(Protocol):
 
     async def accept(self) -> None:
         """Accept connections. Raises OSError where another program accepted on the same port first."""
+
+    def secure(self, security: Security) -> bool:
+        """Read keys and certificates again, for connections from now on; return whether any changed.
+
+        Raises UserError where they are unusable: the previous ones stay.
+        """
 
     async def close(self) -> None: ...
 
@@ -217,17 +280,6 @@ class SocketBuffers(NamedTuple):
 SYSTEM_BUFFERS: Final = SocketBuffers()
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The security of a listener's connections. `protocol` is the name of Kafka's security protocol."""
-
-    protocol: str
-
-
-PLAINTEXT: Final = Security("PLAINTEXT")
-"""Neither TLS nor SASL."""
-
-
 class Network(Protocol):
     """Stream connections. Raises OSError where the address is taken or refuses."""
 
@@ -239,7 +291,7 @@ class Network(Protocol):
         security: Security,
         buffers: SocketBuffers = ...,
     ) -> Awaitable[Listener]:
-        """Bind. Raises UserError for a security protocol that it cannot provide."""
+        """Bind. Raises UserError for security that it cannot provide. With TLS, protocols are `SecuredProtocol`s."""
 
     def connect(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]

@@ -40,6 +40,10 @@ class SimListener:
     async def accept(self) -> None:
         self.accepts = True
 
+    def secure(self, security: Security) -> bool:
+        assert security == PLAINTEXT, "the network simulates plain text only"
+        return False
+
     async def close(self) -> None:
         if self.network.listeners.get((self.host, self.port)) is self:
             del self.network.listeners[self.host, self.port]

@@ -20,8 +20,8 @@ from tests.sim.world import START_MS, World
 from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.config.broker_settings import LISTENER_STORES
 from stratalog.config.rules import Resource
+from stratalog.config.security_settings import KEYSTORE_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.wire.messages.alter_replica_log_dirs import (
@@ -279,7 +279,7 @@ def test_keys_and_certificates_of_a_running_broker_are_those_of_one_listener(
             altered = await client.on_controller(alter_configs(Resource.BROKER, "1", {name: value}))
             return ErrorCode(altered.error)
 
-        for name in sorted(LISTENER_STORES):
+        for name in sorted(KEYSTORE_SETTINGS):
             assert await alter(name, "planted") is ErrorCode.invalid_request
             assert await alter(f"listener.name.plaintext.{name}", "planted") is ErrorCode.none
             assert await alter(name, None) is ErrorCode.none

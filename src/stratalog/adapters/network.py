@@ -1,4 +1,4 @@
-"""TCP through the running event loop (asyncio's own, or uvloop).
+"""TCP, plain or with TLS, through the running event loop (asyncio's own, or uvloop).
 
 In: protocols to serve. Out: bound listeners and connected transports; OSError as the system raises it. It never reads
 or writes a byte itself.
@@ -8,11 +8,18 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from stratalog.errors import UserError
-from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers
+from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers, Tls
+
+if TYPE_CHECKING:
+    import ssl
+
 
 _BACKLOG = 1024
+_WITH_TLS = ("SSL", "SASL_SSL")
+_PLAIN = ("PLAINTEXT", "SASL_PLAINTEXT")
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -31,6 +38,12 @@ class TcpListener:
     host: str
     port: int
     server: asyncio.AbstractServer
+    secured: "_Secured | None" = None
+
+    def secure(self, security: Security) -> bool:
+        """Read keys and certificates again; return whether any changed. Raises UserError."""
+        assert (self.secured is None) == (security.tls is None), "a listener keeps its protocol"
+        return self.secured is not None and self.secured.load(cast("Tls", security.tls))
 
     async def accept(self) -> None:
         """Accept connections."""
@@ -39,6 +52,45 @@ class TcpListener:
     async def close(self) -> None:
         """Stop accepting. The protocol closes existing connections."""
         self.server.close()
+        if self.secured is not None:
+            await self.secured.steps.close()
+
+
+class _Secured:
+    """The TLS of one listener: its context, and the thread of its handshakes."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Raises UserError for unusable keys and certificates."""
+        # A node without TLS does not pay for the import.
+        from stratalog.adapters.threads import ThreadWorker  # noqa: PLC0415
+
+        self._state: tuple[object, ...] = ()
+        self.context: ssl.SSLContext
+        self.load(tls)
+        self.steps: ThreadWorker = ThreadWorker("tls-handshakes", 1)
+
+    def load(self, tls: Tls) -> bool:
+        """Build a context where settings or files have changed. Raises UserError, and keeps the present one."""
+        from stratalog.adapters.tls_context import server_context, state_of  # noqa: PLC0415
+
+        state = (tls, *state_of(tls))
+        if state == self._state:
+            return False
+        self.context = server_context(tls)
+        self._state = state
+        return True
+
+    def around(
+        self, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """Return a factory of protocols that put TLS below those of `protocol`."""
+        from stratalog.adapters.tls_server import TlsConnection  # noqa: PLC0415
+
+        def accept() -> asyncio.BaseProtocol:
+            inner = cast("asyncio.BufferedProtocol", protocol())
+            return TlsConnection(inner, self.context, self.steps)
+
+        return accept
 
 
 class TcpNetwork:
@@ -52,11 +104,15 @@ class TcpNetwork:
         security: Security,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> TcpListener:
-        if security != PLAINTEXT:
+        if security.protocol not in (_PLAIN if security.tls is None else _WITH_TLS):
             raise UserError(
                 f"{host}:{port} cannot listen with the security protocol {security.protocol}; "
-                f"accepted: {PLAINTEXT.protocol}"
+                f"accepted: {PLAINTEXT.protocol}, or SSL with its keys"
             )
+        secured = None
+        if security.tls is not None:
+            secured = _Secured(security.tls)
+            protocol = secured.around(protocol)
         server = await asyncio.get_running_loop().create_server(
             protocol, host or None, port, backlog=_BACKLOG, start_serving=False
         )
@@ -65,7 +121,7 @@ class TcpNetwork:
             for one in server.sockets if size >= 0 else ():
                 one.setsockopt(socket.SOL_SOCKET, option, size)  # its connections inherit it
         bound = server.sockets[0].getsockname()
-        return TcpListener(host, bound[1], server)
+        return TcpListener(host, bound[1], server, secured)
 
     async def connect(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]

@@ -10,7 +10,8 @@ the former. `CONFLUENT_TIER_…` is Confluent's `confluent.tier.…` (`aliases.p
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from stratalog.config.aliases import our_names
@@ -24,10 +25,13 @@ from stratalog.config.listeners import (
     parse_address,
     parse_listener,
 )
+from stratalog.config.principal_rules import PrincipalRule, parse_rules
 from stratalog.config.profiles import PROFILES, WITH_THREE, WITH_TIER
 from stratalog.config.quorum_settings import Address, check_quorum, parse_servers, parse_voters
 from stratalog.config.shown import name_in
+from stratalog.config.tls import check_server_tls, read_tls
 from stratalog.errors import UserError
+from stratalog.ports import Security
 
 # Variables that Kafka's start scripts and images read themselves: never settings of a broker.
 NOT_SETTINGS = frozenset(
@@ -41,6 +45,7 @@ PREFIXES = ("KAFKA_", "STRATA_")
 """Weakest first."""
 _CONFLUENT = "CONFLUENT_TIER_"
 _VOTERS_OF_A_CLUSTER = 3
+_SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -254,6 +259,32 @@ class BrokerConfig:
                 protocols.update(dict.fromkeys(names, "PLAINTEXT"))
         return protocols.get(listener, listener)
 
+    def security(self, listener: builtins.str) -> Security:
+        """Return the security of a listener's connections.
+
+        On a SASL_SSL listener only its own `ssl.client.auth` has an effect (KIP-684).
+        """
+        protocol = self.security_protocol(listener)
+        if not protocol.endswith("SSL"):
+            return Security(protocol)
+        tls = read_tls(partial(self._of_listener, listener))
+        prefixed, _ = self._of_listener(listener, "ssl.client.auth")
+        if protocol == "SASL_SSL" and prefixed == "ssl.client.auth":
+            tls = replace(tls, client_certificate="none")
+        return Security(protocol, tls)
+
+    def principal_rules(self, listener: builtins.str) -> tuple[PrincipalRule, ...]:
+        """Return the rules that name the principals of a listener's certificates."""
+        return parse_rules(str(self._of_listener(listener, "ssl.principal.mapping.rules")[1]))
+
+    def _of_listener(
+        self, listener: builtins.str, name: builtins.str
+    ) -> tuple[builtins.str, Value]:
+        """Return a setting's full name and value: a listener's own where it is set, else that of all listeners."""
+        own = f"listener.name.{listener.lower()}.{name}"
+        full = own if self.is_set(own) else name
+        return full, self.get(full)
+
     @property
     def is_controller(self) -> builtins.bool:
         """Whether the process has the role of a controller."""
@@ -283,14 +314,7 @@ class BrokerConfig:
         """Raise UserError for settings that are valid alone and contradict one another."""
         self._check_roles()
         check_cordoned(self.list("cordoned.log.dirs"), self.log_dirs)
-        listeners = (*self.listeners, *self.controller_listeners)
-        for listener in listeners:
-            protocol = self.security_protocol(listener.name)
-            if protocol != "PLAINTEXT":
-                raise UserError(
-                    f"listeners: {listener} needs the security protocol {protocol}; accepted: "
-                    "PLAINTEXT, or a name that listener.security.protocol.map maps to it"
-                )
+        self._check_security()
         if not self.listeners and self.is_broker:
             raise UserError(
                 "listeners: none is left for clients; accepted: one that is not in controller.listener.names"
@@ -306,6 +330,25 @@ class BrokerConfig:
                 raise UserError(
                     f"advertised.listeners: {listener} has a name that listeners lacks; "
                     f"accepted: {', '.join(sorted(listener_names))}"
+                )
+
+    def _check_security(self) -> None:
+        for listener in (*self.listeners, *self.controller_listeners):
+            protocol = self.security_protocol(listener.name)
+            if protocol not in _SERVED_PROTOCOLS:
+                raise UserError(
+                    f"listeners: {listener} needs the security protocol {protocol}; accepted: "
+                    f"{' or '.join(_SERVED_PROTOCOLS)}, or a name that listener.security.protocol.map maps to one"
+                )
+            security = self.security(listener.name)
+            if security.tls is not None:
+                check_server_tls(listener.name, security.tls)
+        if self.is_alone or not self.listeners:
+            return
+        for name in (self.inter_broker_listener, *self.list("controller.listener.names")):
+            if self.security_protocol(name.upper()) != "PLAINTEXT":
+                raise UserError(
+                    f"listener.security.protocol.map: {name} connects nodes and is not PLAINTEXT; accepted: PLAINTEXT"
                 )
 
     def _check_roles(self) -> None:

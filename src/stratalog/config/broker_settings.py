@@ -22,6 +22,7 @@ from stratalog.config.listeners import (
 from stratalog.config.log_settings import LOG_SETTINGS
 from stratalog.config.quorum_settings import QUORUM
 from stratalog.config.replication_settings import REPLICATION
+from stratalog.config.security_settings import OF_ONE_LISTENER, SECURITY
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.config.transaction_settings import TRANSACTIONS
@@ -80,7 +81,7 @@ NODE = (
         "listener.security.protocol.map",
         Kind.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The security protocol of each listener name; only PLAINTEXT is served.",
+        "The security protocol of each listener name; PLAINTEXT and SSL are served.",
         Shaped(check_protocols, "NAME:PROTOCOL, several separated by commas"),
     ),
     Setting(
@@ -435,25 +436,11 @@ BROKER_SETTINGS = _table(
     MONITOR,
     METADATA,
     TIER,
+    SECURITY,
     INERT_SETTINGS,
 )
 _OF_LISTENER = "listener.name."
 _LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
-LISTENER_STORES = frozenset(
-    {
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-    }
-)
-"""Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
 
 
 def is_secret(name: str) -> bool:
@@ -466,9 +453,13 @@ def setting_of(name: str) -> Setting | None:
     """Return the setting of that name, None for none.
 
     `listener.name.NAME.` before a limit of connections is that limit for one listener (KIP-402, KIP-612), beside the
-    one for all of them; before the place of a key or certificate it is that of one listener.
+    one for all of them; before a setting of TLS it is that of one listener.
     """
     listener, _, own = name.removeprefix(_OF_LISTENER).partition(".")
-    if name.startswith(_OF_LISTENER) and listener and own in {*_LISTENER_LIMITS, *LISTENER_STORES}:
-        return replace(BROKER_SETTINGS[own], name=name, dynamic=Dynamic.PER_BROKER)
+    if name.startswith(_OF_LISTENER) and listener and own in {*_LISTENER_LIMITS, *OF_ONE_LISTENER}:
+        setting = BROKER_SETTINGS[own]
+        is_fixed = setting.dynamic is Dynamic.READ_ONLY and own not in _LISTENER_LIMITS
+        return replace(
+            setting, name=name, dynamic=Dynamic.READ_ONLY if is_fixed else Dynamic.PER_BROKER
+        )
     return BROKER_SETTINGS.get(name)

@@ -27,7 +27,17 @@ _TABLES: Final = {
         transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
         transaction.state.log.load.buffer.size int 5242880
     """,
-    "listeners are plain text: there is no authentication and no authorization yet": """
+    "OpenSSL decides it here, and ssl.enabled.protocols the versions": """
+        ssl.allow.dn.changes boolean false
+        ssl.allow.san.changes boolean false
+        ssl.engine.factory.class class - own
+        ssl.keymanager.algorithm string SunX509 own
+        ssl.protocol string TLSv1.3 own
+        ssl.provider string - own
+        ssl.secure.random.implementation string - own
+        ssl.trustmanager.algorithm string PKIX own
+    """,
+    "there is no SASL and no authorization yet": """
         authorizer.class.name string ''
         connection.failed.authentication.delay.ms int 100
         connections.max.reauth.ms long 0
@@ -86,29 +96,6 @@ _TABLES: Final = {
         sasl.server.callback.handler.class class -
         sasl.server.max.receive.size int 524288
         security.providers string -
-        ssl.allow.dn.changes boolean false
-        ssl.allow.san.changes boolean false
-        ssl.cipher.suites list '' own
-        ssl.client.auth string none own
-        ssl.enabled.protocols list TLSv1.2,TLSv1.3 own
-        ssl.endpoint.identification.algorithm string https own
-        ssl.engine.factory.class class - own
-        ssl.key.password password - own
-        ssl.keymanager.algorithm string SunX509 own
-        ssl.keystore.certificate.chain password - own
-        ssl.keystore.key password - own
-        ssl.keystore.location string - own
-        ssl.keystore.password password - own
-        ssl.keystore.type string JKS own
-        ssl.principal.mapping.rules string DEFAULT
-        ssl.protocol string TLSv1.3 own
-        ssl.provider string - own
-        ssl.secure.random.implementation string - own
-        ssl.trustmanager.algorithm string PKIX own
-        ssl.truststore.certificates password - own
-        ssl.truststore.location string - own
-        ssl.truststore.password password - own
-        ssl.truststore.type string JKS own
     """,
     "consumer groups of the classic protocol are served, no others yet": """
         group.consumer.assignment.interval.ms int 1000 every

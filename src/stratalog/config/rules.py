@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.broker_settings import BROKER_SETTINGS, LISTENER_STORES, setting_of
+from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kinds import BadValue, Dynamic, Kind
 from stratalog.config.listeners import check_cordoned, items_of
 from stratalog.config.log import broker_default, check_topic_configs
+from stratalog.config.security_settings import KEYSTORE_SETTINGS
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected, UserError
 
@@ -90,7 +91,7 @@ def check_broker_configs(changed: set[str], after: Values, *, cluster_wide: bool
             )
         if cluster_wide and setting.dynamic is Dynamic.PER_BROKER:
             raise Rejected(ErrorCode.invalid_request, f"{name} is set broker by broker")
-        if name in after and name in LISTENER_STORES:
+        if name in after and name in KEYSTORE_SETTINGS:
             raise Rejected(
                 ErrorCode.invalid_request,
                 f"{name} is set for one listener: listener.name.NAME.{name}",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from msgspec.structs import replace
 from uvloop import new_event_loop
@@ -31,6 +31,9 @@ from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.node import Node, Ready
 from stratalog.testing.failures import Failure, failing
 from stratalog.testing.outside import AdvancedClock, CutOutside
+
+if TYPE_CHECKING:
+    from stratalog.testing.certificates import Authority
 
 T = TypeVar("T")
 
@@ -59,12 +62,19 @@ class TemporaryBroker:
         *,
         directory: str | Path | None = None,
         cluster_id: str = "",
+        tls: bool = False,
     ) -> None:
-        """Raises UserError for a value that is neither text, number nor flag."""
+        """Raises UserError for a value that is neither text, number nor flag.
+
+        With `tls`, the listener uses TLS, and `authority` signs certificates of clients.
+        """
         self._settings = {name: _text(name, value) for name, value in (settings or {}).items()}
         self._kept = directory
         self._cluster_id = cluster_id
+        self._has_tls = tls
+        self._authority: Authority | None = None
         self._scratch: ScratchDirectory | None = None
+        self._keys: ScratchDirectory | None = None
         self._directory: Path | None = None
         self._clock = AdvancedClock()
         self._failures: dict[int, Failure] = {}
@@ -84,6 +94,12 @@ class TemporaryBroker:
         """The broker's log directory."""
         assert self._directory is not None, "the broker was never started"
         return self._directory
+
+    @property
+    def authority(self) -> "Authority":
+        """The authority of the broker's certificate: `authority.issue("alice")` gives a client its own."""
+        assert self._authority is not None, "a broker with tls=True, started"
+        return self._authority
 
     @property
     def is_running(self) -> bool:
@@ -127,9 +143,11 @@ class TemporaryBroker:
             raise
 
     def _begin(self, directory: Path) -> None:
+        protocol = "SSL" if self._has_tls else "PLAINTEXT"
         settings = QUICK | {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "listeners": f"{protocol}://127.0.0.1:{self._port}",
             "log.dirs": str(directory),
+            **self._secured(),
             **self._settings,
         }
         config, _warnings = BrokerConfig.load(settings, (), {}, strict=True)
@@ -139,6 +157,21 @@ class TemporaryBroker:
         self._thread = LoopThread("strata-broker", new_event_loop)
         self._node = Node(config, self._outside.ports)
         self._starting = self._thread.begin(self._node.start())
+
+    def _secured(self) -> dict[str, str]:
+        """Return the settings of a listener with TLS, whose clients may show a certificate."""
+        if not self._has_tls:
+            return {}
+        if self._authority is None:
+            from stratalog.testing.certificates import Authority  # noqa: PLC0415 - needs cryptography
+
+            self._keys = ScratchDirectory("strata-tls-")
+            self._authority = Authority(self._keys.path)
+        return {
+            "ssl.keystore.location": str(self._authority.issue("broker").pem),
+            "ssl.truststore.location": str(self._authority.certificate),
+            "ssl.client.auth": "requested",
+        }
 
     def _format(self, directory: Path, node_id: int) -> None:
         path = str(directory)
@@ -150,7 +183,10 @@ class TemporaryBroker:
             disk.close()
 
     def _remove(self) -> None:
-        """Remove the directory, if this class created it."""
+        """Remove the directories that this class created."""
+        if self._keys is not None:
+            self._keys.remove()
+            self._keys = self._authority = None
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = self._directory = None

@@ -22,11 +22,17 @@ def broker_settings() -> Settings:
 
 
 @pytest.fixture
+def broker_tls() -> bool:
+    """Return whether `broker` uses TLS; define a fixture of this name to change it."""
+    return False
+
+
+@pytest.fixture
 def broker(
-    broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+    broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory, *, broker_tls: bool
 ) -> "Iterator[TemporaryBroker]":
     """Start an empty broker for this test alone, at `broker.address`."""
-    yield from _started(broker_settings, tmp_path_factory)
+    yield from _started(broker_settings, tmp_path_factory, tls=broker_tls)
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +49,10 @@ def session_broker(
     yield from _started(session_broker_settings, tmp_path_factory)
 
 
-def _started(settings: Settings, places: pytest.TempPathFactory) -> "Iterator[TemporaryBroker]":
+def _started(
+    settings: Settings, places: pytest.TempPathFactory, *, tls: bool = False
+) -> "Iterator[TemporaryBroker]":
     from stratalog.testing.broker import TemporaryBroker  # noqa: PLC0415 - a run without brokers imports none
 
-    with TemporaryBroker(settings, directory=places.mktemp("broker") / "data") as started:
+    with TemporaryBroker(settings, directory=places.mktemp("broker") / "data", tls=tls) as started:
         yield started

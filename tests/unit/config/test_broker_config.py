@@ -274,7 +274,7 @@ def test_a_controller_listener_without_a_mapping_is_plaintext_as_in_kafka() -> N
         config = load("process.roles=broker,controller", "node.id=1", listeners, *named, *mapping)
         assert config.security_protocol("CONTROLLER") == "PLAINTEXT"
     for refused in (
-        (listeners + ",SSL://:9094",),
+        (listeners + ",SSL://:9094", "ssl.keystore.location=/key.pem"),
         (listeners, "listener.security.protocol.map=PLAINTEXT:PLAINTEXT"),
     ):
         with pytest.raises(UserError, match="needs the security protocol"):

@@ -24,8 +24,9 @@ import structlog
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, is_produce
 from stratalog.broker.network.client_memory import ClientMemory
-from stratalog.broker.network.session import Session
+from stratalog.broker.network.session import SSL, USER, Principal, Session
 from stratalog.broker.network.turns import Turns
+from stratalog.config.principal_rules import name_by_rules
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
@@ -125,6 +126,17 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         if not self._opened(self):
             self.abort()
+
+    def secured(self, subject: str) -> None:
+        """Name the client by its certificate, on a listener that authenticates by TLS alone."""
+        listener = self.session.listener
+        if not subject or listener.security.protocol != SSL:
+            return
+        name = name_by_rules(listener.principal_rules, subject)
+        if name is None:
+            self.refuse("no rule of ssl.principal.mapping.rules matches the client's certificate")
+        else:
+            self.session.principal = Principal(USER, name)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)

@@ -7,6 +7,8 @@ serves nothing itself.
 from collections.abc import Sequence
 from typing import Final
 
+import structlog
+
 from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.session import ListenerContext
@@ -14,7 +16,7 @@ from stratalog.config import BrokerConfig, Listener
 from stratalog.errors import UserError
 from stratalog.metadata.image import Endpoint
 from stratalog.ports import Listener as Bound
-from stratalog.ports import Network, Security, SocketBuffers
+from stratalog.ports import Network, SocketBuffers
 from stratalog.wire.apis import ListenerKind
 
 __all__ = ["Listening"]
@@ -32,7 +34,8 @@ class Listening:
         self._network = network
         self._connections = connections
         self._serve = serve
-        self._bound: list[Bound] = []
+        self._log = structlog.get_logger()
+        self._bound: list[tuple[str, Bound]] = []
 
     async def open(self, kind: ListenerKind, advertised: Sequence[Listener]) -> list[Endpoint]:
         """Bind every listener of the kind; return the endpoints of the advertised ones. Raises UserError.
@@ -46,20 +49,41 @@ class Listening:
 
     async def accept(self) -> None:
         """Accept connections. Raises UserError."""
-        for bound in self._bound:
+        for _, bound in self._bound:
             try:
                 await bound.accept()
             except OSError as error:
                 raise _cannot_listen(f"{bound.host}:{bound.port}", error) from error
 
+    @property
+    def has_certificates(self) -> bool:
+        """Whether one of the listeners uses TLS."""
+        return any(self._config.security(name).tls is not None for name, _ in self._bound)
+
+    def secure(self, config: BrokerConfig) -> None:
+        """Read the keys and certificates of every listener again; the log says which changed.
+
+        Where they are unusable, the log has an error, and the listener keeps the previous ones.
+        """
+        for name, bound in self._bound:
+            security = config.security(name)
+            if security.tls is None:
+                continue
+            try:
+                if bound.secure(security):
+                    self._log.info("certificates read again", listener=name)
+            except UserError as error:
+                self._log.error("certificates not read", listener=name, reason=str(error))
+
     async def close(self) -> None:
         """Accept no more connections."""
-        for bound in self._bound:
+        for _, bound in self._bound:
             await bound.close()
 
     async def _bind(self, listener: Listener, kind: ListenerKind) -> Listener:
-        security = Security(self._config.security_protocol(listener.name))
-        context = ListenerContext(listener.name, kind, security)
+        security = self._config.security(listener.name)
+        rules = self._config.principal_rules(listener.name)
+        context = ListenerContext(listener.name, kind, security, rules)
         try:
             bound = await self._network.listen(
                 listener.host,
@@ -73,7 +97,7 @@ class Listening:
             )
         except OSError as error:
             raise _cannot_listen(str(listener), error) from error
-        self._bound.append(bound)
+        self._bound.append((listener.name, bound))
         return Listener(listener.name, listener.host, bound.port)
 
 

@@ -9,10 +9,16 @@ Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from stratalog.config.principal_rules import PrincipalRule
 from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.apis import ListenerKind
 
-__all__ = ["ANONYMOUS", "ListenerContext", "Principal", "Session"]
+__all__ = ["ANONYMOUS", "SSL", "USER", "ListenerContext", "Principal", "Session"]
+
+USER: Final = "User"
+"""The type of every principal that authentication gives (Kafka: `KafkaPrincipal.USER_TYPE`)."""
+SSL: Final = "SSL"
+"""Kafka's security protocol in which a client's certificate is its identity."""
 
 
 class Principal(NamedTuple):
@@ -25,7 +31,7 @@ class Principal(NamedTuple):
         return f"{self.type}:{self.name}"
 
 
-ANONYMOUS: Final = Principal("User", "ANONYMOUS")
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """The principal of a client that does not authenticate (Kafka: `KafkaPrincipal.ANONYMOUS`)."""
 
 
@@ -38,6 +44,8 @@ class ListenerContext:
     kind: ListenerKind = ListenerKind.BROKER
     """The listener's kind: it serves the APIs of that kind."""
     security: Security = PLAINTEXT
+    principal_rules: tuple[PrincipalRule, ...] = (PrincipalRule(),)
+    """How the subject of a client's certificate names its principal."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,334 @@
+"""TLS below a server's protocol: encrypted bytes of a transport in, plain bytes to the protocol, and back.
+
+In: an accepted connection, a context. Out: a protocol that sees a transport without TLS, and learns the subject of the
+client's certificate. It never decides what a client may do.
+
+The inner protocol gets its transport before the handshake, so that limits of connections apply to clients that never
+finish one. A handshake costs a hundred times as much as a small request. So its steps run on one thread, in the order
+of their arrival, and OpenSSL releases the interpreter meanwhile: a thousand handshakes at once delay one another, and
+other clients little. Bytes that arrive during a step wait, because OpenSSL's buffers must not change under it.
+
+asyncio's own TLS computes handshakes on the event loop, and calls the protocol after them.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from stratalog.adapters.distinguished_name import distinguished_name
+from stratalog.adapters.threads import ThreadWorker
+from stratalog.errors import Unavailable
+from stratalog.ports import Buffer, SecuredProtocol
+
+__all__ = ["TlsConnection"]
+
+HANDSHAKE_S: Final = 30.0
+"""How long a client may take for its handshake."""
+_HANDSHAKE_BYTES_MAX: Final = 256 << 10
+"""Most bytes of a handshake; OpenSSL takes 100 KiB of certificates."""
+_SCRATCH: Final = memoryview(bytearray(256 << 10))
+"""The receive buffer of all connections of an event loop; it holds nothing between two calls."""
+_RECORDS_A_TURN: Final = 256
+"""Most records that one turn of the event loop decrypts: 4 MiB, or half a millisecond of tiny ones."""
+_JOIN_BYTES: Final = 16 << 10
+_FLUSH_BYTES: Final = 256 << 10
+
+
+class TlsConnection(asyncio.BufferedProtocol):
+    """The protocol of one accepted connection; the inner protocol is a `SecuredProtocol`."""
+
+    def __init__(
+        self,
+        inner: asyncio.BufferedProtocol,
+        context: ssl.SSLContext,
+        steps: ThreadWorker,
+    ) -> None:
+        """`steps` runs the steps of handshakes."""
+        self._inner = inner
+        self._steps = steps
+        self._loop = asyncio.get_running_loop()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._raw: asyncio.Transport | None = None
+        self._is_secured = False
+        self._step: asyncio.Future[bool] | None = None
+        self._arrived = bytearray()
+        self._handshake_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_reading = True
+        """Whether the inner protocol reads."""
+        self._raw_is_reading = True
+        self._draining: asyncio.Handle | None = None
+
+    # From the raw transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = raw = cast("asyncio.Transport", transport)
+        self._deadline = self._loop.call_later(HANDSHAKE_S, self._give_up)
+        self._inner.connection_made(TlsTransport(self, raw))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
+        return _SCRATCH
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_secured:
+            self._incoming.write(_SCRATCH[:nbytes])
+            self._receive()
+            return
+        self._arrived += _SCRATCH[:nbytes]
+        self._handshake_bytes += nbytes
+        if self._handshake_bytes > _HANDSHAKE_BYTES_MAX:
+            self._fail("the handshake is too long")
+        elif self._step is None:
+            self._go_on()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._raw = None
+        self._cancel_deadline()
+        if self._draining is not None:
+            self._draining.cancel()
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    # The handshake
+
+    def _go_on(self) -> None:
+        """Let the thread take the next step with the bytes that have arrived."""
+        self._incoming.write(self._arrived)
+        self._arrived.clear()
+        self._step = self._steps.submit(self._take_step)
+        self._step.add_done_callback(self._step_taken)
+
+    def _take_step(self) -> bool:
+        """Return whether the handshake is complete. Raises SSLError."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def _step_taken(self, step: "asyncio.Future[bool]") -> None:
+        self._step = None
+        if self._raw is None or step.cancelled():
+            return
+        try:
+            is_complete = step.result()
+        except ssl.SSLError as error:
+            self._flush()  # an alert for the client
+            self._fail(_why(error))
+            return
+        except Unavailable:
+            self._raw.abort()  # the node stops
+            return
+        self._flush()
+        if is_complete:
+            self._complete()
+        elif self._arrived:
+            self._go_on()
+
+    def _complete(self) -> None:
+        self._is_secured = True
+        self._cancel_deadline()
+        certificate: Any = self._tls.getpeercert() or {}
+        subject = distinguished_name(certificate.get("subject"))
+        cast("SecuredProtocol", self._inner).secured(subject)
+        self._incoming.write(self._arrived)
+        self._arrived.clear()
+        self._receive()
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        self._fail(f"no TLS handshake in {HANDSHAKE_S:g} s")
+
+    def _fail(self, why: str) -> None:
+        """Close because of a failed handshake."""
+        self._cancel_deadline()
+        if self._raw is not None and not self._raw.is_closing():
+            cast("SecuredProtocol", self._inner).refuse(why)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # Data
+
+    def _receive(self) -> None:
+        """Pass decrypted bytes on until there are none, the inner protocol pauses, or other connections must have a
+        turn.
+        """
+        records_left = _RECORDS_A_TURN
+        while records_left and self._may_pass_on():
+            buffer = memoryview(self._inner.get_buffer(-1))
+            try:
+                filled, records_left, is_over = self._decrypt(buffer, records_left)
+            except ssl.SSLError as error:
+                self._end(error)
+                return
+            if filled:
+                self._inner.buffer_updated(filled)
+            if is_over:
+                break
+        else:
+            if not records_left:
+                self._drain_later()
+        self._flush()  # answers of TLS itself, such as new keys
+        self._read_or_stop()
+
+    def _decrypt(self, buffer: memoryview, records_left: int) -> tuple[int, int, bool]:
+        """Fill the buffer; return its bytes, the records left, and whether nothing more has been received.
+
+        Raises SSLError at the end of the client's stream, too: none of its bytes come after.
+        """
+        read, incoming, tls = self._tls.read, self._incoming, self._tls
+        filled = 0
+        try:
+            while records_left and filled < len(buffer):
+                filled += cast("int", read(len(buffer) - filled, buffer[filled:]))
+                records_left -= 1
+                if not incoming.pending and not tls.pending():
+                    return filled, records_left, True
+        except ssl.SSLWantReadError:
+            return filled, records_left, True
+        except ssl.SSLZeroReturnError:
+            if filled:  # the next call raises again
+                return filled, records_left, False
+            raise
+        return filled, records_left, False
+
+    def _may_pass_on(self) -> bool:
+        return self._is_reading and self._raw is not None and not self._raw.is_closing()
+
+    def _read_or_stop(self) -> None:
+        """Receive while the inner protocol reads and no decrypted bytes wait."""
+        raw = self._raw
+        wanted = self._is_reading and self._draining is None
+        if raw is not None and wanted != self._raw_is_reading and not raw.is_closing():
+            self._raw_is_reading = wanted
+            (raw.resume_reading if wanted else raw.pause_reading)()
+
+    def _end(self, error: ssl.SSLError) -> None:
+        if not isinstance(error, ssl.SSLZeroReturnError):
+            cast("SecuredProtocol", self._inner).refuse(_why(error))
+        elif self._raw is not None:
+            self._raw.close()
+
+    def send(self, buffers: Iterable[Buffer]) -> None:
+        """Encrypt and send. Small buffers are joined, because each call makes a record of its own."""
+        if self._raw is None or not self._is_secured:
+            return
+        small: list[Buffer] = []
+        size = 0
+        for buffer in buffers:
+            if len(buffer) < _JOIN_BYTES:
+                small.append(buffer)
+                size += len(buffer)
+                if size < _JOIN_BYTES:
+                    continue
+                buffer, small, size = b"".join(small), [], 0  # noqa: PLW2901
+            elif small:
+                self._encrypt(b"".join(small))
+                small, size = [], 0
+            self._encrypt(buffer)
+        if small:
+            self._encrypt(b"".join(small))
+        self._flush()
+
+    def _encrypt(self, buffer: Buffer) -> None:
+        rest = memoryview(buffer)
+        while rest:
+            rest = rest[self._tls.write(rest) :]
+            if self._outgoing.pending >= _FLUSH_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._raw is not None and self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def pause(self) -> None:
+        """Pass no more bytes on."""
+        self._is_reading = False
+        if self._is_secured:
+            self._read_or_stop()
+
+    def resume(self) -> None:
+        """Pass bytes on again: first those that have been received."""
+        self._is_reading = True
+        if self._is_secured:
+            self._drain_later()
+
+    def _drain_later(self) -> None:
+        if self._draining is None:
+            self._draining = self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._draining = None
+        self._receive()
+
+    def close(self) -> None:
+        """Send TLS's close_notify behind all data, and close."""
+        raw = self._raw
+        if raw is None or raw.is_closing():
+            return
+        if self._is_secured:
+            with suppress(ssl.SSLError):  # the broker does not wait for the peer's close_notify
+                self._tls.unwrap()
+            self._flush()
+        raw.close()
+
+
+class TlsTransport(asyncio.Transport):
+    """The transport that the inner protocol sees."""
+
+    def __init__(self, connection: TlsConnection, raw: asyncio.Transport) -> None:
+        super().__init__()
+        self._connection = connection
+        self._raw = raw
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._raw.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._raw.is_closing()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def abort(self) -> None:
+        self._raw.abort()
+
+    def write(self, data: Buffer) -> None:
+        self._connection.send((data,))
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        self._connection.send(list_of_data)
+
+    def pause_reading(self) -> None:
+        self._connection.pause()
+
+    def resume_reading(self) -> None:
+        self._connection.resume()
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+
+def _why(error: ssl.SSLError) -> str:
+    """Return OpenSSL's reason in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "http request" in reason or "wrong version number" in reason:
+        reason += "; does the client use TLS?"
+    return f"TLS failed: {reason}"

@@ -1,0 +1,113 @@
+"""Settings of TLS, by Kafka's names.
+
+In: nothing. Out: settings, and the names that one listener may have for itself. Data only.
+
+Names, types and defaults are those of Apache Kafka 4.3's `SslConfigs` and `BrokerSecurityConfigs`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting, Shaped
+from stratalog.config.principal_rules import parse_rules
+
+__all__ = ["KEYSTORE_SETTINGS", "OF_ONE_LISTENER", "SECURITY"]
+
+_BY_CONTENT: Final = (
+    "The file's content decides: PEM and PKCS12 are read; JKS is refused and must be converted."
+)
+
+
+def _check_rules(texts: Sequence[str]) -> None:
+    parse_rules(texts[0])
+
+
+def _check_identification(texts: Sequence[str]) -> None:
+    if texts[0].lower() not in {"", "https"}:
+        raise BadValue
+
+
+def _secret(name: str, doc: str) -> Setting:
+    return Setting(name, Kind.PASSWORD, None, doc, dynamic=Dynamic.PER_BROKER)
+
+
+def _text(name: str, default: str | None, doc: str, check: OneOf | Shaped | None = None) -> Setting:
+    return Setting(name, Kind.STRING, default, doc, check, dynamic=Dynamic.PER_BROKER)
+
+
+SECURITY: Final = (
+    Setting(
+        "ssl.cipher.suites",
+        Kind.LIST,
+        (),
+        "Cipher suites of TLS, by Java's or OpenSSL's names; by default OpenSSL's choice. Of TLSv1.3 a list has all "
+        "three suites or none.",
+        dynamic=Dynamic.PER_BROKER,
+    ),
+    _text(
+        "ssl.client.auth",
+        "none",
+        "Whether a client of an SSL listener shows a certificate. On a SASL_SSL listener only "
+        "`listener.name.NAME.ssl.client.auth` has an effect.",
+        OneOf(("required", "requested", "none")),
+    ),
+    Setting(
+        "ssl.enabled.protocols",
+        Kind.LIST,
+        ("TLSv1.2", "TLSv1.3"),
+        "Versions of TLS.",
+        OneOf(("TLSv1.2", "TLSv1.3")),
+        dynamic=Dynamic.PER_BROKER,
+    ),
+    _text(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "Whether this node, as a client of other nodes, compares their certificates with their host names; empty: no.",
+        Shaped(_check_identification, "https or nothing"),
+    ),
+    _secret("ssl.key.password", "The password of the private key."),
+    _secret(
+        "ssl.keystore.certificate.chain",
+        "The node's certificate and the chain to its authority, as PEM text, where no file has them.",
+    ),
+    _secret("ssl.keystore.key", "The node's private key, as PEM text, where no file has it."),
+    _text(
+        "ssl.keystore.location",
+        None,
+        "The file of the node's private key and certificates. The node looks for a change every ten seconds.",
+    ),
+    _secret("ssl.keystore.password", "The password of a PKCS12 file."),
+    _text("ssl.keystore.type", "JKS", _BY_CONTENT),
+    Setting(
+        "ssl.principal.mapping.rules",
+        Kind.STRING,
+        "DEFAULT",
+        "Rules that turn the distinguished name of a client's certificate into the name of its principal "
+        "(`RULE:pattern/replacement/[LU]`, the first that matches); DEFAULT is the whole name.",
+        Shaped(_check_rules, "RULE:pattern/replacement/[LU] and DEFAULT, separated by commas"),
+    ),
+    _secret(
+        "ssl.truststore.certificates",
+        "The certificates of trusted authorities, as PEM text, where no file has them.",
+    ),
+    _text("ssl.truststore.location", None, "The file of the certificates of trusted authorities."),
+    _secret("ssl.truststore.password", "The password of a PKCS12 file of authorities."),
+    _text("ssl.truststore.type", "JKS", _BY_CONTENT),
+)
+KEYSTORE_SETTINGS: Final = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
+OF_ONE_LISTENER: Final = frozenset(setting.name for setting in SECURITY)
+"""`listener.name.NAME.` before one of these makes it that of one listener."""
