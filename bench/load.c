@@ -9,6 +9,9 @@
  * load tail PORT SECONDS CONSUMERS PRODUCE_FILE FETCH_FILE OFFSET_AT
  *     one connection produces, the others fetch at the tail; the producer sends its next request once all consumers have
  *     the records of the last one; prints "rounds seconds bytes-delivered"
+ * load paced RATE SECONDS TIMES_FILE { PORT PRODUCE_FILE } ...
+ *     RATE requests a second, over one connection to each port in turn; writes to TIMES_FILE, for each request, the
+ *     microseconds from the time when it was due until its answer, one a line; prints "answers seconds"
  *
  * Produce is version 7, Fetch version 11, each of one partition. Exit status 1, with a line on stderr, if an answer is
  * missing or has an error.
@@ -235,6 +238,60 @@ static void tail(int poll, int port, double seconds, int count, char **files) {
     printf("%ld %f %.0f\n", rounds, now() - begun, delivered);
 }
 
+/* A request that is due while this program still waits counts from its due time: a slow broker cannot slow the load. */
+struct paced {
+    struct connection connection;
+    unsigned char *request;
+    size_t size;
+    double *due; /* of each request, in order */
+    long sent, answered;
+};
+
+/* Its connection comes first: epoll's pointer to that is one to the whole. */
+static int take_answers(struct paced *one, FILE *times) {
+    int taken = 0;
+    receive(&one->connection);
+    for (size_t size = whole(&one->connection); size > 0; size = whole(&one->connection)) {
+        produced_at(one->connection.answer);
+        forget(&one->connection, size);
+        fprintf(times, "%.0f\n", (now() - one->due[one->answered++]) * 1e6);
+        taken++;
+    }
+    return taken;
+}
+
+static void paced(int poll, char **words, int count, char **pairs) {
+    double rate = atof(words[0]), seconds = atof(words[1]);
+    long total = (long)(rate * seconds), sent = 0, answered = 0;
+    FILE *times = fopen(words[2], "w");
+    struct paced *all = calloc((size_t)count, sizeof *all);
+    if (!times || !all) fail("cannot write the times");
+    for (int i = 0; i < count; i++) {
+        open_connection(&all[i].connection, poll, atoi(pairs[2 * i]), -1);
+        all[i].request = contents(pairs[2 * i + 1], &all[i].size);
+        all[i].due = calloc((size_t)(total / count) + 1, sizeof(double));
+        if (!all[i].due) fail("no memory");
+    }
+    struct epoll_event events[EVENTS_MAX];
+    double begun = now();
+    while (answered < total) {
+        double left = 1;
+        while (sent < total && (left = begun + (double)sent / rate - now()) <= 0) {
+            struct paced *one = &all[sent % count];
+            one->due[one->sent++] = begun + (double)sent / rate;
+            send_all(one->connection.fd, one->request, one->size);
+            sent++;
+        }
+        struct timespec wait = {.tv_sec = left >= 1, .tv_nsec = left >= 1 ? 0 : (long)(left * 1e9)};
+        int ready = epoll_pwait2(poll, events, EVENTS_MAX, &wait, NULL);
+        for (int i = 0; i < ready; i++)
+            answered += take_answers((struct paced *)events[i].data.ptr, times);
+        if (now() - begun > seconds + 30) fail("answers are missing");
+    }
+    fclose(times);
+    printf("%ld %f\n", answered, now() - begun);
+}
+
 int main(int argc, char **argv) {
     int poll = epoll_create1(0);
     if (poll < 0) fail("cannot poll");
@@ -242,6 +299,8 @@ int main(int argc, char **argv) {
         produce(poll, atoi(argv[2]), atof(argv[3]), atoi(argv[4]), argv + 5);
     else if (argc == 8 && !strcmp(argv[1], "tail"))
         tail(poll, atoi(argv[2]), atof(argv[3]), atoi(argv[4]), argv + 5);
+    else if (argc >= 7 && argc % 2 && !strcmp(argv[1], "paced"))
+        paced(poll, argv + 2, (argc - 5) / 2, argv + 5);
     else
         fail("usage: see load.c");
     return 0;

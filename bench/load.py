@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -151,11 +151,13 @@ def batch(size: int, records: int, timestamp_ms: int) -> bytes:
     return bytes(build_batch([Record(0, timestamp_ms, None, bytes(size))] * records))
 
 
-def produce_frame(topic: str, partitions: Iterable[int], records: bytes) -> bytes:
-    """Return a whole produce request, acks=1, with the same batch for each partition."""
+def produce_frame(topic: str, partitions: Iterable[int], records: bytes, acks: int = 1) -> bytes:
+    """Return a whole produce request with the same batch for each partition."""
     parts = [PartitionProduceData(index=index, records=memoryview(records)) for index in partitions]
     body = ProduceRequest(
-        acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=parts)]
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=parts)],
     )
     return b"".join(encode_request(PRODUCE_VERSION, 1, "bench", body))
 
@@ -215,6 +217,27 @@ def made_batches(server: Server, topic: str, size: int, seconds: float) -> Throu
     return Throughput(rate, count / took, (server.cpu_seconds() - before) / (count * size / 1e9))
 
 
+def paced(
+    leaders: Mapping[int, int], topic: str, per_second: int, seconds: float
+) -> tuple[float, float]:
+    """Return p50 and p99 in ms from the time when a record is due to its acknowledgement by all replicas.
+
+    `leaders` has the port of each partition's leader. Each record of 100 B is a request. Unlike librdkafka's generator,
+    which polls without a pause at such rates, this one sleeps in between.
+    """
+    records = batch(100, 1, round(time.time() * 1000))
+    with tempfile.TemporaryDirectory(prefix="bench-load-") as scratch:
+        times, words = Path(scratch) / "times", []
+        for partition, port in leaders.items():
+            frame = Path(scratch) / str(partition)
+            frame.write_bytes(produce_frame(topic, [partition], records, acks=-1))
+            words += [str(port), str(frame)]
+        _run("paced", per_second, seconds, times, *words)
+        each = [int(line) / 1000 for line in times.read_text().split()]
+    cuts = statistics.quantiles(each[per_second // 2 :], n=100)
+    return cuts[49], cuts[98]
+
+
 def tail_consumers(
     server: Server, topic: str, consumers: int, seconds: float
 ) -> tuple[float, float]:
@@ -236,12 +259,17 @@ def _generate(
         for number, frame in enumerate(frames):
             paths.append(Path(scratch) / str(number))
             paths[-1].write_bytes(frame)
-        done = subprocess.run(
-            [*map(str, (generator(), what, server.port, seconds, connections, *paths)), *more],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        return _run(what, server.port, seconds, connections, *paths, *more)
+
+
+def _run(*words: object) -> list[float]:
+    """Run our generator; return its numbers."""
+    done = subprocess.run(
+        [*map(str, (generator(), *words))],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [float(word) for word in done.stdout.split()]

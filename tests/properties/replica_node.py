@@ -70,13 +70,11 @@ class FollowerLog:
     """A node's log as a fetcher sees it."""
 
     def __init__(self, node: "Node") -> None:
-        self._node = node
         self.log = node.steps.log
 
     log_start_offset = property(lambda self: self.log.log_start_offset)
     log_end_offset = property(lambda self: self.log.log_end_offset)
     epochs = property(lambda self: self.log.epochs)
-    high_watermark = property(lambda self: self._node.replica.high_watermark)
 
 
 class SeededEntropy(Entropy):

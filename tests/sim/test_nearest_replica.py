@@ -21,6 +21,7 @@ from tests.sim.world import START_MS, World
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.wire.apis import FETCH
 from stratalog.wire.messages.fetch import PartitionData
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -200,5 +201,20 @@ def test_a_follower_that_is_not_in_sync_is_not_named() -> None:
         tale.heal(3, 1)
         await until(lambda: 3 in partition(tale.cluster).isr)
         assert answered(await tale.fetch(1, 0, rack="rack-3"))[1] == 3
+
+    story(tell)
+
+
+def test_a_high_watermark_takes_no_fetch_of_its_own() -> None:
+    async def tell(tale: Tale) -> None:
+        loop = asyncio.get_running_loop()
+        served = tale.cluster.machines[1].broker.metrics.requests.durations[FETCH].counts
+        before, begun = sum(served), loop.time()
+        for _ in range(20):
+            await tale.client.produce("t", 0, batch([b"value"], START_MS), acks=-1)
+        assert loop.time() - begun < 0.25, "no fetch came to the end of its wait"
+        assert sum(served) - before <= 42, "each append takes one fetch of each follower"
+        await tale.until_known()
+        assert loop.time() - begun < 1, "the end of a wait brings it"
 
     story(tell)

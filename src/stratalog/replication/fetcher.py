@@ -7,7 +7,8 @@ The fetches share one fetch session (KIP-227): a fetch names only partitions tha
 partition whose step is still pending takes no part in a fetch, so the log has not changed when the answer arrives. A
 failed partition waits alone; the others continue.
 
-Invariant: `_session` equals the leader's session once the fetch in flight has arrived there.
+Invariants: `_session` equals the leader's session once the fetch in flight has arrived there. Where that is not what
+the next fetch should ask for, the partition is in `_changed`.
 
 Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
 """
@@ -15,7 +16,7 @@ Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import ErrorCode
@@ -54,14 +55,6 @@ class FetchLimits(NamedTuple):
     backoff_ms: int = 1000
 
 
-class FollowerLog(Log, Protocol):
-    """A follower's log, and its high watermark."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The offset below which the follower knows everything to be committed."""
-
-
 @dataclass(slots=True)
 class _Followed:
     """A followed partition. `ready_ms`: time of its next fetch; never, while a step is pending.
@@ -69,7 +62,7 @@ class _Followed:
     `leader_high_watermark` is the last that the leader named: below it, the log lags.
     """
 
-    log: FollowerLog
+    log: Log
     leader_epoch: int
     ready_ms: float = -inf
     leader_high_watermark: float = inf
@@ -85,6 +78,7 @@ class Fetcher:
         self._limits = limits
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._session: dict[TopicIdPartition, FetchPartition] = {}
+        self._changed: dict[TopicIdPartition, None] = {}
         self._session_id = NO_SESSION
         self._session_epoch = NEW_SESSION
         self._in_flight = False
@@ -92,13 +86,15 @@ class Fetcher:
     def __len__(self) -> int:
         return len(self._followed)
 
-    def follow(self, key: TopicIdPartition, log: FollowerLog, leader_epoch: int) -> None:
+    def follow(self, key: TopicIdPartition, log: Log, leader_epoch: int) -> None:
         """Fetch the partition from now on, in `leader_epoch`. The log must have performed every append."""
         self._followed[key] = _Followed(log, leader_epoch)
+        self._changed[key] = None
 
     def unfollow(self, key: TopicIdPartition) -> None:
         """Stop fetching the partition: it has another leader, or was deleted. Ignore an answer that is under way."""
         self._followed.pop(key, None)
+        self._changed[key] = None
 
     def resume(self, key: TopicIdPartition, leader_epoch: int, at_ms: float = -inf) -> None:
         """Fetch the partition again, after its step; not before `at_ms`.
@@ -109,6 +105,7 @@ class Fetcher:
         followed = self._followed.get(key)
         if followed is not None and followed.leader_epoch == leader_epoch:
             followed.ready_ms = at_ms
+            self._changed[key] = None
 
     @property
     def due_ms(self) -> float:
@@ -118,22 +115,38 @@ class Fetcher:
         return min((one.ready_ms for one in self._followed.values()), default=inf)
 
     def request(self, now_ms: float) -> FetchRequest | None:
-        """Return the next fetch to send, or None while no partition is ready or another fetch is in flight."""
+        """Return the next fetch to send, or None while no partition is ready or another fetch is in flight.
+
+        It costs what has changed since the last one, however many partitions are followed.
+        """
         if self._in_flight:
             return None
-        wanted = {
-            key: self._to_fetch(key, one)
-            for key, one in self._followed.items()
-            if one.ready_ms <= now_ms
-        }
-        if not wanted:
-            return None
+        if self._session_epoch == NEW_SESSION:
+            self._session = {}
+            self._changed = dict.fromkeys(self._followed)
+        named: dict[TopicIdPartition, FetchPartition] = {}
+        later: dict[TopicIdPartition, None] = {}
         forgotten: list[TopicIdPartition] = []
-        named = wanted
-        if self._session_epoch != NEW_SESSION:
-            forgotten = [key for key in self._session if key not in wanted]
-            named = {key: one for key, one in wanted.items() if one != self._session.get(key)}
-        self._session = wanted
+        added = 0
+        session = self._session
+        for key in self._changed:
+            followed, known = self._followed.get(key), session.get(key)
+            if followed is not None and followed.ready_ms <= now_ms:
+                wanted = self._to_fetch(key, followed)
+                if wanted != known:
+                    named[key] = wanted
+                    added += known is None
+                continue
+            if known is not None:
+                forgotten.append(key)
+            if followed is not None and followed.ready_ms < inf:
+                later[key] = None
+        if len(session) + added == len(forgotten):
+            return None
+        self._changed = later
+        for key in forgotten:
+            del session[key]
+        session.update(named)
         self._in_flight = True
         limits = self._limits
         return FetchRequest(
@@ -153,6 +166,7 @@ class Fetcher:
             lags = one.log.log_end_offset < one.leader_high_watermark
             if lags and one.ready_ms <= now_ms and is_throttled(key):
                 one.ready_ms = now_ms + _HELD_UP_MS
+                self._changed[key] = None
 
     def _to_fetch(self, key: TopicIdPartition, followed: _Followed) -> FetchPartition:
         log = followed.log
@@ -163,7 +177,6 @@ class Fetcher:
             last_fetched_epoch=log.epochs.latest,
             log_start_offset=log.log_start_offset,
             partition_max_bytes=self._limits.max_bytes,
-            high_watermark=log.high_watermark,
         )
 
     def on_response(
@@ -201,6 +214,7 @@ class Fetcher:
                     continue  # no longer followed, or in a new epoch, since the fetch was sent
                 taken = step(followed.log, answer)
                 followed.ready_ms = inf
+                self._changed[key] = None
                 if isinstance(taken, Append):
                     followed.leader_high_watermark = taken.high_watermark
                 if isinstance(taken, Wait):
@@ -220,7 +234,6 @@ class Fetcher:
     def _begin_session(self) -> None:
         """Name every partition in the next fetch; the request's session id names the replaced session."""
         self._session_epoch = NEW_SESSION
-        self._session = {}
 
 
 def _next_epoch(epoch: int) -> int:

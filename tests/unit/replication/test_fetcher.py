@@ -24,7 +24,6 @@ EPOCH = 4
 class Log:
     log_end_offset: int = 0
     log_start_offset: int = 0
-    high_watermark: int = 0
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
 
@@ -218,3 +217,32 @@ def test_a_step_of_an_older_leader_epoch_resumes_nothing(fetcher, leader, logs):
     fetcher.resume(KEYS[0], EPOCH)
     fetch(fetcher, leader, logs)
     assert KEYS[0] not in leader.read[-1]
+
+
+def test_a_fetch_looks_only_at_partitions_that_changed(leader):
+    class Watched(Log):
+        looks = 0
+
+        @property
+        def log_end_offset(self):
+            Watched.looks += 1
+            return self.end
+
+        @log_end_offset.setter
+        def log_end_offset(self, end):
+            self.end = end
+
+    keys = [TopicIdPartition(TOPICS[0], index) for index in range(1000)]
+    logs = {key: Watched() for key in keys}
+    leader.ends = dict.fromkeys(keys, 0)
+    fetcher = Fetcher(2, 9, FetchLimits())
+    for key, log in logs.items():
+        fetcher.follow(key, log, EPOCH)
+    fetch(fetcher, leader, logs)
+    fetch(fetcher, leader, logs)
+    leader.ends[keys[500]] = 1
+    Watched.looks = 0
+    assert fetch(fetcher, leader, logs) == [keys[500]]
+    assert len(leader.read[-1]) == 1000
+    assert fetch(fetcher, leader, logs) == []
+    assert Watched.looks < 10

@@ -221,7 +221,7 @@ class Gathering:
     def _read_as_follower(
         self, hosted: HostedPartition, partition: FetchPartition, follower: Follower
     ) -> Slices | Preferred | Awaitable[Slices]:
-        self.failed |= follower.fetches(hosted, partition)
+        follower.fetches(hosted, partition)
         return self._read(hosted, partition, follower.end_of(hosted))
 
     def _read(

@@ -102,8 +102,11 @@ class Follower:
         self.is_noted = False
         """Whether the fetch's offsets are recorded: a waiting fetch reads again, without news."""
 
-    def fetches(self, hosted: HostedPartition, wanted: FetchPartition) -> bool:
-        """Record the follower's offset in a partition; return whether to answer a newer high watermark at once.
+    def fetches(self, hosted: HostedPartition, wanted: FetchPartition) -> None:
+        """Record the follower's offset in a partition.
+
+        A newer high watermark is no reason to answer: each append would take one more fetch, with an answer without
+        records (KAFKA-9952). It comes with the next records, or after `replica.fetch.wait.max.ms`.
 
         Raises Rejected: NOT_LEADER_OR_FOLLOWER to an earlier incarnation, UNKNOWN_LEADER_EPOCH to a broker without a
         replica, OFFSET_MOVED_TO_TIERED_STORAGE where only the bucket has the offset.
@@ -111,7 +114,7 @@ class Follower:
         replica, log = hosted.replica, hosted.log
         offset = wanted.fetch_offset
         if self.is_noted or not log.log_start_offset <= offset <= log.log_end_offset:
-            return False  # the read refuses what is out of range
+            return  # the read refuses what is out of range
         if self._is_stale:
             reason = f"broker {self._node_id} has a later epoch than {self._broker_epoch}"
             raise Rejected(ErrorCode.not_leader_or_follower, reason)
@@ -133,7 +136,6 @@ class Follower:
             hosted.advanced()
         if self._may_join and self._node_id not in replica.isr:
             self._proposals.look(hosted)
-        return wanted.high_watermark < replica.high_watermark
 
     def end_of(self, hosted: HostedPartition) -> int:
         """Return the offset below which the follower may read: 0 while a throttle holds it up, else the log's end.

@@ -30,7 +30,6 @@ from stratalog.client.calls import (
 )
 from stratalog.client.peer import Peer
 from stratalog.errors import Corrupt, Rejected, Unavailable
-from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import TieredHistory
 from stratalog.metadata.image import Endpoint
@@ -102,7 +101,7 @@ class Source:
     def follow(self, hosted: HostedPartition, leader_epoch: int) -> None:
         """Fetch a partition from now on. Its log must have performed every append."""
         self._followed[hosted.key] = hosted
-        self._fetcher.follow(hosted.key, _FollowerLog(hosted), leader_epoch)
+        self._fetcher.follow(hosted.key, hosted.log, leader_epoch)
         self._wanted.set()
 
     def unfollow(self, key: TopicIdPartition) -> None:
@@ -401,28 +400,3 @@ def _may_learn(log: PartitionLog) -> bool:
     """Return whether a local copy waits for news of the bucket."""
     waits = log.segments[0].next_offset > log.tiered_end
     return log.config.remote_storage_enable and len(log.segments) > 1 and waits
-
-
-class _FollowerLog:
-    """A hosted partition as `following.py` sees it."""
-
-    __slots__ = ("_hosted",)
-
-    def __init__(self, hosted: HostedPartition) -> None:
-        self._hosted = hosted
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._hosted.log.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._hosted.log.log_end_offset
-
-    @property
-    def epochs(self) -> LeaderEpochs:
-        return self._hosted.log.epochs
-
-    @property
-    def high_watermark(self) -> int:
-        return self._hosted.replica.high_watermark
