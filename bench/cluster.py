@@ -8,169 +8,43 @@ nor files.
 """
 
 import argparse
-import signal
-import subprocess
+import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-import psutil
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import ElectionType
+from confluent_kafka.admin import AdminClient
 from hatch_build import compile_in_place
-from tests.cluster_processes import ClusterProcesses
-from tests.wire_client import Wire
 
 from bench import load
 from bench.broker import Bench, drop, first_record, report, touch_memory
-from bench.peers import (
-    START_TIMEOUT_S,
-    STOP_TIMEOUT_S,
-    accepts,
-    free_port,
-    java_command,
-    product_command,
+from bench.cluster_peers import (
+    FACTOR,
+    PARTITIONS,
+    Cluster,
+    active,
+    create,
+    kafka,
+    leaders,
+    partitions_of,
+    strata,
+    wait_for_whole,
 )
-from stratalog.errors import ErrorCode
+from bench.peers import product_command
+from stratalog.adapters.network import TcpNetwork, event_loop
+from stratalog.broker.metrics import BOUNDS_NS
+from stratalog.client.aio import Client
+from stratalog.errors import Rejected, Unavailable
 from stratalog.wire import walk
-from stratalog.wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-)
 
-NODES, FACTOR, PARTITIONS = 3, 3, 3
 LATENCY_RATE = 2000
 ALL = ("-a", "-1")
 """rdkafka_performance's acks=all; of two options it takes the last."""
-DEFAULTS = {
-    "broker.heartbeat.interval.ms": "2000",
-    "broker.session.timeout.ms": "9000",
-    "controller.quorum.election.timeout.ms": "1000",
-}
-"""Kafka's defaults, for both."""
-
-
-@dataclass
-class Cluster:
-    """A running cluster; it is a `Loaded` for the generators of load."""
-
-    name: str
-    ports: dict[int, int]
-    """Of each node, the port for clients."""
-    controllers: dict[int, int]
-    """Of each node, the port for controllers."""
-    processes: dict[int, subprocess.Popen[bytes]]
-    restart: Callable[[int], None]
-    begun: float
-    """When the processes were started, by the steady clock."""
-
-    @property
-    def address(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-
-    def _alive(self) -> list[psutil.Process]:
-        return [psutil.Process(one.pid) for one in self.processes.values() if one.poll() is None]
-
-    def cpu_seconds(self) -> float:
-        times = [one.cpu_times() for one in self._alive()]
-        return float(sum(one.user + one.system for one in times))
-
-    def resident_mb(self) -> float:
-        return float(sum(one.memory_info().rss for one in self._alive()) / 1e6)
-
-
-@contextmanager
-def strata(directory: Path) -> Iterator[Cluster]:
-    """Yield three of our nodes, ready to serve: this checkout, as installed."""
-    nodes = ClusterProcesses(directory, NODES, DEFAULTS, command=[product_command()])
-    clients = {node: each.clients for node, each in nodes.ports.items()}
-    controllers = {node: each.controllers for node, each in nodes.ports.items()}
-    begun = time.monotonic()
-    with nodes:
-        yield Cluster(
-            "Stratalog",
-            clients,
-            controllers,
-            nodes.processes,
-            lambda node: nodes.start([node]),
-            begun,
-        )
-
-
-@contextmanager
-def kafka(directory: Path) -> Iterator[Cluster]:
-    """Yield three nodes of Apache Kafka, formatted and listening."""
-    ports, controllers = prepare_kafka(directory)
-    processes: dict[int, subprocess.Popen[bytes]] = {}
-
-    def begin(node: int) -> None:
-        place = directory / f"node-{node}"
-        words = [*java_command(), "kafka.Kafka", str(place / "server.properties")]
-        with (place / "log").open("ab") as log:
-            processes[node] = subprocess.Popen(
-                words, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
-
-    def wait(node: int) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not accepts(ports[node]):
-            if processes[node].poll() is not None or time.monotonic() > deadline:
-                said = (directory / f"node-{node}" / "log").read_text()[-2000:]
-                raise SystemExit(f"Apache Kafka {node} did not start: {said}")
-            time.sleep(0.01)
-
-    def restart(node: int) -> None:
-        begin(node)
-        wait(node)
-
-    begun = time.monotonic()
-    try:
-        for node in ports:
-            begin(node)
-        for node in ports:
-            wait(node)
-        yield Cluster("Apache Kafka", ports, controllers, processes, restart, begun)
-    finally:
-        for process in processes.values():
-            process.send_signal(signal.SIGTERM)
-        for process in processes.values():
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def prepare_kafka(directory: Path) -> tuple[dict[int, int], dict[int, int]]:
-    """Write and format three nodes; return by node the ports for clients, and for controllers."""
-    ids = range(1, NODES + 1)
-    ports = {node: free_port() for node in ids}
-    controllers = {node: free_port() for node in ids}
-    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
-    storage = [*java_command(), "kafka.tools.StorageTool"]
-    made = subprocess.run(
-        [*storage, "random-uuid"], capture_output=True, text=True, check=True, timeout=120
-    )
-    for node in ids:
-        place = directory / f"node-{node}"
-        place.mkdir(parents=True)
-        listeners = (
-            f"PLAINTEXT://127.0.0.1:{ports[node]},CONTROLLER://127.0.0.1:{controllers[node]}"
-        )
-        (place / "server.properties").write_text(
-            f"process.roles=broker,controller\nnode.id={node}\nlog.dirs={place / 'data'}\n"
-            f"controller.quorum.voters={voters}\nlisteners={listeners}\n"
-            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
-            "group.initial.rebalance.delay.ms=0\nlog.segment.delete.delay.ms=0\n"
-        )
-        properties = str(place / "server.properties")
-        formatted = [*storage, "format", "-t", made.stdout.split()[-1], "-c", properties]
-        subprocess.run(formatted, capture_output=True, check=True, timeout=120)
-    return ports, controllers
+MANY_TOPICS, MANY_PARTITIONS = 10, 1000
+WRITE_EVERY_S = 0.02
 
 
 # Lines on the two running clusters. Each call runs one round on one cluster; round -1 only warms it.
@@ -193,13 +67,95 @@ def produce_100(bench: Bench, cluster: Cluster, topic: str) -> None:
 
 
 def latency(bench: Bench, cluster: Cluster, topic: str) -> None:
+    """Measure latencies with librdkafka, which keeps a core busy, and with a generator that sleeps."""
     seconds = max(2.0, 6 * bench.scale)
-    before = cluster.cpu_seconds()
+    rate = f"{LATENCY_RATE:,} records/s"
     middle, slow = load.latencies(cluster, topic, LATENCY_RATE, seconds, *ALL)
-    bench.note("2,000 records/s, p50 ms", cluster.name, middle)
-    bench.note("2,000 records/s, p99 ms", cluster.name, slow)
+    bench.note(f"{rate}, librdkafka, p50 ms", cluster.name, middle)
+    bench.note(f"{rate}, librdkafka, p99 ms", cluster.name, slow)
+    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})
+    led = {index: cluster.ports[node] for index, node in leaders(admin, topic).items()}
+    before = cluster.cpu_seconds()
+    middle, slow = load.paced(led, topic, LATENCY_RATE, seconds)
     used = (cluster.cpu_seconds() - before) * 1000 / (LATENCY_RATE * seconds)
-    bench.note("2,000 records/s, CPU ms a record", cluster.name, used)
+    bench.note(f"{rate}, a record a request, p50 ms", cluster.name, middle)
+    bench.note(f"{rate}, a record a request, p99 ms", cluster.name, slow)
+    bench.note(f"{rate}, a record a request, CPU ms a record", cluster.name, used)
+
+
+def full_load(bench: Bench, cluster: Cluster, topic: str) -> None:
+    """Measure, under a producer at full speed, the delay of our event loops, elections, and changes of the ISR."""
+    before = cluster.metrics()
+    epoch = active(cluster, list(cluster.ports))[1]
+    until = time.monotonic() + max(5.0, 60 * bench.scale)
+    while time.monotonic() < until:
+        load.produce(cluster, topic, 1024, 100_000, *ALL)
+    elections = active(cluster, list(cluster.ports))[1] - epoch
+    bench.note("full load: elections of a controller", cluster.name, elections)
+    if not before:
+        return  # Apache Kafka's nodes have no console
+    grown = {name: value - before.get(name, 0) for name, value in cluster.metrics().items()}
+    bench.note("full load: loop delay, p99.9 ms at most", cluster.name, slowest(grown))
+    for what in ("shrinks", "expansions"):
+        bench.note(f"full load: ISR {what}", cluster.name, grown[f"stratalog_isr_{what}_total"])
+
+
+def slowest(grown: dict[str, float]) -> float:
+    """Return the bound in ms of the bucket that holds the 99.9th percentile of the loops' delays."""
+    name = "stratalog_event_loop_delay_seconds"
+    wanted = 0.999 * grown[f"{name}_count"]
+    for bound in BOUNDS_NS:
+        if grown[f'{name}_bucket{{le="{bound / 1e9:g}"}}'] >= wanted:
+            return bound / 1e6
+    return float("inf")
+
+
+class Writer:
+    """A client that writes to one partition all the time, and looks for its leader again after each failure."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.failures = 0
+        self._topic, self._partition = topic, partition
+
+    async def write(self, address: str) -> None:
+        record = load.batch(100, 1, round(time.time() * 1000))
+        async with await Client.connect(TcpNetwork(), address) as client:
+            while True:
+                try:
+                    await client.produce(self._topic, self._partition, record)
+                except (Rejected, Unavailable):
+                    self.failures += 1
+                await asyncio.sleep(WRITE_EVERY_S)
+
+
+async def write_during_stop(cluster: Cluster, topic: str, node: int) -> list[int]:
+    """Return, for each of two clients a partition, how many requests failed while a node stopped."""
+    writers = [Writer(topic, partition) for partition in range(PARTITIONS) for _ in range(2)]
+    async with asyncio.TaskGroup() as group:
+        writing = [group.create_task(one.write(cluster.address)) for one in writers]
+        await asyncio.sleep(2)
+        assert not any(one.failures for one in writers), "a request failed before the stop"
+        await asyncio.get_running_loop().run_in_executor(None, cluster.stop, [node])
+        await asyncio.sleep(2)
+        for one in writing:
+            one.cancel()
+    return [one.failures for one in writers]
+
+
+def shutdown(bench: Bench, cluster: Cluster, topic: str) -> None:
+    """Stop each node in turn, with permission, under clients that write to every partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})
+    failed = []
+    for node in cluster.ports:
+        with asyncio.Runner(loop_factory=event_loop()) as runner:
+            failed.append(runner.run(write_during_stop(cluster, topic, node)))
+        cluster.start([node])
+        wait_for_whole(admin, topic, PARTITIONS)
+        for future in admin.elect_leaders(ElectionType.PREFERRED, None).values():
+            future.result(60)
+    most = max(map(max, failed))
+    bench.note("controlled shutdown: retriable answers a client, at most", cluster.name, most)
+    bench.note("controlled shutdown: answers to six clients", cluster.name, sum(map(sum, failed)))
 
 
 def failover(bench: Bench, cluster: Cluster, topic: str) -> None:
@@ -207,76 +163,28 @@ def failover(bench: Bench, cluster: Cluster, topic: str) -> None:
     killed, epoch = active(cluster, list(cluster.ports))
     others = [node for node in cluster.ports if node != killed]
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})
-    cluster.processes[killed].kill()
     begun = time.monotonic()
-    cluster.processes[killed].wait()
+    cluster.kill(killed)
     while active(cluster, others)[1] <= epoch:
         time.sleep(0.005)
     bench.note("kill -9 of the controller: another one, s", cluster.name, time.monotonic() - begun)
-    while killed in leaders(admin, topic):
+    while killed in leaders(admin, topic).values():
         time.sleep(0.02)
     bench.note("kill -9: all partitions led again, s", cluster.name, time.monotonic() - begun)
-    cluster.restart(killed)
-    wait_for_whole(admin, topic)
+    cluster.start([killed])
+    wait_for_whole(admin, topic, PARTITIONS)
 
 
 RUNNING = {
     "produce 1 KiB": produce_1k,
     "produce 100 B": produce_100,
     "latency": latency,
+    "full load": full_load,
+    "controlled shutdown": shutdown,
     "failover": failover,
 }
 START = "start"
-
-
-def active(cluster: Cluster, nodes: list[int]) -> tuple[int, int]:
-    """Return (node, epoch) of the active controller, if one of these nodes is active; else (-1, -1)."""
-    partition = DescribeQuorumRequestPartitionData(partition_index=0)
-    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
-    for node in nodes:
-        try:
-            with Wire(f"127.0.0.1:{cluster.controllers[node]}") as wire:
-                found = wire.ask(0, DescribeQuorumRequest(topics=[topic]))
-        except OSError:
-            continue
-        if found.error_code == ErrorCode.none:
-            answer = found.topics[0].partitions[0]
-            if answer.error_code == ErrorCode.none:
-                return answer.leader_id, answer.leader_epoch
-    return -1, -1
-
-
-def leaders(admin: AdminClient, topic: str) -> set[int]:
-    return {one.leader for one in admin.list_topics(topic, 30).topics[topic].partitions.values()}
-
-
-def wait_for_whole(admin: AdminClient, topic: str) -> None:
-    """Wait until every replica of the topic is in sync."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        found = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
-        if found and all(len(one.isrs) == FACTOR and one.leader >= 0 for one in found):
-            return
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{topic}: {[one.isrs for one in found]}")
-        time.sleep(0.05)
-
-
-def create(cluster: Cluster, topic: str) -> None:
-    """Create a topic of three replicas, two of which must acknowledge."""
-    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})
-    wanted = NewTopic(topic, PARTITIONS, FACTOR, config={"min.insync.replicas": "2"})
-    for _ in range(600):
-        (future,) = admin.create_topics([wanted], operation_timeout=60).values()
-        try:
-            future.result(60)
-        except KafkaException as error:  # fewer than three brokers are registered yet
-            if "INVALID_REPLICATION_FACTOR" not in str(error):
-                raise
-            time.sleep(0.05)
-        else:
-            break
-    wait_for_whole(admin, topic)
+MANY = "10,000 partitions"
 
 
 def running(bench: Bench, warm_gb: float) -> None:
@@ -320,10 +228,57 @@ def starts(bench: Bench) -> None:
                 bench.note("resident idle, MB", cluster.name, cluster.resident_mb())
 
 
+def many(bench: Bench) -> None:
+    """Measure 10,000 partitions of three replicas, once: creation, memory, idle CPU, kill -9, a stop and a start."""
+    partitions = max(10, round(MANY_PARTITIONS * bench.scale))
+    count = MANY_TOPICS * partitions
+    line = f"{count:,} partitions of three replicas: "
+    for place, start in enumerate(STARTERS.values()):
+        with start(bench.scratch / f"many-{place}") as cluster:
+            begun = time.monotonic()
+            for number in range(MANY_TOPICS):
+                create(cluster, f"many-{number}", partitions)
+            admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 2})
+            wait_for_whole(admin, "", count)
+            bench.note(line + "created, s", cluster.name, time.monotonic() - begun)
+            time.sleep(5)
+            before = cluster.cpu_seconds()
+            time.sleep(10)
+            idle = (cluster.cpu_seconds() - before) * 100
+            bench.note(line + "idle, CPU ms a second", cluster.name, idle)
+            bench.note(line + "resident, MB", cluster.name, cluster.resident_mb())
+            made = load.produce(
+                cluster, "many-0", 1024, bench.count(100_000), *ALL, "-X", load.MANY
+            )
+            bench.note(line + "acks=all 1 KiB, MB/s", cluster.name, made.rate)
+            bench.note(line + "acks=all 1 KiB, CPU s/GB", cluster.name, made.cpu)
+            killed, _ = active(cluster, list(cluster.ports))
+            begun = time.monotonic()
+            cluster.kill(killed)
+            while any(one.leader in (killed, -1) for one in partitions_of(admin, "")):
+                time.sleep(0.2)
+            bench.note(line + "kill -9, all led again, s", cluster.name, time.monotonic() - begun)
+            begun = time.monotonic()
+            cluster.start([killed])
+            wait_for_whole(admin, "", count)
+            bench.note(line + "it starts, all in sync, s", cluster.name, time.monotonic() - begun)
+            begun = time.monotonic()
+            cluster.stop(cluster.ports)
+            bench.note(line + "all stop, s", cluster.name, time.monotonic() - begun)
+            begun = time.monotonic()
+            cluster.start(cluster.ports)
+            first_record(cluster, "many-0", acks="all")
+            wait_for_whole(admin, "", count)
+            bench.note(line + "all start, all in sync, s", cluster.name, time.monotonic() - begun)
+
+
 STARTERS: dict[str, Callable[[Path], AbstractContextManager[Cluster]]] = {
     "Stratalog": strata,
     "Apache Kafka": kafka,
 }
+
+
+OWN = {START: starts, MANY: many}
 
 
 def main() -> None:
@@ -337,7 +292,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
     if chosen.list:
-        print("\n".join([*RUNNING, START]))
+        print("\n".join([*RUNNING, *OWN]))
         return
     if not walk.__file__.endswith((".so", ".pyd")):
         compile_in_place(Path(__file__).parents[1])  # as in an installation
@@ -345,8 +300,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), STARTERS)
         running(bench, chosen.warm_gb)
-        if bench.wants(START):
-            starts(bench)
+        for name, line in OWN.items():
+            if bench.wants(name):
+                line(bench)
     report(bench, time.monotonic() - begun)
 
 
