@@ -130,14 +130,14 @@ class Fetcher:
         added = 0
         session = self._session
         for key in self._changed:
-            followed, known = self._followed.get(key), session.get(key)
+            followed, before = self._followed.get(key), session.get(key)
             if followed is not None and followed.ready_ms <= now_ms:
                 wanted = self._to_fetch(key, followed)
-                if wanted != known:
+                if wanted != before:
                     named[key] = wanted
-                    added += known is None
+                    added += before is None
                 continue
-            if known is not None:
+            if before is not None:
                 forgotten.append(key)
             if followed is not None and followed.ready_ms < inf:
                 later[key] = None
