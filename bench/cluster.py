@@ -93,7 +93,7 @@ def full_load(bench: Bench, cluster: Cluster, topic: str) -> None:
     elections = active(cluster, list(cluster.ports))[1] - epoch
     bench.note("full load: elections of a controller", cluster.name, elections)
     if not before:
-        return  # Apache Kafka's nodes have no console
+        return  # Apache Kafka's nodes have no monitor
     grown = {name: value - before.get(name, 0) for name, value in cluster.metrics().items()}
     bench.note("full load: loop delay, p99.9 ms at most", cluster.name, slowest(grown))
     for what in ("shrinks", "expansions"):

@@ -59,7 +59,7 @@ class Cluster:
     begun: float
     """When the processes were started, by the steady clock."""
     ready_files: dict[int, Path] = field(default_factory=dict)
-    """Of each of our nodes, the file that names the port of its console."""
+    """Of each of our nodes, the file that names the port of its monitor."""
 
     @property
     def address(self) -> str:
@@ -95,7 +95,7 @@ class Cluster:
         """Return the sum over our nodes of each series of /metrics, by its name with its labels."""
         summed: dict[str, float] = {}
         for ready in self.ready_files.values():
-            port = json.loads(ready.read_text())["console_port"]
+            port = json.loads(ready.read_text())["monitor_port"]
             with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 for line in answer.read().decode().splitlines():
                     if not line.startswith("#"):
@@ -107,7 +107,7 @@ class Cluster:
 @contextmanager
 def strata(directory: Path) -> Iterator[Cluster]:
     """Yield three of our nodes, ready to serve: this checkout, as installed."""
-    settings = {**DEFAULTS, "console.listener": "127.0.0.1:0"}
+    settings = {**DEFAULTS, "monitor.listener": "127.0.0.1:0"}
     nodes = ClusterProcesses(directory, NODES, settings, command=[product_command()])
     clients = {node: each.clients for node, each in nodes.ports.items()}
     controllers = {node: each.controllers for node, each in nodes.ports.items()}
