@@ -73,7 +73,7 @@ PLAIN_WORDS = {
     "told|hears?|heard": "say what is sent: answer, report, receive, learn",
     "figures?": "metric; of a benchmark: measurement",
     "(?<!gossip_to_)settle[sd]?|settling": "fsync or flush; of a question: decide",
-    "everyone|everybody": "name the actors: every member, all clients",
+    r"(?<!allow[.])(?<!allow__)everyone|everybody": "name the actors: every member, all clients",
     "held against": "compared with",
     "be had": "available; of a file: fetched",
     "hand(?:s|ed|ing)? over": "upload; to a caller: pass",

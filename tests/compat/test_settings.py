@@ -25,6 +25,9 @@ ELSEWHERE_IN_KAFKA = {
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    # Read by Kafka's authorizer itself.
+    "allow.everyone.if.no.acl.found",
+    "super.users",
     # Internal in Kafka; public here.
     "remote.log.manager.task.retry.backoff.max.ms",
     "remote.log.manager.task.retry.backoff.ms",

@@ -53,6 +53,9 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "DescribeLogDirs": ((1, 4), None, {4}),
     "CreatePartitions": ((0, 3), (0, 2), {0, 1, 2, 3}),
     "DeleteGroups": ((0, 2), (0, 2), {1, 2}),
+    "DescribeAcls": ((1, 3), None, set()),
+    "CreateAcls": ((1, 3), None, set()),
+    "DeleteAcls": ((1, 3), None, set()),
     "IncrementalAlterConfigs": ((0, 1), (0, 1), {1}),
     "OffsetDelete": ((0, 0), (0, 0), set()),
     "DescribeQuorum": ((0, 2), None, set()),
@@ -93,6 +96,24 @@ READ = {
     "last_fetched_epoch": -1,
     "log_start_offset": -1,
     "partition_max_bytes": 1 << 20,
+}
+ACL = {
+    "resource_type": 2,
+    "resource_name": TOPIC,
+    "resource_pattern_type": 3,
+    "principal": "User:a",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ANY_ACL = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
 }
 LATEST = {"current_leader_epoch": -1, "timestamp": -1}
 OF_GROUP = {"group_id": "g"}
@@ -140,6 +161,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "SyncGroup": UNKNOWN_MEMBER,
     "DescribeGroups": {"groups": ["g"]},
     "DeleteGroups": {"groups_names": ["none such"]},
+    "DescribeAcls": ANY_ACL,
+    "CreateAcls": {"creations": [ACL]},
+    "DeleteAcls": {"filters": [ANY_ACL]},
     "OffsetDelete": {"group_id": "none such", "topics": []},
     "CreateTopics": {
         "topics": [{"name": "made-{version}", "num_partitions": 1, "replication_factor": 1}],
@@ -230,6 +254,9 @@ ANSWERED = {
     "SyncGroup": {"unknown_member_id"},
     "DescribeGroups": {"none", "group_id_not_found"},
     "DeleteGroups": {"group_id_not_found"},
+    "DescribeAcls": {"security_disabled"},
+    "CreateAcls": {"security_disabled"},
+    "DeleteAcls": {"security_disabled"},
     "OffsetDelete": {"group_id_not_found"},
     "DeleteTopics": {"unknown_topic_or_partition"},
     "AlterReplicaLogDirs": {"log_dir_not_found"},

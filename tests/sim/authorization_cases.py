@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.produce import produce_body
+from tests.sim.authorization_acls import ACL_CASES
 from tests.sim.authorization_case import (
     CLUSTER,
     GROUP,
@@ -493,4 +494,5 @@ CASES: Mapping[str, Sequence[Case]] = {
     "EndQuorumEpoch": [case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
     "FetchSnapshot": [case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
     **VOTER_CASES,
+    **ACL_CASES,
 }

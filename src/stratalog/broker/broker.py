@@ -30,6 +30,7 @@ from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.standard_authorizer import standard_authorizer
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Moves
@@ -108,9 +109,9 @@ class Broker:
         self.apis = apis_of_brokers(config)
         self.config = config
         self.metrics = BrokerMetrics(self.apis)
-        self.authorizer: Authorizer | None = None
         self.clock = outside.clock
         self.metadata = metadata = cluster.image
+        self.authorizer: Authorizer | None = standard_authorizer(config, metadata)
         self.controller = cluster.controller
         self.local_controller = cluster.local_controller
         self.forwarding = Forwarding(cluster.local_controller, cluster.controller)

@@ -12,6 +12,7 @@ from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.standard_authorizer import standard_authorizer
 from stratalog.config import BrokerConfig
 from stratalog.ports import Outside
 
@@ -31,7 +32,6 @@ class ControllerServer:
         self.apis = apis_of_controllers()
         self.config = config
         self.metrics = BrokerMetrics(self.apis)
-        self.authorizer: Authorizer | None = None
         self.clock = outside.clock
         self.client_memory = client_memory
         self.large = LargeRequests(outside.workers)
@@ -40,5 +40,6 @@ class ControllerServer:
         self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
         self.topics = Topics(config, cluster.controller, {})
         self.metadata = cluster.image
+        self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
         self.cluster = cluster.image
         """What handlers that a broker's listener has too ask of `Broker.cluster`: the image, and the cluster's id."""

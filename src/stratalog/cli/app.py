@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import pipeline
-from stratalog.cli.cluster import broker, config, group, log, partition, quorum, topic, txn
+from stratalog.cli.cluster import acl, broker, config, group, log, partition, quorum, topic, txn
 from stratalog.cli.node import cluster, demo, restore, server, storage
 from stratalog.cli.records import consume, get, produce
 from stratalog.cli.speed import bench, perf, plan
@@ -41,6 +41,7 @@ app.add_typer(quorum.quorum_app, name="quorum")
 app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")
 app.add_typer(txn.txn_app, name="txn")
+app.add_typer(acl.acl_app, name="acl")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("get")(get.get)

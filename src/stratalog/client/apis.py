@@ -1,7 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
 In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`,
-`cluster_admin.py`, `membership.py`, `transactions.py` and `transactional.py` can build and read.
+`acls.py`, `cluster_admin.py`, `membership.py`, `transactions.py` and `transactional.py` can build and read.
 The versions that a broker serves come from its ApiVersions answer.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 32
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 10, 15, 16
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 ADD_PARTITIONS_TO_TXN, END_TXN, ALTER_REPLICA_LOG_DIRS = 24, 26, 34
@@ -39,6 +40,9 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     DESCRIBE_GROUPS: (1, 5),
     LIST_GROUPS: (1, 5),
     DELETE_GROUPS: (0, 2),
+    DESCRIBE_ACLS: (1, 3),
+    CREATE_ACLS: (1, 3),
+    DELETE_ACLS: (1, 3),
     ALTER_REPLICA_LOG_DIRS: (1, 2),
     DESCRIBE_LOG_DIRS: (1, 5),
     CREATE_PARTITIONS: (1, 3),

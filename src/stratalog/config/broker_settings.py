@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from stratalog.config.authorizer_settings import AUTHORIZER
 from stratalog.config.kafka_only import INERT_SETTINGS
 from stratalog.config.kinds import INT_MAX, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.listeners import (
@@ -432,6 +433,7 @@ BROKER_SETTINGS = _table(
     REPLICATION,
     GROUPS,
     TRANSACTIONS,
+    AUTHORIZER,
     SESSIONS,
     MONITOR,
     METADATA,

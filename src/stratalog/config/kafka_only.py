@@ -37,8 +37,7 @@ _TABLES: Final = {
         ssl.secure.random.implementation string - own
         ssl.trustmanager.algorithm string PKIX own
     """,
-    "there is no SASL and no authorization yet": """
-        authorizer.class.name string ''
+    "there is no SASL yet": """
         connection.failed.authentication.delay.ms int 100
         connections.max.reauth.ms long 0
         delegation.token.expiry.check.interval.ms long 3600000

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from stratalog.errors import Corrupt, ErrorCode
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.metadata.acls import Acl, AclFilter, Acls
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     EMPTY,
@@ -21,7 +22,7 @@ from stratalog.metadata.image import (
     Partition,
 )
 from stratalog.ports import Entropy
-from stratalog.quorum import brokers
+from stratalog.quorum import acls, brokers
 from stratalog.quorum.broker_sessions import SESSION_TIMEOUT_MS, BrokerSessions
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
@@ -103,6 +104,7 @@ class Controller:
         self._sessions = BrokerSessions(session_timeout_ms)
         self.index = PartitionIndex(image.topics_by_id.values()) if index is None else index
         """Of the topics of `image`."""
+        self._acls = Acls()
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}
         """The offset of each broker's registration in this epoch."""
@@ -323,6 +325,22 @@ class Controller:
         return Decision([record], range(first, first + count))
 
     # Names
+
+    # Rights
+
+    def create_acls(
+        self, wanted: Sequence[Acl], entropy: Entropy
+    ) -> Decision[Any, list[Rejected | None]]:
+        """Create the valid ACLs, all in one batch; answer: for each why it is refused, or None."""
+        self._acls.follow(self.image)
+        records, results = acls.create_records(self._acls, wanted, entropy)
+        return Decision(records, results)
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Decision[Any, list[acls.Matched]]:
+        """Delete the ACLs that the filters match; answer: the ACLs of each filter, or why it is refused."""
+        self._acls.follow(self.image)
+        records, results = acls.delete_records(self._acls, filters)
+        return Decision(records, results)
 
     def _colliding(self, name: str) -> str | None:
         key = collision_key(name)

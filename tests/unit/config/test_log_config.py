@@ -164,9 +164,11 @@ def test_describe_broker_covers_every_setting() -> None:
         entry.name: entry for entry in describe_broker(broker("node.id=4"), DynamicConfigs())
     }
     assert BROKER_SETTINGS.keys() - entries.keys() == {
+        "allow.everyone.if.no.acl.found",
         "follower.replication.throttled.rate",
         "leader.replication.throttled.rate",
         "replica.alter.log.dirs.io.max.bytes.per.second",
+        "super.users",
     }
     rates = DynamicConfigs(every={"leader.replication.throttled.rate": "5"})
     assert "leader.replication.throttled.rate" in {

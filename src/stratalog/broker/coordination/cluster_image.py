@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.config import DynamicConfigs
+from stratalog.metadata.acls import Acls
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.difference import merged, parts
 from stratalog.metadata.image import Image, Topic
@@ -43,6 +44,7 @@ class ClusterImage:
         """Functions to call after each change."""
         self.holds: list[Callable[[], bool]] = []
         """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
+        self._acls = Acls()
         self._node_id = node_id
         self._on_change = on_change
         self._acts = False
@@ -55,6 +57,12 @@ class ClusterImage:
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Return the settings of a topic itself."""
         return self.image.topic_configs(name)
+
+    @property
+    def acls(self) -> Acls:
+        """The ACLs of the image."""
+        self._acls.follow(self.image)
+        return self._acls
 
     @property
     def dynamic_configs(self) -> DynamicConfigs:

@@ -13,8 +13,10 @@ from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.broker.slices import slices
 from stratalog.config import ClusterRules
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.acls import Acl, AclFilter
 from stratalog.metadata.image import Partition
 from stratalog.ports import Entropy
+from stratalog.quorum.acls import Matched
 from stratalog.quorum.brokers import ELECTED_AT_ONCE
 from stratalog.quorum.controller import (
     Alteration,
@@ -208,3 +210,11 @@ class LocalController:
         return await self._active.submit(
             lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
         )
+
+    async def create_acls(self, wanted: Sequence[Acl]) -> list[Rejected | None]:
+        """Create ACLs; for each why it is refused, or None. Raises Rejected."""
+        return await self._active.submit(lambda one: one.create_acls(wanted, self._entropy))
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[Matched]:
+        """Delete the ACLs that the filters match; for each filter its ACLs. Raises Rejected."""
+        return await self._active.submit(lambda one: one.delete_acls(filters))

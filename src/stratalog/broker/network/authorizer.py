@@ -1,17 +1,17 @@
-"""Kafka's operations, resources and rights, and the authorizer that grants them to clients.
+"""The rights that requests need, and the interface of the authorizer that grants them to clients.
 
 In: a session, an operation, a resource. Out: whether the authorizer allows the operation. It knows no request: each
 `Api` names the rights that its requests need.
 
-Kafka: `Authorizer`, `AclOperation`, `AclEntry`.
+Kafka: `Authorizer`.
 """
 
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 from stratalog.broker.network.session import Session
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.rights import CLUSTER_NAME, SUPPORTED, Operation, Resource
 
 __all__ = [
     "CLUSTER_NAME",
@@ -23,37 +23,11 @@ __all__ = [
     "Resource",
     "Right",
     "authorized_operations",
+    "no_authorizer",
 ]
 
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the one resource of type CLUSTER."""
 NOT_REQUESTED: Final = -(2**31)
 """Authorized operations in an answer to a request that did not request them (KIP-430)."""
-
-
-class Operation(IntEnum):
-    """An operation on a resource; the numbers are Kafka's `AclOperation` codes."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    TWO_PHASE_COMMIT = 15
-
-
-class Resource(IntEnum):
-    """Types of resources; the numbers are Kafka's `ResourceType` codes."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
 
 
 class Right(NamedTuple):
@@ -61,46 +35,6 @@ class Right(NamedTuple):
 
     operation: Operation
     resource: Resource
-
-
-SUPPORTED: Final[Mapping[Resource, frozenset[Operation]]] = {
-    Resource.TOPIC: frozenset(
-        {
-            Operation.READ,
-            Operation.WRITE,
-            Operation.CREATE,
-            Operation.DELETE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    ),
-    Resource.GROUP: frozenset(
-        {
-            Operation.READ,
-            Operation.DELETE,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    ),
-    Resource.CLUSTER: frozenset(
-        {
-            Operation.CREATE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.CLUSTER_ACTION,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-            Operation.IDEMPOTENT_WRITE,
-        }
-    ),
-    Resource.TRANSACTIONAL_ID: frozenset(
-        {Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT}
-    ),
-}
-"""The operations that a type of resource has (Kafka: `AclEntry.supportedOperations`)."""
 
 
 class Authorizer(Protocol):
@@ -121,6 +55,7 @@ DENIED: Final[Mapping[Resource, ErrorCode]] = {
     Resource.GROUP: ErrorCode.group_authorization_failed,
     Resource.CLUSTER: ErrorCode.cluster_authorization_failed,
     Resource.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+    Resource.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
 """The error for a resource on which the client may not perform an operation."""
 
@@ -134,3 +69,10 @@ def authorized_operations(
         if authorizer is None or authorizer.allows(session, operation, resource, name):
             bits |= 1 << operation
     return bits
+
+
+def no_authorizer() -> Rejected:
+    """Return the refusal of a request about ACLs where no authorizer is configured (SECURITY_DISABLED)."""
+    return Rejected(
+        ErrorCode.security_disabled, "authorizer.class.name is empty: no ACL has an effect"
+    )
