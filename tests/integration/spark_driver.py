@@ -128,6 +128,35 @@ def fails_once(mark: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return rows
 
 
+def fails_in_the_middle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the rows unchanged; each task's first attempt fails at its fourth batch."""
+    context = TaskContext.get()
+    assert context is not None
+    for number, rows in enumerate(batches):
+        if context.attemptNumber() == 0 and number == 3:
+            raise OSError("the first attempt fails")
+        yield rows
+
+
+def copy_once(
+    spark: SparkSession,
+    options: dict[str, str],
+    sink: dict[str, str],
+    checkpoint: str,
+    source: str = "stratalog",
+) -> None:
+    """Copy a topic's keys and values as a stream of the present records, in small writes; every task fails once."""
+    if source != "stratalog":
+        from tests.integration.killing_sink import KillingSource
+
+        spark.dataSource.register(KillingSource)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    found = spark.readStream.format("stratalog").options(**options).load().select("key", "value")
+    rows = found.mapInArrow(fails_in_the_middle, found.schema)
+    writer = rows.writeStream.format(source).option("checkpointLocation", checkpoint)
+    writer.options(**sink).trigger(availableNow=True).start().awaitTermination()
+
+
 def copy(
     spark: SparkSession,
     options: dict[str, str],
@@ -213,6 +242,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "pruned": pruned,
     "stream": stream,
     "copy": copy,
+    "copy_once": copy_once,
     "index": index,
     "write_headers": write_headers,
     "once": once,
