@@ -15,10 +15,23 @@ from tests.compat.differential_groups import GROUP_STORIES
 from tests.compat.differential_records import RECORD_STORIES
 from tests.compat.differential_rules import RULE_STORIES
 from tests.compat.differential_stories import STORIES, Story
+from tests.compat.differential_transactions import TRANSACTION_STORIES
 from tests.compat.differential_twice import TWICE_STORIES
 
-SETTINGS = {"group__min__session__timeout__ms": "100", "num__partitions": "4"}
-EVERY_STORY = (*RULE_STORIES, *STORIES, *RECORD_STORIES, *GROUP_STORIES, *TWICE_STORIES)
+SETTINGS = {
+    "group__min__session__timeout__ms": "100",
+    "num__partitions": "4",
+    "transaction__abort__timed__out__transaction__cleanup__interval__ms": "100",
+    "transaction__state__log__num__partitions": "4",
+}
+EVERY_STORY = (
+    *RULE_STORIES,
+    *STORIES,
+    *RECORD_STORIES,
+    *GROUP_STORIES,
+    *TRANSACTION_STORIES,
+    *TWICE_STORIES,
+)
 # Subtracted from the newest versions: Metadata has the longest range of common versions.
 EVERY_DEPTH = range(14)
 

@@ -162,14 +162,14 @@ def raised(found: Transaction, prepared: State, fresh_id: int | None, now: Now) 
 def fenced(found: Transaction, now: Now) -> Transaction:
     """Return the prepared abort of an open transaction, with a higher epoch: its producer is fenced.
 
-    In the second protocol the next epoch is what the producer's own end would get: a fence takes the one after it.
+    In the second protocol that is the epoch of the producer's own end, which its request then seems to repeat
+    (KAFKA-19367).
     """
     ended = replace(found, state=State.PREPARE_ABORT, updated_ms=now.wall_ms)
     if found.next_epoch >= 0:
         next_epoch = min(found.next_epoch + 2, EPOCH_MAX)
         return replace(ended, producer_epoch=found.producer_epoch + 1, next_epoch=next_epoch)
-    step = 2 if found.version >= RAISED_FROM else 1
-    return replace(ended, producer_epoch=min(found.producer_epoch + step, EPOCH_MAX))
+    return replace(ended, producer_epoch=min(found.producer_epoch + 1, EPOCH_MAX))
 
 
 def completed(ended: Transaction, now: Now) -> Transaction:

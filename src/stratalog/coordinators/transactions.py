@@ -130,7 +130,8 @@ class TransactionShard:
             return Decision(records, Initialised(error=ErrorCode.concurrent_transactions))
         if expected is not None and expected == self._before.get(transactional_id):
             # The answer to the request before was lost.
-            return Decision((), Initialised(found.producer_id, found.producer_epoch))
+            producer_id, epoch = found.client
+            return self._begin(transactional_id, producer_id, epoch, timeout_ms, now)
         before = (found.producer_id, found.producer_epoch)
         if found.producer_epoch >= EPOCH_LAST:
             if fresh_id is None:
@@ -339,8 +340,14 @@ class TransactionShard:
                 yield key, one
 
     def _fence(self, key: str, one: Transaction, now: Now) -> tuple[TransactionRecord, ...]:
-        """Return the record that aborts an open transaction and fences its producer."""
-        self._before.pop(key, None)
+        """Return the record that aborts an open transaction and fences its producer.
+
+        The producer may go on, if no other one begins: InitProducerId gives it the raised epoch (KIP-588).
+        """
+        if one.next_epoch < 0:
+            self._before[key] = one.client
+        else:
+            self._before.pop(key, None)
         return (record_of(key, fenced(one, now)),)
 
     # State

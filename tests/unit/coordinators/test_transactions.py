@@ -252,21 +252,50 @@ def test_the_last_epoch_ends_with_another_producer_id():
     one.decide("add_partitions", "x", (901, 0), PARTS, implicitly=True)
 
 
-@pytest.mark.parametrize("epoch", [0, LAST])
-def test_a_fenced_producer_of_the_second_protocol_cannot_repeat_its_end(epoch):
+def test_a_fenced_producer_of_the_second_protocol_may_repeat_its_abort():
+    """As in Apache Kafka 4.3 (KAFKA-19367): it goes on, until the newer producer begins."""
     one = Coordinator()
     one.init()
-    for number in range(epoch):
+    one.decide("add_partitions", "x", (FRESH, 0), PARTS, implicitly=True)
+    assert one.init() is ErrorCode.concurrent_transactions
+    assert one.prepared[0][1].producer_epoch == 1
+    ask = ("end_raised", "x", (FRESH, 0), None)
+    assert one.refusal(*ask, commit=False) is ErrorCode.concurrent_transactions
+    one.complete()
+    assert one.refusal(*ask, commit=True) is ErrorCode.invalid_txn_state
+    assert one.decide(*ask, commit=False) == (FRESH, 1)
+    assert one.init() == (FRESH, 2)
+    assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
+
+
+def test_a_producer_that_is_fenced_at_the_last_epoch_cannot_repeat_its_end():
+    one = Coordinator()
+    one.init()
+    for number in range(LAST):
         one.decide("end_raised", "x", (FRESH, number), None, commit=False)
         one.complete()
-    one.decide("add_partitions", "x", (FRESH, epoch), PARTS, implicitly=True)
+    one.decide("add_partitions", "x", (FRESH, LAST), PARTS, implicitly=True)
     assert one.init() is ErrorCode.concurrent_transactions
-    assert one.prepared[0][1].producer_epoch == min(epoch + 2, LAST + 1)
-    ask = ("end_raised", "x", (FRESH, epoch), 901)
+    assert one.prepared[0][1].producer_epoch == LAST + 1
+    ask = ("end_raised", "x", (FRESH, LAST), 901)
     assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
     one.complete()
     assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
-    assert one.init() == ((FRESH, 0) if epoch else (FRESH, 3))
+    assert one.init() == (FRESH, 0)
+
+
+@pytest.mark.parametrize("implicitly", [False, True])
+def test_a_producer_goes_on_after_the_time_out_of_its_transaction(implicitly):
+    """KIP-588: the time-out raises the epoch, and the producer that has the one before gets it."""
+    one = Coordinator()
+    one.init()
+    one.decide("add_partitions", "x", (FRESH, 0), PARTS, implicitly=implicitly)
+    one.now_ms += 61_000
+    one.decide("tick")
+    one.complete()
+    assert one.init((FRESH, 0)) == (FRESH, 1)
+    assert one.init((FRESH, 1)) == (FRESH, 2)
+    assert one.refusal("initialise", "x", 60_000, (FRESH, 0), None) is ErrorCode.producer_fenced
 
 
 def test_a_producer_whose_answer_was_lost_says_its_epoch_and_gets_the_raised_one():

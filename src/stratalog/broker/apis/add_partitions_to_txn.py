@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5.
 
 v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH. v3 flexible. v4 several transactions, and verification, for
-brokers only (KIP-890): a leader adds the partition to which a client of the second protocol writes. v5
-TRANSACTION_ABORTABLE for a partition that is not part of the transaction.
+brokers only (KIP-890): a leader adds the partition to which a client of the second protocol writes. v5 is the same.
+A partition that is not part of the transaction is TRANSACTION_ABORTABLE, in v4 as in Apache Kafka 4.3.
 
 All partitions of a transaction are added, or none: the others of a refused request get OPERATION_NOT_ATTEMPTED.
 """
@@ -28,7 +28,6 @@ from stratalog.wire.messages.add_partitions_to_txn import (
 
 _FENCED_FROM: Final = 2
 _SEVERAL_FROM: Final = 4
-_ABORTABLE_FROM: Final = 5
 _Request = Call[AddPartitionsToTxnRequest, "Needs"]
 _Errors = dict[TopicPartition, ErrorCode]
 
@@ -88,12 +87,10 @@ async def _errors(
     producer = (one.producer_id, one.producer_epoch)
     transactions = call.needs.transactions
     if one.verify_only:
-        is_late = call.version < _ABORTABLE_FROM
-        other = ErrorCode.invalid_txn_state if is_late else ErrorCode.transaction_abortable
         return {
             key: ErrorCode.none
             if await transactions.verify(one.transactional_id, producer, key)
-            else other
+            else ErrorCode.transaction_abortable
             async for key in call.pace.each(named)
         }
     refused = {

@@ -398,6 +398,9 @@ def _append_opened(
     producer = (header.producer_id, header.producer_epoch)
     verification, adds = call.needs.verification, call.version >= _IMPLICIT_FROM
     if header.attributes & TRANSACTIONAL and verification.is_needed(hosted, producer, adds=adds):
+        part.log_start_offset = (
+            -1
+        )  # as in Kafka: a refusal of the coordinator's comes before the log
         verification.submit(
             hosted,
             call.body.transactional_id or "",
@@ -423,6 +426,7 @@ def _append_verified(
         asyncio.get_running_loop().call_soon(part, error)
 
     now_ms, timeout_ms = call.needs.clock.now_ms(), _commit_timeout_ms(call.body)
+    part.log_start_offset = hosted.log.log_start_offset
     part.appended = hosted.append(view, header, now_ms, later, commit_timeout_ms=timeout_ms)
 
 
