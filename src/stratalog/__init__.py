@@ -31,6 +31,7 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     isolation: str = "read_uncommitted",
     fail_on_data_loss: bool = True,
     metrics: ReadMetrics | None = None,
+    security: Mapping[str, str] | None = None,
 ) -> "pa.RecordBatchReader":
     """Return a reader of a topic's records, history and tail, as Arrow record batches, read while iterated.
 
@@ -48,6 +49,7 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     - `isolation="read_committed"` leaves out records of aborted transactions, and the tail ends where the oldest open
       transaction begins.
     - `fail_on_data_loss=False`: skip missing and damaged offsets, log them, and count them in `metrics.skipped`.
+    - `security`: properties of Kafka's clients, such as `security.protocol` and `ssl.truststore.location`.
     - `metrics` receives the counts of requests, bytes and records.
 
     Raises ValueError for a wrong argument, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
@@ -74,4 +76,5 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
         isolation=isolation,
         fail_on_data_loss=fail_on_data_loss,
         metrics=metrics,
+        security=security,
     )

@@ -294,8 +294,13 @@ class Network(Protocol):
         """Bind. Raises UserError for security that it cannot provide. With TLS, protocols are `SecuredProtocol`s."""
 
     def connect(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
-    ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]: ...
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: Tls | None = None,
+    ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]:
+        """Connect; with `tls`, return after the handshake. Raises UserError for unusable keys and certificates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.sim.process import Process, current
 
-from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Buffer, Security, SocketBuffers
+from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Buffer, Security, SocketBuffers, Tls
 
 LOCAL = "127.0.0.1"
 STORY = "story"
@@ -132,8 +132,13 @@ class SimNetwork:
         return listener
 
     async def connect(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: Tls | None = None,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        assert tls is None, "the network simulates plain text only"
         process = current()
         source = process.host if process is not None else STORY
         await self._handshake(source, host)

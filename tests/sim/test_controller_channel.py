@@ -17,6 +17,7 @@ from tests.sim.world import World
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.local_controller import LocalController
+from stratalog.client.security import Dialer
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Endpoint
 from stratalog.quorum.controller import BrokerHeartbeat, BrokerRegistration, NewTopic
@@ -49,7 +50,7 @@ def channel_to(machine: Machine, quorum: Quorum) -> ControllerChannel:
     return ControllerChannel(
         cast(Any, quorum),
         local,
-        machine.world.network,
+        Dialer(machine.world.network),
         cluster_id=machine.broker.cluster.cluster_id,
         session_timeout_s=SESSION_S,
         request_timeout_s=REQUEST_S,

@@ -11,6 +11,7 @@ from tests.sim.network import STORY
 from tests.sim.world import World
 
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.errors import Rejected, Unavailable
 from stratalog.wire.messages.describe_cluster import DescribeClusterRequest
 from stratalog.wire.messages.vote import VoteRequest
@@ -24,7 +25,7 @@ def story(tell: Callable[[Machine, Peer], Coroutine[Any, Any, None]]) -> None:
         await machine.start()
         host, port = machine.address.split(":")
         network = machine.world.network
-        peer = Peer(network, host, int(port), client_id="node 2", timeout_s=TIMEOUT_S)
+        peer = Peer(Dialer(network), host, int(port), client_id="node 2", timeout_s=TIMEOUT_S)
         await tell(machine, peer)
         peer.close()
         await machine.stop()

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from stratalog.ports import Buffer
+from stratalog.ports import Buffer, Tls
 
 _VECTORS = 64  # buffers per sendmsg; systems refuse more than IOV_MAX
 
@@ -43,14 +43,33 @@ class BlockingStream:
         self._socket.close()
 
 
+class SecuredStream(BlockingStream):
+    """One connected TCP socket with TLS, which has no gathering `sendmsg`."""
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            self._socket.sendall(buffer)
+
+
 class BlockingNetwork:
     """Opens connections, and waits between attempts."""
 
-    def connect(self, host: str, port: int, timeout_s: float) -> BlockingStream:
-        """Connect; every later wait on the stream has the same time-out."""
+    def connect(
+        self, host: str, port: int, timeout_s: float, tls: Tls | None = None
+    ) -> BlockingStream:
+        """Connect; every later wait on the stream has the same time-out. Raises UserError for unusable keys."""
         connected = socket.create_connection((host, port), timeout=timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return BlockingStream(connected)
+        if tls is None:
+            return BlockingStream(connected)
+        from stratalog.adapters.tls_context import kept_client_context  # noqa: PLC0415 - few clients
+
+        try:
+            secured = kept_client_context(tls).wrap_socket(connected, server_hostname=host)
+        except BaseException:
+            connected.close()
+            raise
+        return SecuredStream(secured)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -124,6 +124,16 @@ class TcpNetwork:
         return TcpListener(host, bound[1], server, secured)
 
     async def connect(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: Tls | None = None,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        return await asyncio.get_running_loop().create_connection(protocol, host, port)
+        context = None
+        if tls is not None:
+            from stratalog.adapters.tls_context import kept_client_context  # noqa: PLC0415
+
+            context = kept_client_context(tls)
+        loop = asyncio.get_running_loop()
+        return await loop.create_connection(protocol, host, port, ssl=context)

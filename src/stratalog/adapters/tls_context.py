@@ -13,13 +13,14 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from stratalog.errors import UserError
 from stratalog.ports import Store, Tls
 
-__all__ = ["client_context", "server_context", "state_of"]
+__all__ = ["client_context", "kept_client_context", "server_context", "state_of"]
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN"
@@ -53,6 +54,16 @@ def client_context(tls: Tls) -> ssl.SSLContext:
     if tls.trusted is None:
         context.load_default_certs()
     return context
+
+
+def kept_client_context(tls: Tls) -> ssl.SSLContext:
+    """Return `client_context`, built again only where a file has changed. Raises UserError."""
+    return _kept(tls, state_of(tls))
+
+
+@lru_cache(maxsize=8)
+def _kept(tls: Tls, _state: tuple[object, ...]) -> ssl.SSLContext:
+    return client_context(tls)
 
 
 def state_of(tls: Tls) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.dialing import dialer_to_brokers
 from stratalog.broker.coordination.forwarding import Forwarding
 from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.coordination.local_controller import LocalController
@@ -178,7 +179,7 @@ class Broker:
     def _peers(self, outside: Outside, purpose: str) -> BrokerPeers:
         peers = BrokerPeers(
             self.cluster,
-            outside.network,
+            dialer_to_brokers(self.config, outside.network),
             purpose=purpose,
             listener=self.config.inter_broker_listener,
             timeout_s=self.config.int("replica.socket.timeout.ms") / 1000,

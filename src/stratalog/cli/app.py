@@ -5,6 +5,7 @@ In: nothing. Out: the application that reads a command line. It never does the w
 This module imports only typer. A command imports its own modules when it runs, so that `strata --help` is fast.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from stratalog.cli import pipeline
 from stratalog.cli.cluster import acl, broker, config, group, log, partition, quorum, topic, txn
 from stratalog.cli.node import cluster, demo, restore, server, storage
 from stratalog.cli.records import consume, get, produce
+from stratalog.cli.shared.terminal import use_client_config
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
 
@@ -75,5 +77,14 @@ def options(
         bool,
         typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CLIENT.PROPERTIES",
+            envvar="STRATA_CLIENT_CONFIG",
+            help="Settings of Kafka's clients: security.protocol, ssl.*, bootstrap.servers.",
+        ),
+    ] = None,
 ) -> None:
     """Read the options of every command."""
+    use_client_config(config)

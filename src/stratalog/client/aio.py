@@ -35,6 +35,7 @@ from stratalog.client.calls import (
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
 from stratalog.client.link import Link, open_link
+from stratalog.client.security import PLAIN, ClientSecurity, Dialer
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
 from stratalog.wire.ids import TopicPartition
@@ -56,11 +57,9 @@ class Leader(NamedTuple):
 class Client:
     """A client of a cluster, with connections to its brokers as needed."""
 
-    def __init__(
-        self, network: Network, bootstrap: str, *, client_id: str, timeout_s: float
-    ) -> None:
+    def __init__(self, dialer: Dialer, bootstrap: str, *, client_id: str, timeout_s: float) -> None:
         """Use `connect`."""
-        self._network = network
+        self._dialer = dialer
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
         self.timeout_s = timeout_s
@@ -69,10 +68,20 @@ class Client:
 
     @classmethod
     async def connect(
-        cls, network: Network, bootstrap: str, *, client_id: str = "strata", timeout_s: float = 30.0
+        cls,
+        network: Network,
+        bootstrap: str,
+        *,
+        client_id: str = "strata",
+        timeout_s: float = 30.0,
+        security: ClientSecurity = PLAIN,
     ) -> "Client":
-        """Reach one broker of `host:port,…` now. Raises Unavailable, or ValueError for a malformed list."""
-        client = cls(network, bootstrap, client_id=client_id, timeout_s=timeout_s)
+        """Reach one broker of `host:port,…` now.
+
+        Raises Unavailable, UserError for unusable keys and certificates, ValueError for a malformed list.
+        """
+        dialer = Dialer(network, security)
+        client = cls(dialer, bootstrap, client_id=client_id, timeout_s=timeout_s)
         failure: Unavailable | None = None
         for address in client._view.candidates(None):
             try:
@@ -264,7 +273,7 @@ class Client:
             link = self._links.get(key)
             if link is None or link.closed:
                 link = await open_link(
-                    self._network, *key, client_id=self._client_id, timeout_s=self.timeout_s
+                    self._dialer, *key, client_id=self._client_id, timeout_s=self.timeout_s
                 )
                 self._links[key] = link
             return link

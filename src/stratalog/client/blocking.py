@@ -22,8 +22,9 @@ from stratalog.client.calls import (
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import FetchedPartition, FetchSpan
+from stratalog.client.security import PLAIN, ClientSecurity
 from stratalog.errors import Rejected, Unavailable
-from stratalog.ports import Buffer
+from stratalog.ports import Buffer, Tls
 from stratalog.wire.ids import TopicPartition
 
 __all__ = ["BlockingClient", "Network", "Stream"]
@@ -44,7 +45,7 @@ class Stream(Protocol):
 class Network(Protocol):
     """Opens streams, and waits. Raises OSError."""
 
-    def connect(self, host: str, port: int, timeout_s: float) -> Stream: ...
+    def connect(self, host: str, port: int, timeout_s: float, tls: Tls | None = None) -> Stream: ...
 
     def pause(self, seconds: float) -> None: ...
 
@@ -87,9 +88,11 @@ class BlockingClient:
         *,
         client_id: str = "stratalog",
         timeout_s: float = 30.0,
+        security: ClientSecurity = PLAIN,
     ) -> None:
         """Connect with the first call. Raises ValueError for a malformed list of `host:port`."""
         self._network = network
+        self._security = security
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
         self._timeout_s = timeout_s
@@ -174,10 +177,13 @@ class BlockingClient:
         if link is None:
             peer = f"{address.host}:{address.port}"
             try:
-                stream = self._network.connect(address.host, address.port, self._timeout_s)
+                stream = self._network.connect(
+                    address.host, address.port, self._timeout_s, self._security.tls
+                )
             except OSError as error:
                 raise Unavailable(f"broker {peer} unreachable: {reason(error)}") from error
-            link = _Link(stream, ClientConnection(peer, self._client_id))
+            is_secured = self._security.tls is not None
+            link = _Link(stream, ClientConnection(peer, self._client_id, is_secured=is_secured))
             try:
                 link.core.versions = link.call(calls.api_versions())
             except Unavailable as error:

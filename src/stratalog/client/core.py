@@ -25,13 +25,18 @@ MAX_FRAME_BYTES = 512 << 20
 _OTHERS = {
     b"HTTP": "it answers as an HTTP server",
     b"SSH-": "it answers as an SSH server",
-    b"\x15\x03": "it answers with TLS, which this client does not use",
+    b"\x15\x03": "it answers with TLS; set security.protocol=SSL",
 }
 """First bytes of an answer, to the server that sends it."""
 
 
 def reason(error: OSError) -> str:
     """Return the system's text of an error (asyncio's text would repeat the address)."""
+    verified = getattr(error, "verify_message", "")  # of an ssl.SSLCertVerificationError
+    if verified:
+        return f"its certificate is refused: {verified}"
+    if getattr(error, "library", ""):  # of an ssl.SSLError, whose number is none of the system's
+        return f"TLS failed: {str(getattr(error, 'reason', error)).replace('_', ' ').lower()}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -48,10 +53,18 @@ class ClientConnection:
     """One connection's protocol state. `versions` is empty until the shell stores an ApiVersions answer."""
 
     def __init__(
-        self, peer: str, client_id: str, spoken: Mapping[int, tuple[int, int]] = SPOKEN
+        self,
+        peer: str,
+        client_id: str,
+        spoken: Mapping[int, tuple[int, int]] = SPOKEN,
+        *,
+        is_secured: bool = False,
     ) -> None:
-        """`spoken`: for each API the lowest and highest version that the caller can build and read."""
+        """`spoken`: for each API the lowest and highest version that the caller can build and read. `is_secured`:
+        the shell's connection uses TLS.
+        """
         self.peer = peer
+        self._is_secured = is_secured
         self._spoken = spoken
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._client_id = client_id
@@ -95,7 +108,10 @@ class ClientConnection:
 
     def unreachable(self, error: Unavailable) -> Unavailable:
         """Return the exception for a connection whose first request, ApiVersions, failed with `error`."""
-        hint = "" if self._began else "; is this the port of a Kafka listener without TLS?"
+        hint = "is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL"
+        if self._is_secured:
+            hint = "does it require a client's certificate, set by ssl.keystore.location?"
+        hint = "" if self._began else f"; {hint}"
         return Unavailable(f"broker {self.peer} unreachable: {error}{hint}")
 
     def _begin(self, first: bytes) -> None:

@@ -11,8 +11,8 @@ from stratalog.client import calls
 from stratalog.client.apis import SPOKEN
 from stratalog.client.calls import Call
 from stratalog.client.core import ClientConnection, reason
+from stratalog.client.security import Dialer
 from stratalog.errors import Rejected, Unavailable
-from stratalog.ports import Network
 
 __all__ = ["Link", "open_link"]
 
@@ -114,7 +114,7 @@ def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
 
 
 async def open_link(
-    network: Network,
+    dialer: Dialer,
     host: str,
     port: int,
     *,
@@ -126,10 +126,11 @@ async def open_link(
 
     Raises Unavailable where the server does not answer within `timeout_s`.
     """
-    core = ClientConnection(f"{host}:{port}", client_id, spoken)
+    tls = dialer.security.tls
+    core = ClientConnection(f"{host}:{port}", client_id, spoken, is_secured=tls is not None)
     try:
         async with asyncio.timeout(timeout_s):
-            _, protocol = await network.connect(host, port, lambda: Link(core))
+            _, protocol = await dialer.network.connect(host, port, lambda: Link(core), tls)
     except TimeoutError:
         raise Unavailable(
             f"broker {core.peer} unreachable: no connection in {timeout_s:g} s"

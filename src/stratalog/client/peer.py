@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from stratalog.client.calls import asking
 from stratalog.client.link import Link, open_link
+from stratalog.client.security import Dialer
 from stratalog.errors import Unavailable
-from stratalog.ports import Network
 from stratalog.wire.apis import APIS
 from stratalog.wire.messages import Request
 
@@ -28,12 +28,12 @@ class Peer:
     """The connection to the node at `host:port`."""
 
     def __init__(
-        self, network: Network, host: str, port: int, *, client_id: str, timeout_s: float
+        self, dialer: Dialer, host: str, port: int, *, client_id: str, timeout_s: float
     ) -> None:
         """`timeout_s` bounds each request, and opening the connection."""
         self.host = host
         self.port = port
-        self._network = network
+        self._dialer = dialer
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._link: Link | None = None
@@ -62,7 +62,7 @@ class Peer:
             if link is None or link.closed:
                 self._check_open()
                 link = await open_link(
-                    self._network,
+                    self._dialer,
                     self.host,
                     self.port,
                     client_id=self._client_id,

@@ -31,7 +31,7 @@ from stratalog.config.quorum_settings import Address, check_quorum, parse_server
 from stratalog.config.shown import name_in
 from stratalog.config.tls import check_server_tls, read_tls
 from stratalog.errors import UserError
-from stratalog.ports import Security
+from stratalog.ports import Security, Tls
 
 # Variables that Kafka's start scripts and images read themselves: never settings of a broker.
 NOT_SETTINGS = frozenset(
@@ -242,7 +242,8 @@ class BrokerConfig:
         """The name of the listener on which brokers reach one another."""
         names = [listener.name for listener in self.advertised_listeners]
         named = self.str("inter.broker.listener.name").upper()
-        return named or ("PLAINTEXT" if "PLAINTEXT" in names else names[0])
+        protocol = self.str("security.inter.broker.protocol")
+        return named or (protocol if protocol in names else names[0])
 
     def security_protocol(self, listener: builtins.str) -> builtins.str:
         """Return the security protocol of a listener; a name without a mapping is itself a protocol.
@@ -272,6 +273,12 @@ class BrokerConfig:
         if protocol == "SASL_SSL" and prefixed == "ssl.client.auth":
             tls = replace(tls, client_certificate="none")
         return Security(protocol, tls)
+
+    def client_tls(self, listener: builtins.str) -> Tls | None:
+        """Return the TLS of this node as a client of the listener of another node; None for plain text."""
+        if not self.security_protocol(listener).endswith("SSL"):
+            return None
+        return read_tls(partial(self._of_listener, listener), is_server=False)
 
     def principal_rules(self, listener: builtins.str) -> tuple[PrincipalRule, ...]:
         """Return the rules that name the principals of a listener's certificates."""
@@ -343,13 +350,6 @@ class BrokerConfig:
             security = self.security(listener.name)
             if security.tls is not None:
                 check_server_tls(listener.name, security.tls)
-        if self.is_alone or not self.listeners:
-            return
-        for name in (self.inter_broker_listener, *self.list("controller.listener.names")):
-            if self.security_protocol(name.upper()) != "PLAINTEXT":
-                raise UserError(
-                    f"listener.security.protocol.map: {name} connects nodes and is not PLAINTEXT; accepted: PLAINTEXT"
-                )
 
     def _check_roles(self) -> None:
         if not self.list("process.roles"):

@@ -51,6 +51,7 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
     isolation: str,
     fail_on_data_loss: bool,
     metrics: ReadMetrics | None,
+    security: Mapping[str, str] | None,
 ) -> pa.RecordBatchReader:
     """Implement `stratalog.read`."""
     given = _chosen(topic, partitions, offsets) | {
@@ -63,7 +64,8 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
         given["tier.url"] = tier_url
     if columns is not None:
         given["columns"] = ",".join(columns)
-    options = parse_options(given)
+    given |= {f"kafka.{name}": text for name, text in (security or {}).items()}
+    options = parse_options(given, literal_secrets=True)
     pruning = replace(
         _times(since, until), keys=_keys(key), by_murmur2=by_murmur2(partitioner, key)
     )

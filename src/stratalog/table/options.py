@@ -5,13 +5,13 @@ accepted values. It never connects to anything.
 
 Names and JSON are those of Spark's Kafka source, so that a job moves by changing one word. `tier.url` and a few
 others are our own. Names are case-insensitive, as everywhere in Spark. Credentials are no options: they come from the
-environment of driver and executors, and never enter a plan, a log or a checkpoint.
+environment or files of driver and executors, and never enter a plan, a log or a checkpoint (`secured.py`).
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.shown import shown
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
+from stratalog.table.secured import Secured, is_about_security, security_options
 from stratalog.tier.bucket.leases import LEASE_MS, LEASE_MS_MAX
 
 T = TypeVar("T")
@@ -90,6 +91,8 @@ class Options:
     request_timeout_s: float
     lease_ms: int
     """How long the bucket keeps pinned objects after the lease's last renewal."""
+    secured: Secured = field(default=(), repr=False)
+    """The security of connections to brokers, without secrets."""
 
 
 LEASE_MS_MIN = 1000
@@ -151,23 +154,21 @@ REFUSED = {
     "kafka.value.deserializer": f"option 'kafka.value.deserializer' is not for Spark: {_DECODED}",
     "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java consumer runs here",
 }
-_SECURITY = ("kafka.sasl.", "kafka.ssl.", "kafka.security.providers")
 _BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 _NAMES = WITHOUT_EFFECT | _BY_LOWER
 _LIMITS = ("min", "max")
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
-    """Parse and check everything. Raises ValueError."""
+def parse_options(given: Mapping[str, str], *, literal_secrets: bool = False) -> Options:
+    """Parse and check everything; `literal_secrets` as for `security_options`. Raises ValueError."""
     options = {"maxTriggerDelay": "15m"}  # the one default that is not None, as Spark has it
     for name, value in given.items():
         option_name = _BY_LOWER.get(name.lower())
         if option_name is not None:
             options[option_name] = value
-        elif name.lower() not in WITHOUT_EFFECT:
-            raise ValueError(REFUSED.get(name.lower()) or insecure(name) or _unknown(name))
+        elif name.lower() not in WITHOUT_EFFECT and not is_about_security(name):
+            raise ValueError(REFUSED.get(name.lower()) or _unknown(name))
     selection, topics, assigned = _selection(options)
-    _parsed(options, "kafka.security.protocol", _protocol)
     bootstrap = _parsed(options, "kafka.bootstrap.servers", _bootstrap)
     tier_url = _parsed(options, "tier.url", _tier_url)
     if bootstrap is None and tier_url is None:
@@ -202,14 +203,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
         / 1000,
         lease_ms=_parsed(options, "tier.lease.ms", _lease_ms) or LEASE_MS,
+        secured=security_options(given, literal_secrets=literal_secrets),
     )
-
-
-def insecure(name: str) -> str | None:
-    """Return why an option of TLS or SASL is refused, if it is one; the text never has its value."""
-    if not name.lower().startswith(_SECURITY):
-        return None
-    return f"option '{name}': only PLAINTEXT is spoken yet, without TLS or SASL"
 
 
 def _unknown(name: str) -> str:
@@ -410,12 +405,6 @@ def _delay(text: str) -> float:
     if found is None:
         raise ValueError("a time such as 500ms, 30s or 15m is needed")
     return int(found[1]) * _UNITS_S[found[2]]
-
-
-def _protocol(text: str) -> str:
-    if text.strip().upper() != "PLAINTEXT":
-        raise ValueError("only PLAINTEXT can be read yet")
-    return text
 
 
 def _strategy(text: str) -> bool:

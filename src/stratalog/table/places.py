@@ -1,11 +1,11 @@
 """The location of a query's log, which driver and tasks share, and the connections to brokers and bucket.
 
 In: parsed options. Out: a `Shared`, which is pickled into tasks, and one client and one store for it in each process.
-A `Shared` holds no secret: credentials come from each process's own environment.
+A `Shared` holds no secret: credentials come from each process's own environment and files.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from logging import getLogger
 
@@ -14,6 +14,7 @@ from stratalog.adapters.object_store import open_store
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Corrupt
 from stratalog.ports import ObjectStore
+from stratalog.table.secured import Secured, read_security
 
 
 class DataLoss(Exception):
@@ -36,17 +37,24 @@ class Shared:
     fail_on_data_loss: bool
     client_id: str
     request_timeout_s: float
+    secured: Secured = field(default=(), repr=False)
 
 
 def client_of(shared: Shared) -> BlockingClient:
     """Return the process's client for these brokers."""
     assert shared.bootstrap is not None, "a client without brokers"
-    return _client(shared.bootstrap, shared.client_id, shared.request_timeout_s)
+    return _client(shared.bootstrap, shared.client_id, shared.request_timeout_s, shared.secured)
 
 
 @lru_cache(maxsize=4)
-def _client(bootstrap: str, client_id: str, timeout_s: float) -> BlockingClient:
-    return BlockingClient(BlockingNetwork(), bootstrap, client_id=client_id, timeout_s=timeout_s)
+def _client(bootstrap: str, client_id: str, timeout_s: float, secured: Secured) -> BlockingClient:
+    return BlockingClient(
+        BlockingNetwork(),
+        bootstrap,
+        client_id=client_id,
+        timeout_s=timeout_s,
+        security=read_security(secured),
+    )
 
 
 @lru_cache(maxsize=4)

@@ -28,6 +28,7 @@ def shared_of(options: Options) -> Shared:
         options.fail_on_data_loss,
         options.client_id,
         options.request_timeout_s,
+        options.secured,
     )
 
 

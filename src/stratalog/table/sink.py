@@ -30,6 +30,7 @@ from stratalog.client.transactional import end
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.table.decisions import Prepared
 from stratalog.table.exactly_once import BATCH_JOB, ExactlyOnce, Guarantee
+from stratalog.table.secured import read_security
 from stratalog.table.sink_options import SinkOptions
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Header
@@ -158,6 +159,7 @@ async def _connected(options: SinkOptions) -> Client:
         options.bootstrap,
         client_id=options.client_id,
         timeout_s=options.request_timeout_s,
+        security=read_security(options.secured),
     )
 
 

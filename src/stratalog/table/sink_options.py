@@ -6,12 +6,12 @@ never connects to anything. Names are those of Spark's Kafka sink and Kafka's pr
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.named_options import named_options, positive
 from stratalog.table.exactly_once import Guarantee
-from stratalog.table.options import insecure
+from stratalog.table.secured import Secured, is_about_security, security_options
 from stratalog.wire.compression import CODEC_NAMES
 
 _DEFAULTS = {
@@ -80,15 +80,18 @@ class SinkOptions:
     client_id: str
     request_timeout_s: float
     exactly_once: Guarantee | None = None
+    secured: Secured = field(default=(), repr=False)
+    """The security of connections to brokers, without secrets."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse and check everything. Raises ValueError."""
     for name in given:
-        why = REFUSED.get(name.lower()) or insecure(name)
+        why = REFUSED.get(name.lower())
         if why is not None:
             raise ValueError(why)
-    options = named_options(given, _DEFAULTS, without_effect=WITHOUT_EFFECT, page="docs/spark.md")
+    other = {name: text for name, text in given.items() if not is_about_security(name)}
+    options = named_options(other, _DEFAULTS, without_effect=WITHOUT_EFFECT, page="docs/spark.md")
     if not options["kafka.bootstrap.servers"]:
         raise ValueError("option 'kafka.bootstrap.servers' must say where to write")
     parse_bootstrap(options["kafka.bootstrap.servers"])
@@ -100,8 +103,6 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise ValueError(
             f"option 'kafka.compression.type' is {codec!r}: one of {', '.join(CODEC_NAMES)} is needed"
         )
-    if options["kafka.security.protocol"].upper() != "PLAINTEXT":
-        raise ValueError("option 'kafka.security.protocol': only PLAINTEXT can be written yet")
     return SinkOptions(
         options["kafka.bootstrap.servers"],
         options["topic"] or None,
@@ -111,6 +112,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         options["kafka.client.id"],
         positive(options, "kafka.request.timeout.ms") / 1000,
         _exactly_once(options, acks),
+        security_options(given),
     )
 
 

@@ -16,7 +16,7 @@ from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpListener, TcpNetwork
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.system import SystemClock, SystemWorkers, outside
-from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, Security, SocketBuffers
+from stratalog.ports import SYSTEM_BUFFERS, Buffer, Outside, Security, SocketBuffers, Tls
 
 
 class Switch:
@@ -134,10 +134,14 @@ class CutNetwork(TcpNetwork):
         return listener
 
     async def connect(
-        self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: Tls | None = None,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         self._switch.check()
-        transport, made = await super().connect(host, port, protocol)
+        transport, made = await super().connect(host, port, protocol, tls)
         self._remember(transport)
         if self._switch.cut:  # meanwhile
             self._abort(transport)

@@ -54,7 +54,7 @@ class TemporaryCluster:
         cluster_id = new_cluster_id(SystemEntropy())
         for node in ports:
             directory = self._scratch.path / f"node-{node}"
-            settings = self._settings | node_settings(node, ports, str(directory))
+            settings = {**node_settings(node, ports, str(directory)), **self._settings}
             self.brokers[node] = TemporaryBroker(
                 settings, directory=directory, cluster_id=cluster_id
             )

@@ -10,7 +10,7 @@ from stratalog.adapters.blocking_socket import BlockingStream
 from stratalog.client import apis, calls
 from stratalog.client.blocking import BlockingClient
 from stratalog.errors import Unavailable
-from stratalog.ports import Buffer
+from stratalog.ports import Buffer, Tls
 from stratalog.wire.budget import TRUSTED
 from stratalog.wire.envelope import encode_response, parse_header
 from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -65,7 +65,10 @@ class ScriptedNetwork:
     paused: list[float] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
 
-    def connect(self, host: str, port: int, timeout_s: float) -> ScriptedStream:
+    def connect(
+        self, host: str, port: int, timeout_s: float, tls: Tls | None = None
+    ) -> ScriptedStream:
+        assert tls is None
         assert timeout_s == 30.0
         self.asked.append((host, port))
         found = self.streams.pop(0)

@@ -70,7 +70,7 @@ def test_a_broker_without_a_common_version_is_refused(served: dict[int, tuple[in
     ("sent", "known"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", ": it answers as an HTTP server"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", ": it answers with TLS, which this client does not use"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", ": it answers with TLS; set security.protocol=SSL"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ": it answers as an SSH server"),
         (b"220 mail ESMTP\r\n", ""),
         (b"\x4a\x00\x00\x00\x0a8.0.36\x00", ""),  # MySQL's greeting
@@ -90,7 +90,7 @@ def test_a_closed_connection_asks_the_user_to_check_the_port() -> None:
     made.send(calls.api_versions())
     failed = made.unreachable(Unavailable("broker host:9 closed the connection"))
     assert str(failed).endswith(
-        "closed the connection; is this the port of a Kafka listener without TLS?"
+        "closed the connection; is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL"
     )
 
 

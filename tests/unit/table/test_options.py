@@ -1,10 +1,16 @@
 """Options: they have Spark's names, and each mistake has one clear error."""
 
+import pickle
+from pathlib import Path
+
 import pytest
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
+from stratalog.errors import UserError
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options, Selection, parse_options
+from stratalog.table.query import shared_of
+from stratalog.table.secured import read_security
 
 PLACE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
@@ -166,7 +172,7 @@ def test_an_option_unlike_any_other_gets_the_list_of_all() -> None:
         ({**PLACE, "maxTriggerDelay": "soon"}, "500ms, 30s or 15m"),
         ({**PLACE, "columns": "value,ofset"}, "no column 'ofset'; there are key, value"),
         ({**PLACE, "columns": ","}, "at least one column"),
-        ({**PLACE, "kafka.security.protocol": "SASL_SSL"}, "only PLAINTEXT"),
+        ({**PLACE, "kafka.security.protocol": "TLS"}, "'kafka.security.protocol: 'TLS' is not"),
         ({**PLACE, "kafka.auto.offset.reset": "latest"}, "use 'startingOffsets'"),
         ({**PLACE, "kafka.key.deserializer": "x"}, "cast or decode the column"),
         ({**PLACE, "kafka.group.idd": "x"}, "'kafka.group.idd': did you mean 'kafka.group.id'"),
@@ -191,9 +197,46 @@ def test_a_secret_in_a_url_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "KAFKA.SSL.key.password"]
+    "name", ["kafka.ssl.keystore.key", "kafka.ssl.keystore.password", "KAFKA.SSL.key.password"]
 )
 def test_a_secret_in_an_option_is_refused_and_not_repeated(name: str) -> None:
-    with pytest.raises(ValueError, match=f"option '{name}': only PLAINTEXT") as wrong:
+    with pytest.raises(ValueError, match=f"option '{name.lower()}': a secret would be") as wrong:
         parse_options(PLACE | {name: "hunter2"})
     assert "hunter2" not in str(wrong.value)
+
+
+def test_security_travels_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").write_text("p=hunter3\n")
+    given = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.location": "/keys.p12",
+        "kafka.ssl.keystore.password": "${env:HUNTER}",
+        "kafka.ssl.key.password": f"${{file:{tmp_path}/secrets:p}}",
+    }
+    monkeypatch.setenv("HUNTER", "hunter2")
+    options = parse_options(PLACE | given)
+    travels = pickle.dumps(shared_of(options))
+    assert b"hunter" not in travels
+    security = read_security(pickle.loads(travels).secured)
+    assert security.tls is not None
+    assert security.tls.own is not None
+    assert (security.tls.own.password, security.tls.own.key_password) == ("hunter2", "hunter3")
+    assert "hunter" not in repr(security)
+    monkeypatch.delenv("HUNTER")
+    with pytest.raises(UserError, match="the environment has no variable HUNTER"):
+        read_security(options.secured)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("${file:/none:p}", "cannot read /none"),
+        ("${file:none}", r"accepted: \$\{file:PATH:KEY\}"),
+    ],
+)
+def test_a_secret_whose_place_is_missing_is_one_line(text: str, says: str) -> None:
+    secured = parse_options(PLACE | {"kafka.ssl.keystore.password": text}).secured
+    with pytest.raises(UserError, match=says):
+        read_security(secured)

@@ -7,8 +7,8 @@ Kafka: `InterBrokerSendThread`.
 
 from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.errors import Unavailable
-from stratalog.ports import Network
 
 
 class BrokerPeers:
@@ -17,7 +17,7 @@ class BrokerPeers:
     def __init__(
         self,
         cluster: ClusterView,
-        network: Network,
+        dialer: Dialer,
         *,
         purpose: str,
         listener: str,
@@ -25,7 +25,7 @@ class BrokerPeers:
     ) -> None:
         """`purpose` is part of the client id; `listener` is the one between brokers; `timeout_s` bounds a request."""
         self._cluster = cluster
-        self._network = network
+        self._dialer = dialer
         self._client_id = f"broker-{cluster.node_id}-{purpose}"
         self._listener = listener
         self._timeout_s = timeout_s
@@ -43,7 +43,7 @@ class BrokerPeers:
             peer = None
         if peer is None:
             peer = self._peers[node_id] = Peer(
-                self._network, host, port, client_id=self._client_id, timeout_s=self._timeout_s
+                self._dialer, host, port, client_id=self._client_id, timeout_s=self._timeout_s
             )
         return peer
 

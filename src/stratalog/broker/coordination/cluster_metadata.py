@@ -12,6 +12,7 @@ from uuid import UUID
 from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.dialing import dialer_to_controllers
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_opening import OpenedLog, open_metadata_log
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
@@ -71,6 +72,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     log, replay = opened.log, opened.replay
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     timeouts = _timeouts(config)
+    dialer = dialer_to_controllers(config, outside.network)
     member = Member(
         ReplicaKey(node_id, directory.id),
         log,
@@ -85,7 +87,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
         image,
         clock,
         QuorumPeers(
-            outside.network,
+            dialer,
             addresses,
             config.quorum_servers,
             cluster_id=cluster_id,
@@ -100,7 +102,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     controller = ControllerChannel(
         quorum,
         local,
-        outside.network,
+        dialer,
         cluster_id=cluster_id,
         session_timeout_s=config.int("broker.session.timeout.ms") / 1000,
         request_timeout_s=config.int("controller.socket.timeout.ms") / 1000,

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.client.security import Dialer
 from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.ports import Network
 from stratalog.quorum.controller import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -68,7 +68,7 @@ class ControllerChannel:
         self,
         quorum: MetadataQuorum,
         local: LocalController,
-        network: Network,
+        dialer: Dialer,
         *,
         cluster_id: str,
         session_timeout_s: float,
@@ -77,7 +77,7 @@ class ControllerChannel:
         """`session_timeout_s` bounds registration and heartbeats, `request_timeout_s` everything else."""
         self._quorum = quorum
         self._local = local
-        self._network = network
+        self._dialer = dialer
         self._cluster_id = cluster_id
         self._session_s = session_timeout_s
         self._request_s = request_timeout_s
@@ -179,7 +179,7 @@ class ControllerChannel:
             if address is None:
                 raise Unavailable("no active controller is known")
             self._remote = RemoteController(
-                self._network,
+                self._dialer,
                 *address,
                 cluster_id=self._cluster_id,
                 session_timeout_s=self._session_s,

@@ -12,10 +12,10 @@ import structlog
 
 from stratalog.broker.coordination.quorum_wire import response_of, wire_request
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.config.quorum_settings import Address
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.metadata.image import Endpoint
-from stratalog.ports import Network
 from stratalog.quorum.messages import (
     ANY_NODE,
     BeginQuorumEpochRequest,
@@ -38,7 +38,7 @@ class QuorumPeers:
 
     def __init__(
         self,
-        network: Network,
+        dialer: Dialer,
         addresses: Mapping[int, Address],
         servers: Sequence[Address],
         *,
@@ -47,7 +47,7 @@ class QuorumPeers:
         request_timeout_ms: int,
     ) -> None:
         """`own_listener` names this node's controller listener, which a leader makes known."""
-        self._network = network
+        self._dialer = dialer
         self._addresses = dict(addresses)
         self._servers = deque(servers)
         self._cluster_id = cluster_id
@@ -89,7 +89,7 @@ class QuorumPeers:
 
     async def ask(self, address: Address, request: Request[R]) -> R:
         """Send a request on a connection of its own; return the response. Raises Unavailable, Rejected."""
-        peer = Peer(self._network, *address, client_id="raft", timeout_s=self._timeout_s)
+        peer = Peer(self._dialer, *address, client_id="raft", timeout_s=self._timeout_s)
         try:
             return await peer.request(request)
         finally:
@@ -161,6 +161,6 @@ class QuorumPeers:
         address = self._addresses.get(node_id)
         if peer is None and address is not None:
             peer = self._peers[node_id, is_fetch] = Peer(
-                self._network, *address, client_id="raft", timeout_s=self._timeout_s
+                self._dialer, *address, client_id="raft", timeout_s=self._timeout_s
             )
         return peer

@@ -16,8 +16,8 @@ from stratalog.broker.coordination.controller_registration_rpc import (
 )
 from stratalog.client.calls import error_of
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.ports import Network
 from stratalog.quorum.controller import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -38,7 +38,7 @@ class RemoteController:
 
     def __init__(
         self,
-        network: Network,
+        dialer: Dialer,
         host: str,
         port: int,
         *,
@@ -49,7 +49,7 @@ class RemoteController:
         self._cluster_id = cluster_id
 
         def connection(purpose: str, timeout_s: float) -> Peer:
-            return Peer(network, host, port, client_id=purpose, timeout_s=timeout_s)
+            return Peer(dialer, host, port, client_id=purpose, timeout_s=timeout_s)
 
         self._lifecycle = connection("heartbeat", session_timeout_s)
         self._partitions = connection("alter-partition", request_timeout_s)

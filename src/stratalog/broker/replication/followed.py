@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.dialing import dialer_to_brokers
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
@@ -66,7 +67,7 @@ class Followed:
             ),
             timeout_s=config.int("replica.socket.timeout.ms") / 1000,
             clock=outside.clock,
-            network=outside.network,
+            dialer=dialer_to_brokers(config, outside.network),
             image=image,
             registration=registration,
             throttle=throttle,

@@ -29,11 +29,12 @@ from stratalog.client.calls import (
     LATEST_TIERED,
 )
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.errors import Corrupt, Rejected, Unavailable
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import TieredHistory
 from stratalog.metadata.image import Endpoint
-from stratalog.ports import Clock, Network
+from stratalog.ports import Clock
 from stratalog.replication.fetcher import Fetcher, FetchLimits
 from stratalog.replication.following import (
     Append,
@@ -69,7 +70,7 @@ class Surroundings(NamedTuple):
     limits: FetchLimits
     timeout_s: float
     clock: Clock
-    network: Network
+    dialer: Dialer
     image: ClusterImage
     registration: Registration
     throttle: Throttle
@@ -153,7 +154,7 @@ class Source:
             around = self._around
             endpoint = self._endpoint()
             self._peer = Peer(
-                around.network,
+                around.dialer,
                 endpoint.host,
                 endpoint.port,
                 client_id=f"broker-{around.node_id}-fetcher-{self._slot}",

@@ -11,7 +11,13 @@ import typer
 
 from stratalog.cli.records.consume import Isolation, IsolationLevel, Layout
 from stratalog.cli.shared.completing import TopicName
-from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, BootstrapServer, note
+from stratalog.cli.shared.terminal import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    client_properties,
+    note,
+    servers,
+)
 
 if TYPE_CHECKING:
     from stratalog.cli.shared.forms import Printer
@@ -85,7 +91,7 @@ def get(
     printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
     metrics = ReadMetrics()
     try:
-        bootstrap = None if tier_only else bootstrap_server
+        bootstrap = None if tier_only else servers(bootstrap_server)
         options = wanted.options(bootstrap, bucket_of(bootstrap, tier_url), isolation_level)
         look_up(wanted, options, printer, metrics, every=every)
     except (ValueError, DataLoss) as error:
@@ -115,7 +121,9 @@ class Wanted(NamedTuple):
         given["kafka.isolation.level"] = isolation
         given["kafka.client.id"] = "strata-get"
         places = {"kafka.bootstrap.servers": bootstrap, "tier.url": tier_url}
-        return parse_options(given | {name: at for name, at in places.items() if at is not None})
+        given |= {name: at for name, at in places.items() if at is not None}
+        given |= {f"kafka.{name}": text for name, text in client_properties().items()}
+        return parse_options(given, literal_secrets=True)
 
     def _place(self, partition: int) -> dict[str, str]:
         """Return the options of Spark's that choose a partition, and the offset if one is wanted."""
@@ -155,6 +163,7 @@ def bucket_of(bootstrap: str | None, tier_url: str | None) -> str | None:
     from stratalog.adapters.blocking_socket import BlockingNetwork
     from stratalog.client.blocking import BlockingClient
     from stratalog.client.calls import BROKER
+    from stratalog.client.security import security_of
     from stratalog.errors import Unavailable, UserError
     from stratalog.table.places import store_at
     from stratalog.tier.reading.reader import open_bucket
@@ -163,7 +172,10 @@ def bucket_of(bootstrap: str | None, tier_url: str | None) -> str | None:
         raise UserError("--tier-only: name the bucket with --tier-url")
     if bootstrap is None or tier_url is not None:
         return None if tier_url == "none" else tier_url
-    with BlockingClient(BlockingNetwork(), bootstrap, client_id="strata-get") as client:
+    security = security_of(client_properties())
+    with BlockingClient(
+        BlockingNetwork(), bootstrap, client_id="strata-get", security=security
+    ) as client:
         broker = str(min(client.metadata([]).brokers))
         found = client.describe_configs([(BROKER, broker)])
     entries = (entry for resource in found for entry in resource.entries)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -40,6 +41,22 @@ Overrides = Annotated[
     ),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"
+
+
+@dataclass(slots=True)
+class ClientConfig:
+    """The file of `strata --config`, or none."""
+
+    path: Path | None = None
+
+
+_CONFIG = ClientConfig()
+_SECURITY = ("security.", "ssl.", "sasl.")
+
+
+def use_client_config(path: Path | None) -> None:
+    """Connect with the properties of this file from now on."""
+    _CONFIG.path = path
 
 
 def note(text: str) -> None:
@@ -101,9 +118,13 @@ async def connected(
     """
     from stratalog.adapters.network import TcpNetwork
     from stratalog.client.aio import Client
+    from stratalog.client.security import security_of
     from stratalog.errors import Unavailable, UserError
 
-    connect = partial(Client.connect, TcpNetwork(), bootstrap, timeout_s=timeout_s)
+    security = security_of(client_properties())
+    connect = partial(
+        Client.connect, TcpNetwork(), servers(bootstrap), timeout_s=timeout_s, security=security
+    )
     try:
         try:
             client = await connect()
@@ -116,6 +137,26 @@ async def connected(
         raise UserError(f"--bootstrap-server: {error}") from None
     async with client:
         yield client
+
+
+def client_properties() -> dict[str, str]:
+    """Return the security settings in the file of `strata --config`. Raises UserError, OSError."""
+    return {name: text for name, text in _properties().items() if name.startswith(_SECURITY)}
+
+
+def servers(bootstrap: str) -> str:
+    """Return the brokers to ask: those of the option, else `bootstrap.servers` of the file. Raises as above."""
+    named = _properties().get("bootstrap.servers", "")
+    return named if named and bootstrap == DEFAULT_BOOTSTRAP else bootstrap
+
+
+def _properties() -> dict[str, str]:
+    if _CONFIG.path is None:
+        return {}
+    from stratalog.adapters.references import resolved
+    from stratalog.config import parse_properties
+
+    return resolved(parse_properties(_CONFIG.path.read_text()))
 
 
 async def answered(connect: Callable[[], Awaitable["Client"]], patience_s: float) -> "Client":

@@ -1,0 +1,93 @@
+"""How a client secures its connections, by the settings of Kafka's clients.
+
+In: `security.protocol`, `ssl.*`, as text. Out: `ClientSecurity`, or UserError that names setting, value and remedy. It
+reads no file, and never repeats a secret.
+
+    security_of({"security.protocol": "SSL", "ssl.truststore.location": "/etc/strata/authority.pem"})
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final
+
+from stratalog.config.kinds import BadValue, Value
+from stratalog.config.security_settings import SECURITY
+from stratalog.config.tls import read_tls
+from stratalog.errors import UserError
+from stratalog.ports import Network, Tls
+
+__all__ = ["PLAIN", "SECRETS", "ClientSecurity", "Dialer", "security_of"]
+
+_PROTOCOL: Final = "security.protocol"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+_OURS: Final = ("ssl.", "sasl.", "security.")
+_SETTINGS: Final = {
+    setting.name: setting
+    for setting in SECURITY
+    if setting.name not in {"ssl.client.auth", "ssl.principal.mapping.rules"}
+}
+_WITHOUT_EFFECT: Final = frozenset(
+    "security.providers ssl.engine.factory.class ssl.keymanager.algorithm ssl.protocol ssl.provider "
+    "ssl.secure.random.implementation ssl.trustmanager.algorithm".split()
+)
+"""They tune Java's TLS."""
+SECRETS: Final = frozenset(
+    {"ssl.key.password", "ssl.keystore.key", "ssl.keystore.password", "ssl.truststore.password"}
+)
+"""Settings whose values must be shown nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """`tls` None: the client sends plain text."""
+
+    tls: Tls | None = None
+
+
+PLAIN: Final = ClientSecurity()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialer:
+    """A network, and the security of the connections that are opened over it."""
+
+    network: Network
+    security: ClientSecurity = PLAIN
+
+
+def security_of(properties: Mapping[str, str]) -> ClientSecurity:
+    """Return the security that a client's properties describe; properties of other areas are ignored.
+
+    Raises UserError.
+    """
+    protocol = properties.get(_PROTOCOL, "PLAINTEXT").strip().upper()
+    if protocol not in _PROTOCOLS:
+        raise UserError(
+            f"{_PROTOCOL}: {properties[_PROTOCOL]!r} is not accepted; accepted: {', '.join(_PROTOCOLS)}"
+        )
+    values: dict[str, Value] = {}
+    for name, text in properties.items():
+        if not name.startswith(_OURS) or name == _PROTOCOL or name in _WITHOUT_EFFECT:
+            continue
+        setting = _SETTINGS.get(name)
+        if setting is None:
+            close = get_close_matches(name, _SETTINGS, n=1, cutoff=0.8)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"unknown setting {name}{hint}")
+        try:
+            values[name] = setting.parse(text)
+        except BadValue as bad:
+            raise UserError(str(bad)) from None
+    if protocol == "PLAINTEXT":
+        return PLAIN
+
+    def get(name: str) -> tuple[str, Value]:
+        return name, values.get(name, _SETTINGS[name].default)
+
+    tls = read_tls(get, is_server=False)
+    if tls.own is not None and not tls.own.location and not (tls.own.key and tls.own.certificates):
+        raise UserError(
+            "ssl.keystore.key and ssl.keystore.certificate.chain: one is set without the other; accepted: both"
+        )
+    return replace(PLAIN, tls=tls)
