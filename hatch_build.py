@@ -1,15 +1,17 @@
-"""Compile modules of `stratalog.wire` (`walk`, `sift`, `keys`) with mypyc, if mypyc and a C compiler are available.
+"""Compile modules of `stratalog.wire` (`walk`, `sift`, `keys`) with mypyc, and the crate `door/` with cargo.
 
-In: the checkout. Out: an extension module beside each, in the wheel or, for an editable install, in the checkout.
-Without mypyc or a C compiler it writes nothing: the modules then run as Python, about ten to thirty times slower.
+In: the checkout. Out: an extension module beside each module, and the library of the door beside its adapter: in the
+wheel or, for an editable install, in the checkout. Without mypyc or a C compiler the modules run as Python, ten to
+thirty times slower. Without cargo, and on other systems than Linux, the broker has no door: small requests cost more.
 
     python hatch_build.py      compile in the checkout, for use without an installation
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copy2, rmtree
+from shutil import copy2, rmtree, which
 from tempfile import mkdtemp
 from typing import Any
 
@@ -19,6 +21,7 @@ except ModuleNotFoundError:  # run by hand
     BuildHookInterface = object
 
 MODULES = tuple(Path(f"src/stratalog/wire/{name}.py") for name in ("walk", "sift", "keys"))
+DOOR = Path("src/stratalog/adapters/stratalog_door.so")
 TIMEOUT_S = 300
 
 
@@ -43,6 +46,31 @@ def compiled(root: Path, module: Path) -> Path | None:
     return None
 
 
+def compiled_door(root: Path) -> Path | None:
+    """The door's library made from the crate in `root`, in a directory of its own; None where none can be made."""
+    if sys.platform != "linux":
+        return None
+    scratch = Path(mkdtemp(prefix="stratalog-build-"))
+    cargo = which("cargo") or str(Path.home() / ".cargo/bin/cargo")
+    manifest = str(root / "door/Cargo.toml")
+    command = [cargo, "build", "--release", "--locked", "--offline", "--manifest-path", manifest]
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(scratch)}
+    try:
+        done = subprocess.run(  # noqa: S603 - cargo, with a crate that depends on nothing
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason: object = error
+    else:
+        made = scratch / "release/libstratalog_door.so"
+        if done.returncode == 0 and made.exists():
+            return made
+        reason = done.stderr.strip().splitlines()[-1:] or "nothing made"
+    sys.stderr.write(f"the door is not compiled, small requests cost more: {reason}\n")
+    rmtree(scratch)
+    return None
+
+
 def _extensions(folder: Path, module: Path) -> list[Path]:
     return [*folder.glob(f"{module.stem}.*.so"), *folder.glob(f"{module.stem}.*.pyd")]
 
@@ -57,6 +85,11 @@ def compile_in_place(root: Path) -> None:
         if made is not None:
             copy2(made, folder)
             rmtree(made.parent)
+    (root / DOOR).unlink(missing_ok=True)
+    door = compiled_door(root)
+    if door is not None:
+        copy2(door, root / DOOR)
+        rmtree(door.parent.parent)
 
 
 class CompiledModules(BuildHookInterface):
@@ -78,6 +111,12 @@ class CompiledModules(BuildHookInterface):
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True
                 build_data["force_include"][str(made)] = f"stratalog/wire/{made.name}"
+        door = compiled_door(root)
+        if door is not None:
+            self._made.append(door.parent)
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"][str(door)] = str(DOOR).removeprefix("src/")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Leave nothing behind."""

@@ -72,7 +72,8 @@ inputs_of() {
   printf '%s\n' "$checkout"
   cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt" \
     "$checkout/hatch_build.py" "$checkout/src/stratalog/wire/walk.py" \
-    "$checkout/src/stratalog/wire/sift.py" "$checkout/src/stratalog/wire/keys.py" # installing compiles them
+    "$checkout/src/stratalog/wire/sift.py" "$checkout/src/stratalog/wire/keys.py" \
+    "$checkout"/door/Cargo.* "$checkout"/door/src/*.rs # installing compiles them
 }
 
 is_set_up() {

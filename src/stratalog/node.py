@@ -32,6 +32,7 @@ from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.upkeep import Upkeep
 from stratalog.broker.replication.replication import Replication
 from stratalog.broker.slices import slices
+from stratalog.broker.small_requests import SmallRequests
 from stratalog.broker.storage.claim import open_directories
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import read_incarnation
@@ -216,6 +217,7 @@ class Node:
         self._stopping += (self.broker.recompression.close, self.broker.large.close)
         self._stopping.append(self.broker.cleaners.close)
         upkeep = Upkeep(hosting, self.config, self._background)
+        self._open_door(self.broker)
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
         advertised = self.config.advertised_listeners
@@ -237,6 +239,18 @@ class Node:
         await replication.start()
         upkeep.start(self.broker.cleaners)
         return endpoints[0]
+
+    def _open_door(self, broker: Broker) -> None:
+        """Let the door serve small requests, where the installation has one."""
+        if not self.config.bool("small.requests.compiled"):
+            return
+        door = self.outside.door()
+        if door is None:
+            self._log.warning("small requests are not compiled", reason="stratalog has no library")
+            return
+        small = SmallRequests(door, broker)
+        self._connections.lend_by(small)
+        self._stopping.append(small.close)
 
     def abandon(self) -> None:
         """Let `start` wait for other nodes no more: it raises Unavailable at its present or next such wait."""

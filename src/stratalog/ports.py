@@ -9,7 +9,7 @@ Disk and ObjectStore block: the caller runs them on a `Worker`, never on the eve
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -303,6 +303,71 @@ class Network(Protocol):
         """Connect; with `tls`, return after the handshake. Raises UserError for unusable keys and certificates."""
 
 
+class RowGroup(NamedTuple):
+    """Rows of one partition that arrived in one turn, in order of arrival; each of them is a Produce of one batch.
+
+    `first` is the place of the first row among the turn's rows. `batches` has the rows' batches, one after another. A
+    row has the fields of `wire.batch.BatchHeader`, then: connection, version, correlation id, acks, timeout in ms, the
+    least timestamp of its records (-1 without any), whether all records have keys, the size of its frame.
+    """
+
+    handle: int
+    first: int
+    batches: bytearray
+    rows: Sequence[tuple[int, ...]]
+
+
+Answers = Sequence[tuple[int, int, int, int]]
+"""For each row: 1 where the door answers it, base offset, append time (-1: none), log start offset."""
+
+
+class Door(Protocol):
+    """Reads, checks and answers small requests of connections that it borrows (docs/decisions/0019).
+
+    It reads a borrowed connection until other bytes come than rows: then it returns the connection. A connection's rows
+    of one turn are of one partition.
+    """
+
+    bytes_held: int
+    """Received bytes that are not rows yet."""
+
+    def open(
+        self,
+        decide: Callable[[Sequence[RowGroup]], Collection[int]],
+        returned: Callable[[int], None],
+    ) -> None:
+        """Begin turns. `decide` gives each row an answer, or refuses it, and returns connections to return.
+
+        `returned` is called for each connection to return, after the answers: it must call `give_back`.
+        """
+
+    def close(self) -> None: ...
+
+    def host(self, topic: str, topic_id: uuid.UUID, index: int) -> int:
+        """Accept rows of a partition; return its handle."""
+
+    def drop(self, handle: int) -> None:
+        """Accept no more rows of a partition."""
+
+    def is_row(self, frame: memoryview) -> bool:
+        """Return whether a frame could be a row, if its partition were hosted."""
+
+    def borrow(self, transport: asyncio.Transport, client_id: str) -> int:
+        """Read the connection from now on; return its id, or -1 where that is impossible.
+
+        Requests with another client id are no rows.
+        """
+
+    def give_back(self, connection: int) -> tuple[bytes, bytes]:
+        """Let the transport's protocol read again; return answers that were not sent, and bytes that are no rows."""
+
+    def answer(self, first: int, answers: Answers) -> None:
+        """Answer the rows from place `first` on, once `decide` returns. Rows without a call get no answer."""
+
+    def refuse(self, place: int) -> None:
+        """Put the row, and later ones of its connection, among the bytes that are no rows. Not after an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """All ports of a node, in one value."""
@@ -320,3 +385,5 @@ class Outside:
     """
     object_store: Callable[[str], ObjectStore]
     """Opens a store by URL; raises errors.UserError for an unknown URL."""
+    door: Callable[[], Door | None] = lambda: None
+    """Opens a door; None where there is none."""

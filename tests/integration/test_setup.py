@@ -27,10 +27,12 @@ def checkout(tmp_path):
     place = tmp_path / "checkout"
     wire = "src/stratalog/wire"
     compiled = ("hatch_build.py", *(f"{wire}/{name}.py" for name in ("walk", "sift", "keys")))
-    for name in ("scripts/setup.sh", "pyproject.toml", "requirements", *compiled):
+    for name in ("scripts/setup.sh", "pyproject.toml", "requirements", "door", *compiled):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        shutil.copytree(
+            source, target, ignore=shutil.ignore_patterns("target")
+        ) if source.is_dir() else shutil.copy(source, target)
     stand_in(tmp_path / "bin" / "python3", PYTHON)
     return place
 

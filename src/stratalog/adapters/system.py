@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from stratalog.adapters.compiled_door import open_door
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
@@ -74,6 +75,7 @@ def outside() -> Outside:
         disk=LocalDisk,
         paced_disk=PacedDisk,
         object_store=open_store,
+        door=open_door,
     )
 
 

@@ -42,10 +42,10 @@ class Histogram:
         self.counts = [0] * (len(BOUNDS_NS) + 1)
         self.sum_ns = 0
 
-    def observe(self, duration_ns: int) -> None:
-        """Count one."""
-        self.counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
-        self.sum_ns += duration_ns
+    def observe(self, duration_ns: int, times: int = 1) -> None:
+        """Count `times` of one duration."""
+        self.counts[bisect_left(BOUNDS_NS, duration_ns)] += times
+        self.sum_ns += duration_ns * times
 
 
 class PartitionMetrics:

@@ -251,6 +251,14 @@ CONNECTIONS = (
         ours=True,
     ),
     Setting(
+        "small.requests.compiled",
+        Kind.BOOLEAN,
+        False,
+        "Whether compiled code reads and answers produce requests of one small batch, where the installation has it "
+        "(Linux with cargo). Clients see no difference.",
+        ours=True,
+    ),
+    Setting(
         "connections.max.idle.ms",
         Kind.LONG,
         10 * 60 * 1000,

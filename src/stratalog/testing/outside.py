@@ -198,6 +198,7 @@ class CutOutside:
             disk=self._disk,
             paced_disk=system.paced_disk,
             object_store=system.object_store,
+            door=system.door,
         )
 
     def _disk(self, root: str) -> CutDisk:

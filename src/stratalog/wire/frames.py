@@ -140,6 +140,16 @@ class FrameReader:
             self._keep(rest[position:])
         return frames
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is received that was not returned."""
+        return not self.bytes_held and not self._prefix
+
+    def put_back(self, data: bytes) -> None:
+        """Take bytes that another reader of this stream received, and call `next_frames`. Nothing else may be here."""
+        assert self.is_empty
+        self._keep(memoryview(data))
+
     def drop_rest(self) -> None:
         """Drop received bytes that are not cut."""
         if self.has_more:

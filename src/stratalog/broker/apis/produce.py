@@ -20,6 +20,7 @@ from stratalog.broker.coordination.cluster_view import ClusterView
 from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.network.session import Session
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.recompression import Recompression
@@ -187,34 +188,41 @@ class _Part:
             whole.completed()
 
     def answer(self) -> PartitionProduceResponse:
-        error, appended = self.error, self.appended
-        if error is None or (
-            isinstance(error, Rejected) and error.code is ErrorCode.request_timed_out
-        ):
-            # As in Kafka, a timeout's answer has the offsets: this broker's log has the batch.
-            assert appended is not None, "without another error the batch was appended"
-            base_offset, _, append_time_ms, start_offset = appended[:4]
-            return PartitionProduceResponse(
-                index=self.index,
-                error_code=0 if error is None else error.code,
-                base_offset=base_offset,
-                log_append_time_ms=append_time_ms,
-                log_start_offset=start_offset,
-            )
-        assert isinstance(error, Rejected), "another failure ends the connection"
+        appended = self.appended
+        if appended is None:
+            return answer_of(self.index, self.error, None, self.log_start_offset)
+        base, _, append_time_ms, start = appended[:4]
+        return answer_of(self.index, self.error, (base, append_time_ms), start)
+
+
+def answer_of(
+    index: int, error: Failure, placed: tuple[int, int] | None, log_start_offset: int
+) -> PartitionProduceResponse:
+    """Return one partition's answer. `placed` is the base offset and the append time of a batch that is in the log."""
+    if error is None or (isinstance(error, Rejected) and error.code is ErrorCode.request_timed_out):
+        # As in Kafka, a timeout's answer has the offsets: this broker's log has the batch.
+        assert placed is not None, "without another error the batch was appended"
         return PartitionProduceResponse(
-            index=self.index,
-            error_code=error.code,
-            base_offset=-1,
-            log_start_offset=-1 if error.code in _NO_LOG_START else self.log_start_offset,
-            error_message=error.message or None,
-            record_errors=[
-                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
-                for index, reason in error.record_errors
-            ]
-            if isinstance(error, RecordsRefused)
-            else [],
+            index=index,
+            error_code=0 if error is None else error.code,
+            base_offset=placed[0],
+            log_append_time_ms=placed[1],
+            log_start_offset=log_start_offset,
         )
+    assert isinstance(error, Rejected), "another failure ends the connection"
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_start_offset=-1 if error.code in _NO_LOG_START else log_start_offset,
+        error_message=error.message or None,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+            for index, reason in error.record_errors
+        ]
+        if isinstance(error, RecordsRefused)
+        else [],
+    )
 
 
 class _Produce:
@@ -251,7 +259,6 @@ class _Produce:
         # The parts refer to this object: a reference cycle would keep their batches.
         topics, self.topics = self.topics, []
         answers = []
-        is_led_elsewhere = False
         for topic, parts in topics:
             answered = []
             for part in parts:
@@ -259,8 +266,7 @@ class _Produce:
                 # With acks=0 there is no answer: closing the connection reports a failure, as in Kafka.
                 if error is not None and (self._acks == 0 or not isinstance(error, Rejected)):
                     raise error
-                answered.append(answer := part.answer())
-                is_led_elsewhere |= answer.error_code == _NOT_LEADER
+                answered.append(part.answer())
             answers.append(
                 TopicProduceResponse(
                     name=topic.name, topic_id=topic.topic_id, partition_responses=answered
@@ -268,16 +274,17 @@ class _Produce:
             )
         if not self._acks:
             return None
-        if is_led_elsewhere and self._call.version >= _LEADERS_FROM:
-            return _with_leaders(self._call, answers)
-        return ProduceResponse(responses=answers)
+        call = self._call
+        return response(call.needs.cluster, call.session, call.version, answers)
 
 
-def _with_leaders(
-    call: Call[ProduceRequest, Needs], topics: list[TopicProduceResponse]
+def response(
+    cluster: ClusterView, session: Session, version: int, topics: list[TopicProduceResponse]
 ) -> ProduceResponse:
     """Return the response with the leader of each partition that another broker leads, and the leaders' addresses."""
-    cluster = call.needs.cluster
+    errors = [one.error_code for topic in topics for one in topic.partition_responses]
+    if version < _LEADERS_FROM or _NOT_LEADER not in errors:
+        return ProduceResponse(responses=topics)
     leaders: dict[int, NodeEndpoint] = {}
 
     def named(
@@ -285,10 +292,11 @@ def _with_leaders(
     ) -> PartitionProduceResponse:
         if one.error_code != _NOT_LEADER:
             return one
-        leader = cluster.current_leader(_key(call, topic), one.index)
+        key = topic.topic_id if version >= _TOPIC_IDS_FROM else topic.name
+        leader = cluster.current_leader(key, one.index)
         if leader is None:
             return one
-        broker = cluster.live_broker(leader.node_id, call.session.listener.name)
+        broker = cluster.live_broker(leader.node_id, session.listener.name)
         if broker is not None:
             node, host, port, rack = broker
             leaders[node] = NodeEndpoint(node_id=node, host=host, port=port, rack=rack)

@@ -11,6 +11,9 @@ A turn is bounded, in requests and in time. Requests left over wait until all ot
 The broker serves a single request at once. The answers of a turn leave together, because separate system calls took a
 third of the time of small requests.
 
+A connection whose requests are small produces is lent to the door, which then reads and answers them. It comes back
+with the first bytes that are something else (`lending.py`).
+
 A failure of a handler costs this connection, and nothing else.
 """
 
@@ -24,6 +27,7 @@ import structlog
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, is_produce
 from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.session import SSL, USER, Principal, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config.principal_rules import name_by_rules
@@ -41,7 +45,7 @@ _SOFTWARE_CHARACTERS: Final = 100
 """Most characters of the client's library name in the log, because the client chooses the name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shared:
     """Objects that all connections of a node share."""
 
@@ -50,6 +54,8 @@ class Shared:
     """The receive buffer of all connections."""
     memory: ClientMemory
     turns: Turns
+    lender: Lender | None = None
+    """Lends connections to the door, where there is one."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -73,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         """When the partly received request began to arrive, or could continue to."""
         self.bytes_held = 0
         """Bytes of requests received, whole or in part, and not yet answered, as `memory` counts them."""
+        self.loans = Loans()
+        self._shared = shared
         self._memory = shared.memory
         self._turns = shared.turns
         self._waits_for_turn = False
@@ -182,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+        self._reclaim()
         self._transport = None
         self._forget()
         self._answers.clear()
@@ -204,6 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """Start no further request; close once all started ones are answered."""
+        self._reclaim()
         self._finishing = True
         self._forget()
         self._advance()
@@ -211,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close once all written answers have left."""
         if self._transport is not None:
+            self._reclaim()
             self._forget()
             self._send_held()
             self._transport.close()
@@ -218,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close now, and drop unsent answers."""
         if self._transport is not None:
+            self._reclaim()
             self._forget()
             self._transport.abort()
 
@@ -289,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_or_stop(self) -> None:
         transport = self._transport
-        if transport is None:
+        if transport is None or self.loans.id != NOT_LENT:
             return
         if self._finishing:
             if self.is_idle:
@@ -320,6 +332,12 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
             self._fail(error)
             return
+        if self._shared.lender is not None and self.loans.is_due(frame, result):
+            self._begin_loan(frame)
+        self._begun(result, len(frame))
+
+    def _begun(self, result: Answer | Later, frame_bytes: int) -> None:
+        """Write the answer of a request, now or once it is there."""
         if not isinstance(result, Later):
             if not self._answers:
                 self._write(result)
@@ -332,10 +350,71 @@ class Connection(asyncio.BufferedProtocol):
             then = self._flush
         else:
             self._serial = work = self._loop.create_task(work)
-        size = len(frame) + result.size
+        size = frame_bytes + result.size
         self._bytes_started += size
         self._answers.append((work, result.encode, size))
         work.add_done_callback(then)
+
+    # Lending
+
+    def _begin_loan(self, frame: memoryview) -> None:
+        """Stop reading, and lend the connection once the answer has left: the door writes past the transport."""
+        transport = self._transport
+        if transport is not None and self._reading and not transport.is_closing():
+            transport.pause_reading()
+            self.loans.id = SOON
+            self._loop.call_soon(self._lend, frame)
+
+    def _lend(self, frame: memoryview) -> None:
+        """Let the door read this connection, if nothing of it is under way here. `frame` is its latest request."""
+        transport, lender = self._transport, self._shared.lender
+        self.loans.id = NOT_LENT
+        if transport is None or lender is None or transport.is_closing():
+            return
+        is_quiet = (
+            self.is_idle
+            and self._reader.is_empty
+            and self._reading
+            and self._writable
+            and not (self._waits_for_turn or self._held or transport.get_write_buffer_size())
+        )
+        if is_quiet and not self._finishing:
+            self.loans.id = lender.lend(self, transport, frame)
+            if self.loans.id == NOT_LENT:
+                self.loans.ended(was_useful=False)
+        if self.loans.id == NOT_LENT:
+            if self._reading:
+                transport.resume_reading()
+            self._advance()
+
+    def _reclaim(self) -> None:
+        """Take the connection back from the door, because it ends: unsent answers leave, further requests do not."""
+        lender = self._shared.lender
+        if lender is None or self.loans.id < 0:
+            return
+        unsent = lender.reclaim(self.loans.id)
+        self.loans.ended(was_useful=True)
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
+
+    def take_back(
+        self, unsent: bytes, results: list[tuple[Answer | Later, int]], rest: bytes
+    ) -> None:
+        """See `Lent`."""
+        # Other requests than produces come again and again; a slow drive and a full socket do not.
+        self.loans.ended(was_useful=bool(unsent or results))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if unsent:
+            transport.write(unsent)
+        for result, size in results:
+            self._begun(result, size)
+        self._send_held()
+        if rest:
+            self._reader.put_back(rest)
+            self._take_more()
+        self._advance()
 
     def _serial_done(self, done: "asyncio.Future[Any]") -> None:
         self._serial = None

@@ -18,6 +18,7 @@ import structlog
 from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Shared
+from stratalog.broker.network.lending import Lender
 from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
@@ -68,6 +69,10 @@ class Connections:
         self._listeners = {""}
         self._looking: asyncio.TimerHandle | None = None
         self.configure(config)
+
+    def lend_by(self, lender: Lender) -> None:
+        """Lend connections to a door from now on."""
+        self._shared.lender = lender
 
     def __len__(self) -> int:
         return len(self._all)

@@ -176,7 +176,8 @@ class HostedPartition(PlacedLog):
         self.metrics.bytes_in += appended.size
         rolled = len(log.segments) != segments
         self._decided.append((appended, rolled, waiting, commit_timeout_ms))
-        self._perform(effects, self._performed, at_once=origin == "client")
+        at_once = len(headers) if origin == "client" else 0
+        self._perform(effects, self._performed, at_once=at_once)
         if log.config.flush_ms != LONG_MAX:
             self._set_flush()
         return rows, appended
@@ -311,7 +312,7 @@ class HostedPartition(PlacedLog):
                     self._on_rolled(self)
             then(error)
 
-        self._perform(appended.effects, performed, at_once=True)
+        self._perform(appended.effects, performed, at_once=1)
         if log.config.flush_ms != LONG_MAX:
             self._set_flush()
 

@@ -214,7 +214,7 @@ class PlacedLog:
         self._perform(effects, done)
         return answer
 
-    def _perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
+    def _perform(self, effects: Sequence[Effect], done: Done, *, at_once: int = 0) -> None:
         if self._held is None:
             self.directory.perform(effects, done, at_once=at_once)
         else:

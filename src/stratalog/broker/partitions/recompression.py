@@ -83,6 +83,11 @@ class Recompression:
             self._room.append(waiter)
             await waiter
 
+    def is_idle_for(self, hosted: HostedPartition) -> bool:
+        """Return whether batches without compression go to this partition as they are, and now."""
+        kept_as = hosted.log.config.compression_type
+        return hosted not in self._queues and kept_as in (AS_PRODUCED, _UNCOMPRESSED)
+
     def may_want(self, hosted: HostedPartition, records: memoryview | None) -> bool:
         """Return whether a batch for this partition may have to wait here."""
         if records is not None and len(records) > _CODEC_AT and records[_CODEC_AT] & CODEC_MASK:
@@ -101,7 +106,7 @@ class Recompression:
         kept_as = hosted.log.config.compression_type
         if kept_as != AS_PRODUCED and _codec(kept_as, header) != header.codec:
             return None
-        demands = _demands(hosted.log.config, wall_ms)
+        demands = demands_of(hosted.log.config, wall_ms)
         if header.codec == NONE:
             largest = check_batch(view, header, demands, header.size)
         elif header.size > _AT_ONCE_BYTES:
@@ -130,7 +135,7 @@ class Recompression:
         """
         one = _Waiting(view, header, then, failed)
         config = hosted.log.config
-        demands = _demands(config, wall_ms)
+        demands = demands_of(config, wall_ms)
         codec = _codec(config.compression_type, header)
         work: asyncio.Future[bytearray] | asyncio.Future[int]
         if codec != header.codec:
@@ -204,7 +209,8 @@ class Recompression:
         await asyncio.sleep(0)  # finished batches are appended before the logs close
 
 
-def _demands(config: LogConfig, wall_ms: int) -> Demands:
+def demands_of(config: LogConfig, wall_ms: int) -> Demands:
+    """Return what a topic demands of each record."""
     keyed = "compact" in config.cleanup_policy
     if config.message_timestamp_type == _LOG_APPEND_TIME:
         return Demands(keyed=keyed)

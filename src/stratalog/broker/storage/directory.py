@@ -34,6 +34,8 @@ Done = Callable[[Failure], None]
 """Called on the event loop with the failure, or None."""
 _IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 _INLINE_BYTES_MAX: Final = 16 << 10
+_INLINE_TOGETHER_BYTES_MAX: Final = 128 << 10
+"""Limit of a write of several requests: some 20 µs."""
 _JOBS_AT_ONCE: Final = 64
 _READERS: Final = 2
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -178,11 +180,11 @@ class LogDirectory:
             self._room.append(waiter)
             await waiter
 
-    def perform(self, effects: Sequence[Effect], done: Done, *, at_once: bool = False) -> None:
+    def perform(self, effects: Sequence[Effect], done: Done, *, at_once: int = 0) -> None:
         """Perform effects after all earlier ones, then call `done`; calls come in the order of the effects.
 
-        With `at_once`, `perform` may call `done` before it returns. If the directory fails later, `done` gets
-        Rejected(KAFKA_STORAGE_ERROR); if it has failed already, `perform` raises that.
+        With `at_once`, a number of requests, `perform` may call `done` before it returns. If the directory fails
+        later, `done` gets Rejected(KAFKA_STORAGE_ERROR); if it has failed already, `perform` raises that.
         """
         if self.failure is not None:
             raise self.refusal(self.failure)
@@ -191,7 +193,8 @@ class LogDirectory:
             if type(effect) is Append:
                 for buffer in effect[2]:
                     size += len(buffer)
-        if at_once and size <= _INLINE_BYTES_MAX and not self._busy and self._append_now(effects):
+        limit = min(at_once * _INLINE_BYTES_MAX, _INLINE_TOGETHER_BYTES_MAX)
+        if at_once and size <= limit and not self._busy and self._append_now(effects):
             self._complete(done, None)
         else:
             self._queue(_Job(effects, None, size, done))

@@ -1,0 +1,114 @@
+//! The broker's door for small requests: docs/decisions/0019.
+//!
+//! In: calls of `adapters/compiled_door.py`, from one thread. Out: rows and answers, in the door's memory. Each exported
+//! function catches a panic and returns `FAILED`; the caller then uses the door no more. All code that looks at a
+//! client's bytes is safe Rust.
+
+pub mod crc;
+pub mod produce;
+pub mod records;
+#[cfg(target_os = "linux")]
+mod system;
+#[cfg(target_os = "linux")]
+mod turn;
+
+#[cfg(target_os = "linux")]
+mod exported {
+    use crate::turn::Door;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+
+    const FAILED: i64 = -2;
+
+    fn guarded(call: impl FnOnce() -> i64) -> i64 {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or(FAILED)
+    }
+
+    /// SAFETY of all: `door` is of `door_open`, used by one thread, until `door_close`; a pointer with a size is a
+    /// readable (for `out`: writable) block of that size.
+    #[no_mangle]
+    pub extern "C" fn door_open() -> *mut Door {
+        catch_unwind(Door::new).ok().and_then(Result::ok).map_or(std::ptr::null_mut(), |door| Box::into_raw(Box::new(door)))
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_close(door: *mut Door) -> i64 {
+        guarded(|| {
+            drop(Box::from_raw(door));
+            0
+        })
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_fd(door: *mut Door) -> i64 {
+        i64::from((*door).fd())
+    }
+
+    /// Return the address of a part of the door's memory: rows, answers, groups, returned, counts, batches.
+    #[no_mangle]
+    pub unsafe extern "C" fn door_memory(door: *mut Door, part: i64) -> *const u8 {
+        let door = &*door;
+        match part {
+            0 => door.rows.as_ptr().cast(),
+            1 => door.answers.as_ptr().cast(),
+            2 => door.groups.as_ptr().cast(),
+            3 => door.returned.as_ptr().cast(),
+            4 => door.counts.as_ptr().cast(),
+            _ => door.batches.as_ptr(),
+        }
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_host(door: *mut Door, name: *const u8, size: usize, id: *const [u8; 16], index: i32) -> i64 {
+        guarded(|| (*door).host(std::slice::from_raw_parts(name, size), *id, index) as i64)
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_drop(door: *mut Door, handle: i64) -> i64 {
+        guarded(|| {
+            (*door).drop_partition(handle as usize);
+            0
+        })
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_borrow(door: *mut Door, fd: i32, client_id: *const u8, size: usize) -> i64 {
+        guarded(|| (*door).borrow(fd, std::slice::from_raw_parts(client_id, size)))
+    }
+
+    /// Write the connection's unsent answers and then its bytes that are no rows to `out`; return both sizes as
+    /// `unsent << 32 | rest`, or -1 for an unknown connection.
+    #[no_mangle]
+    pub unsafe extern "C" fn door_give_back(door: *mut Door, id: i64, out: *mut u8, size: usize) -> i64 {
+        guarded(|| {
+            let Some((rest, unsent)) = (*door).give_back(id) else { return -1 };
+            let out = std::slice::from_raw_parts_mut(out, size);
+            out[..unsent.len()].copy_from_slice(&unsent);
+            out[unsent.len()..unsent.len() + rest.len()].copy_from_slice(&rest);
+            (unsent.len() as i64) << 32 | rest.len() as i64
+        })
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_read(door: *mut Door) -> i64 {
+        guarded(|| i64::from((*door).read()))
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_refuse(door: *mut Door, place: i64) -> i64 {
+        guarded(|| {
+            (*door).refuse(place as usize);
+            0
+        })
+    }
+
+    #[no_mangle]
+    pub unsafe extern "C" fn door_send(door: *mut Door) -> i64 {
+        guarded(|| (*door).send() as i64)
+    }
+
+    /// Whether the frame, without its length, could be a row.
+    #[no_mangle]
+    pub unsafe extern "C" fn door_is_row(frame: *const u8, size: usize) -> i64 {
+        guarded(|| i64::from(crate::produce::parse(std::slice::from_raw_parts(frame, size)).is_some()))
+    }
+}

@@ -1,0 +1,75 @@
+"""When a connection is lent to the door: after some small produces, each answered at once.
+
+In: a connection's requests. Out: whether to lend it now. A connection that comes back is lent later and later: the way
+there and back costs more than a few requests. It lends nothing itself.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+from stratalog.broker.network.answers import Answer, Later, is_produce
+from stratalog.broker.network.session import Session
+
+NOT_LENT: Final = -1
+SOON: Final = -2
+"""In the place of a loan's id, from when the connection stops reading until it is lent."""
+_FRAME_BYTES_MAX: Final = 16 << 10
+_FIRST: Final = 2
+_LAST: Final = 64
+
+
+class Lent(Protocol):
+    """A connection that may be lent."""
+
+    session: Session
+    active_s: float
+    """When the last bytes arrived, in the loop's time."""
+
+    def take_back(
+        self, unsent: bytes, results: list[tuple[Answer | Later, int]], rest: bytes
+    ) -> None:
+        """Go on after a loan: with answers that the door could not send, later answers in order, each with its
+        request's size, and then received bytes.
+        """
+
+
+class Lender(Protocol):
+    """Lends connections to the door."""
+
+    def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
+        """Lend a connection whose latest request was `frame`; return the loan's id, or `NOT_LENT`."""
+
+    def reclaim(self, loan: int) -> bytes:
+        """End a loan, because the connection ends; return answers that were not sent."""
+
+
+class Loans:
+    """The loans of one connection; `id` is the present one's."""
+
+    __slots__ = ("_needed", "_seen", "id")
+
+    def __init__(self) -> None:
+        self.id = NOT_LENT
+        self._seen = 0
+        self._needed = _FIRST
+
+    def is_due(self, frame: memoryview, result: Answer | Later) -> bool:
+        """Note a request and its result; return whether enough small produces were answered at once."""
+        if (
+            self.id != NOT_LENT
+            or len(frame) > _FRAME_BYTES_MAX
+            or type(result) is not list
+            or not is_produce(frame)
+        ):
+            return False
+        self._seen += 1
+        if self._seen < self._needed:
+            return False
+        self._seen = 0
+        return True
+
+    def ended(self, *, was_useful: bool) -> None:
+        """Note that the present loan has ended; after one that was of no use, the next one begins later."""
+        self.id = NOT_LENT
+        if not was_useful:
+            self._needed = min(2 * self._needed, _LAST)

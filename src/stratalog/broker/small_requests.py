@@ -1,0 +1,339 @@
+"""Decide the rows of the door: Produce requests of one small batch each, of any number of connections.
+
+In: rows of a turn, by partition. Out: their answers, all together where the log has them; requests that a handler must
+serve go back to their connections. A partition's rows are one decision and one write. The rules are those of
+`apis/produce.py` and of the log: what those would refuse by more than a look is left to them.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from stratalog.broker.apis.produce import answer_of, response
+from stratalog.broker.broker import Broker
+from stratalog.broker.network.answers import Answer, Later
+from stratalog.broker.network.lending import NOT_LENT, Lent
+from stratalog.broker.network.session import Session
+from stratalog.broker.partitions.partition import HostedPartition
+from stratalog.broker.partitions.recompression import demands_of
+from stratalog.broker.storage.directory import Failure
+from stratalog.errors import Rejected
+from stratalog.log.values import Placed
+from stratalog.ports import PLAINTEXT, Door, RowGroup
+from stratalog.wire.apis import PRODUCE
+from stratalog.wire.batch import MAX_TIMESTAMP, SIZE, BatchHeader
+from stratalog.wire.budget import DecodeBudget
+from stratalog.wire.envelope import decode_request, encode_response
+from stratalog.wire.messages.produce import ProduceRequest, TopicProduceResponse
+
+__all__ = ["SmallRequests"]
+
+_VERSIONS: Final = {PRODUCE: (3, 13)}
+_TOPIC_IDS_FROM: Final = 13
+_BUDGET_BYTES: Final = 64 << 10
+_HEADER_FIELDS: Final = 13
+CONNECTION, VERSION, CORRELATION, ACKS, TIMEOUT, LEAST, KEYED, FRAME = range(13, 21)
+"""Places of fields in a row, behind those of `BatchHeader`."""
+_ALL: Final = -1
+_SWEEP_FROM: Final = 1000
+
+_Row = tuple[int, ...]
+_Held = list[tuple[Answer | Later, int]]
+
+
+class SmallRequests:
+    """The requests that the door reads. Create it on the event loop, once the broker has its parts."""
+
+    def __init__(self, door: Door, broker: Broker) -> None:
+        self._door = door
+        self._broker = broker
+        self._memory = broker.client_memory
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[int, Lent] = {}
+        self._hosted: dict[int, HostedPartition] = {}
+        self._handles: dict[HostedPartition, int] = {}
+        self._sweep_at = _SWEEP_FROM
+        self._held: dict[int, _Held] = {}
+        self._bytes_held = 0
+        self._began_ns = 0
+        """When the latest turn began."""
+        door.open(self._decide, self._returned)
+
+    async def close(self) -> None:
+        """End the turns. Every connection has ended."""
+        self._door.close()
+
+    # Lending
+
+    def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
+        """See `Lender`. Lends only where the partition of the latest request takes rows now.
+
+        The door reads and writes the socket itself, so TLS and SASL are the handlers' alone.
+        """
+        is_plain = connection.session.listener.security == PLAINTEXT
+        if not is_plain or self._broker.authorizer is not None or not self._door.is_row(frame):
+            return NOT_LENT
+        received = decode_request(frame, _VERSIONS, DecodeBudget(_BUDGET_BYTES))
+        request: ProduceRequest = received.body
+        topic = request.topic_data[0]
+        index = topic.partition_data[0].index
+        hosting = self._broker.hosting
+        try:
+            if received.header.version >= _TOPIC_IDS_FROM:
+                hosted = hosting.get_by_id(topic.topic_id, index)
+            else:
+                hosted = hosting.get(topic.name, index)
+        except Rejected:
+            return NOT_LENT
+        internal = self._broker.cluster.internal_topics
+        if hosted.name.topic in internal or not self._takes_rows(hosted, {request.acks}):
+            return NOT_LENT
+        loan = self._door.borrow(transport, connection.session.client_id)
+        if loan != NOT_LENT:
+            self._host(hosted)
+            self._connections[loan] = connection
+        return loan
+
+    def reclaim(self, loan: int) -> bytes:
+        """See `Lender`."""
+        del self._connections[loan]
+        self._held.pop(loan, None)
+        unsent, _rest = self._door.give_back(loan)
+        self._count_held()
+        return unsent
+
+    def _returned(self, loan: int) -> None:
+        """Let a connection go on by itself."""
+        connection = self._connections.pop(loan)
+        unsent, rest = self._door.give_back(loan)
+        self._count_held()
+        connection.take_back(unsent, self._held.pop(loan, []), rest)
+
+    def _host(self, hosted: HostedPartition) -> None:
+        if hosted in self._handles:
+            return
+        if len(self._hosted) >= self._sweep_at:
+            for gone in [one for one in self._handles if one.deleted]:
+                handle = self._handles.pop(gone)
+                del self._hosted[handle]
+                self._door.drop(handle)
+            self._sweep_at = 2 * len(self._hosted) + _SWEEP_FROM
+        topic_id, index = hosted.key
+        handle = self._door.host(hosted.name.topic, topic_id, index)
+        self._handles[hosted] = handle
+        self._hosted[handle] = hosted
+
+    def _count_held(self) -> None:
+        held = self._door.bytes_held
+        self._memory.requests += held - self._bytes_held
+        self._bytes_held = held
+
+    # Deciding
+
+    def _decide(self, groups: Sequence[RowGroup]) -> Collection[int]:
+        """Decide a turn's rows; return the connections that have answers to come, or refused rows."""
+        clock, count = self._broker.clock, 0
+        self._began_ns = began_ns = clock.elapsed_ns()
+        wall_ms, now_s = clock.now_ms(), self._loop.time()
+        returned: set[int] = set()
+        for group in groups:
+            for row in group.rows:
+                self._connections[row[CONNECTION]].active_s = now_s
+            count += self._decide_group(group, wall_ms, returned)
+        if count:
+            taken_ns = clock.elapsed_ns() - began_ns
+            self._broker.metrics.requests.durations[PRODUCE].observe(taken_ns, count)
+        self._count_held()
+        return returned
+
+    def _decide_group(self, group: RowGroup, wall_ms: int, returned: set[int]) -> int:
+        """Decide a partition's rows; return how many are answered now."""
+        hosted, rows, batches = self._hosted[group.handle], group.rows, group.batches
+        places: Sequence[int] = range(group.first, group.first + len(rows))
+        if not self._takes_rows(hosted, {row[ACKS] for row in rows}):
+            self._refuse(places, rows, returned)
+            return 0
+        late = self._unfit(hosted, rows, wall_ms)
+        if late:
+            # A connection's rows go back all, in order. The others are decided.
+            chosen = [at for at, row in enumerate(rows) if row[CONNECTION] in late]
+            self._refuse([places[at] for at in chosen], [rows[at] for at in chosen], returned)
+            places, rows, batches = _without(late, places, rows, batches)
+            if not rows:
+                return 0
+        performed = _Performed()
+        view = memoryview(batches)
+        headers = [BatchHeader._make(row[:_HEADER_FIELDS]) for row in rows]
+        try:
+            placed, appended = hosted.append_rows(
+                view, headers, wall_ms, [performed] * len(rows), commit_timeout_ms=None
+            )
+        except Rejected:
+            self._refuse(places, rows, returned)
+            return 0
+        except BaseException as error:  # noqa: BLE001 - carried to the log; the connections end
+            self._fail(rows, error, returned)
+            return 0
+        start = appended.log_start_offset
+        if performed.count == len(rows) and not any(performed.errors):
+            answers = [(1, one[0], one[2], start) for one in placed if type(one) is tuple]
+            if places[-1] - places[0] == len(rows) - 1:
+                self._door.answer(places[0], answers)
+            else:
+                for place, answer in zip(places, answers, strict=True):
+                    self._door.answer(place, (answer,))
+            return len(rows)
+        return self._hold(hosted, places, rows, placed, performed, returned)
+
+    def _fail(self, rows: Iterable[_Row], error: BaseException, returned: set[int]) -> None:
+        """Let a bug cost the connections whose rows met it, and nothing else."""
+        for row in rows:
+            work: asyncio.Future[Failure] = self._loop.create_future()
+            work.set_result(error)
+            returned.add(row[CONNECTION])
+            held = self._held.setdefault(row[CONNECTION], [])
+            held.append((Later(work, _raise), row[FRAME]))
+
+    def _hold(
+        self,
+        hosted: HostedPartition,
+        places: Sequence[int],
+        rows: Sequence[_Row],
+        placed: Sequence[Placed | Rejected],
+        performed: "_Performed",
+        returned: set[int],
+    ) -> int:
+        """Answer rows of which some are refused, or not performed yet: those, and each later one of their
+        connections, by the connection.
+        """
+        answered, accepted = 0, 0
+        start = hosted.log.log_start_offset
+        for place, row, one in zip(places, rows, placed, strict=True):
+            error: Failure = None
+            work: asyncio.Future[Failure] | None = None
+            if isinstance(one, Rejected):
+                error = one
+            else:
+                if accepted < performed.count:
+                    error = performed.errors[accepted]
+                else:
+                    work = performed.later()
+                accepted += 1
+            if error is None and work is None and row[CONNECTION] not in returned:
+                assert not isinstance(one, Rejected)
+                self._door.answer(place, [(1, one[0], one[2], start)])
+                answered += 1
+                continue
+            returned.add(row[CONNECTION])
+            place_in_log = None if isinstance(one, Rejected) else (one[0], one[2])
+            session = self._connections[row[CONNECTION]].session
+            encode = partial(self._encoded, hosted, row, session, place_in_log, start)
+            if work is None:
+                work = self._loop.create_future()
+                work.set_result(error)
+            held = self._held.setdefault(row[CONNECTION], [])
+            held.append((Later(work, encode), row[FRAME]))
+        return answered
+
+    def _encoded(
+        self,
+        hosted: HostedPartition,
+        row: _Row,
+        session: Session,
+        placed: tuple[int, int] | None,
+        start: int,
+        error: Failure,
+    ) -> Answer:
+        """Return the answer of one row, as the handler would encode it. Raises an error that ends the connection."""
+        if error is not None and not isinstance(error, Rejected):
+            raise error
+        broker, version = self._broker, row[VERSION]
+        partition = answer_of(hosted.name.partition, error, placed, start)
+        topic = TopicProduceResponse(
+            name=hosted.name.topic, topic_id=hosted.key.topic_id, partition_responses=[partition]
+        )
+        body = response(broker.cluster, session, version, [topic])
+        broker.metrics.requests.answered(PRODUCE, body, broker.clock.elapsed_ns() - self._began_ns)
+        return encode_response(PRODUCE, version, row[CORRELATION], body)
+
+    def _takes_rows(self, hosted: HostedPartition, acks: set[int]) -> bool:
+        """Return whether the partition may append rows with these acks now, and answer them after its own append."""
+        replica = hosted.replica
+        if hosted.deleted or not replica.leads or not acks <= {1, _ALL}:
+            return False
+        if _ALL in acks and (replica.followers or replica.is_below_min_isr):
+            return False
+        directory, recompression = hosted.directory, self._broker.recompression
+        return (
+            directory.failure is None
+            and directory.has_room
+            and recompression.has_room
+            and recompression.is_idle_for(hosted)
+        )
+
+    def _unfit(self, hosted: HostedPartition, rows: Iterable[_Row], wall_ms: int) -> set[int]:
+        """Return the connections with a row that the topic's settings do not allow."""
+        config = hosted.log.config
+        earliest, latest, keyed = demands_of(config, wall_ms)
+        size = config.max_message_bytes
+        return {
+            row[CONNECTION]
+            for row in rows
+            if row[SIZE] > size
+            or row[MAX_TIMESTAMP] > latest
+            or -1 < row[LEAST] < earliest
+            or (keyed and not row[KEYED])
+        }
+
+    def _refuse(self, places: Iterable[int], rows: Iterable[_Row], returned: set[int]) -> None:
+        """Let the handlers serve rows, of which a connection's first comes first."""
+        for place, row in zip(places, rows, strict=True):
+            if row[CONNECTION] not in returned:
+                returned.add(row[CONNECTION])
+                self._door.refuse(place)
+
+
+def _raise(error: BaseException) -> Answer:
+    raise error
+
+
+class _Performed:
+    """Counts the rows of one decision that are performed, in order; later ones complete futures."""
+
+    __slots__ = ("_later", "_next", "count", "errors")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.errors: list[Failure] = []
+        self._later: list[asyncio.Future[Failure]] = []
+        self._next = 0
+
+    def __call__(self, error: Failure) -> None:
+        if self._next < len(self._later):
+            self._later[self._next].set_result(error)
+            self._next += 1
+            return
+        self.count += 1
+        self.errors.append(error)
+
+    def later(self) -> "asyncio.Future[Failure]":
+        """Return a future of the next row that is not performed."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._later.append(future)
+        return future
+
+
+def _without(
+    connections: set[int], places: Sequence[int], rows: Sequence[_Row], batches: bytearray
+) -> tuple[list[int], list[_Row], bytearray]:
+    """Return the rows of all other connections, with their places and batches."""
+    kept_places, kept_rows, kept = [], [], bytearray()
+    end = 0
+    for place, row in zip(places, rows, strict=True):
+        start, end = end, end + row[SIZE]
+        if row[CONNECTION] not in connections:
+            kept_places.append(place)
+            kept_rows.append(row)
+            kept += batches[start:end]
+    return kept_places, kept_rows, kept

@@ -1,0 +1,227 @@
+"""Requests that the door serves have the answers, files and metrics of the same requests that handlers serve.
+
+Three brokers get the same streams: one without a door, one with the compiled door, one with the door in Python.
+"""
+
+import random
+import socket
+from pathlib import Path
+
+import pytest
+from tests.compat.tools import cannot_be_had
+from tests.fuzz.door import attack
+from tests.produce import produce_body
+from tests.sim.door import PythonDoor
+from tests.wire_client import Wire
+
+from stratalog.adapters.compiled_door import open_door
+from stratalog.broker.small_requests import SmallRequests
+from stratalog.testing import TemporaryBroker
+from stratalog.wire.apis import PRODUCE
+from stratalog.wire.envelope import encode_request
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from stratalog.wire.records import Record, build_batch
+
+NOW = 1_700_000_000_000
+TOPICS = {
+    "plain": {},
+    "keyed": {"cleanup.policy": "compact"},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "small": {"max.message.bytes": "300", "segment.bytes": str(1 << 20)},
+}
+PARTITIONS = 2
+SEEDS = (1, 2)
+
+
+def batch(chance: random.Random, sequence: dict[int, int]) -> bytearray:
+    """Return a batch: most are good, others repeat, leave a gap, or have a damaged byte somewhere."""
+    count = chance.randint(1, 3)
+    far = chance.random() < 0.004
+    key = b"k" if chance.random() < 0.995 else None
+    headers = (("h", b"v"),) if chance.random() < 0.1 else ()
+    records = [
+        Record(0, NOW + (1 << 44 if far else at), key, bytes(chance.randint(0, 120)), headers)
+        for at in range(count)
+    ]
+    codec = "gzip" if chance.random() < 0.004 else "none"
+    producer = chance.randrange(4)
+    if producer == 3:
+        made = build_batch(records, codec=codec)
+    else:
+        kind = chance.random()
+        first = sequence.get(producer, 0)
+        if kind < 0.02:
+            first += 1
+        elif kind < 0.1:
+            first = max(first - count, 0)
+        else:
+            sequence[producer] = first + count
+        made = build_batch(
+            records, codec=codec, producer_id=producer, producer_epoch=0, base_sequence=first
+        )
+    if chance.random() < 0.008:
+        made[chance.randrange(len(made))] ^= 1 << chance.randrange(8)
+    return made
+
+
+def stream(chance: random.Random, ids: dict, topic: str, index: int) -> list[bytes]:
+    """Return the frames of one connection."""
+    frames = []
+    sequence: dict[int, int] = {}
+    for number in range(500):
+        kind = chance.random()
+        version = chance.choice((3, 5, 7, 8, 9, 11, 12, 13, 13))
+        client = "other" if kind < 0.003 else "me"
+        if kind > 0.997:
+            request = ApiVersionsRequest()
+            version = 2
+        else:
+            named = ids[topic] if version == 13 else topic
+            acks = 1 if kind < 0.8 else -1
+            data = batch(chance, sequence)
+            if kind > 0.994:
+                data = build_batch([Record(0, NOW, b"k", bytes(20_000))])
+            request = produce_body(named, data, acks=acks, index=index if kind < 0.99 else 77)
+        pieces = encode_request(version, number, client, request)
+        frames.append(b"".join(bytes(one) for one in pieces))
+    return frames
+
+
+def exchange(port: int, frames: list[bytes], chance: random.Random) -> list[bytes]:
+    """Send frames in bursts, cut anywhere; return the answers."""
+    answers = []
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        incoming = connection.makefile("rb")
+        while frames:
+            count = chance.choice((1, 1, 4, 16, 40))
+            burst, frames = frames[:count], frames[count:]
+            data = b"".join(burst)
+            while data:
+                size = chance.choice((len(data), len(data), 10, 1000))
+                connection.sendall(data[:size])
+                data = data[size:]
+            for _ in burst:
+                head = incoming.read(4)
+                if len(head) < 4:
+                    return [*answers, b"closed"]
+                answers.append(head + incoming.read(int.from_bytes(head, "big")))
+    return answers
+
+
+def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[str, object]:
+    """Send the streams of a seed to a broker; return all that it answered, wrote and counted."""
+    quiet = {
+        "log.retention.check.interval.ms": "3600000",
+        "log.index.interval.bytes": "500",
+        **settings,
+    }
+    broker = TemporaryBroker(quiet, directory=tmp_path / name)
+    broker._clock.now_ms = lambda: NOW
+    answers = {}
+    with broker:
+        with Wire(broker.address) as wire:
+            topics = [
+                CreatableTopic(
+                    name=topic,
+                    num_partitions=PARTITIONS,
+                    replication_factor=1,
+                    assignments=[],
+                    configs=[
+                        CreatableTopicConfig(name=one, value=value)
+                        for one, value in settings.items()
+                    ],
+                )
+                for topic, settings in TOPICS.items()
+            ]
+            made = wire.ask(7, CreateTopicsRequest(topics=topics, timeout_ms=30_000))
+        ids = {one.name: one.topic_id for one in made.topics}
+        assert all(one.error_code == 0 for one in made.topics)
+        # The same ids for each broker would need one seed: the answers of version 13 are compared without them.
+        for topic in TOPICS:
+            for index in range(PARTITIONS):
+                chance = random.Random(f"{seed} {topic} {index}")
+                frames = stream(chance, ids, topic, index)
+                found = exchange(int(broker.address.rpartition(":")[2]), frames, chance)
+                answers[topic, index] = [one.replace(ids[topic].bytes, bytes(16)) for one in found]
+        inner = broker._node.broker
+        requests = inner.metrics.requests
+        counted = {
+            "errors": {key: count for key, count in requests.errors.items() if key[0] == PRODUCE},
+            "requests": sum(requests.durations[PRODUCE].counts),
+            "bytes": {
+                str(one.name): one.metrics.bytes_in
+                for one in inner.hosting.all()
+                if one.name.topic in TOPICS
+            },
+        }
+        broker.stop()
+        files = {
+            (path.parent.name, path.name): path.read_bytes()
+            for topic in TOPICS
+            for path in sorted((tmp_path / name).glob(f"{topic}-*/*"))
+            if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
+        }
+    return {"answers": answers, "counted": counted, "files": files}
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    """Skip, or fail in CI, where the installation has no compiled door."""
+    door = open_door()
+    if door is None:
+        cannot_be_had("the compiled door", "install cargo, then run hatch_build.py")
+    door.close()
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Count the rows that the broker decides."""
+    counted = []
+    decide = SmallRequests._decide
+
+    def counting(self, groups):
+        counted.extend(len(group.rows) for group in groups)
+        return decide(self, groups)
+
+    monkeypatch.setattr(SmallRequests, "_decide", counting)
+    return counted
+
+
+@pytest.mark.parametrize("kind", ["compiled", "python"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_door_answers_writes_and_counts_as_the_handlers_do(
+    kind, seed, tmp_path, monkeypatch, rows
+):
+    expected = run(tmp_path, "handlers", seed, {"small.requests.compiled": "false"})
+    assert not rows
+    if kind == "python":
+        monkeypatch.setattr("stratalog.adapters.system.open_door", PythonDoor)
+    found = run(tmp_path, "door", seed, {"small.requests.compiled": "true"})
+    assert sum(rows) > 200, "many requests are rows"
+    assert max(rows) > 4, "some turns have several rows"
+    for place, answers in expected["answers"].items():
+        assert found["answers"][place] == answers, place
+    assert found["counted"] == expected["counted"]
+    assert found["files"].keys() == expected["files"].keys()
+    for place, data in expected["files"].items():
+        assert found["files"][place] == data, place
+
+
+def test_the_compiled_door_accepts_no_frame_that_the_handlers_would_refuse():
+    accepted, sound = attack(5000, seed=3)
+    assert 0.8 * sound < accepted <= sound
+
+
+def test_a_broker_without_the_library_says_so_once_and_serves(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("stratalog.adapters.system.open_door", lambda: None)
+    broker = TemporaryBroker({"small.requests.compiled": "true"}, directory=tmp_path)
+    with broker, Wire(broker.address) as wire:
+        assert wire.ask(2, ApiVersionsRequest()).error_code == 0
+    said = capfd.readouterr().out
+    assert said.count("small requests are not compiled") == 1
