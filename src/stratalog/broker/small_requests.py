@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from stratalog.broker.apis.produce import answer_of, response
 from stratalog.broker.broker import Broker
 from stratalog.broker.network.answers import Answer, Later
 from stratalog.broker.network.lending import NOT_LENT, Lent
@@ -248,6 +247,9 @@ class SmallRequests:
         """Return the answer of one row, as the handler would encode it. Raises an error that ends the connection."""
         if error is not None and not isinstance(error, Rejected):
             raise error
+        # A node imports no handler before a request needs it.
+        from stratalog.broker.apis.produce import answer_of, response  # noqa: PLC0415
+
         broker, version = self._broker, row[VERSION]
         partition = answer_of(hosted.name.partition, error, placed, start)
         topic = TopicProduceResponse(
