@@ -72,8 +72,15 @@ class Watch:
     """Looks at all nodes again and again."""
 
     def __init__(
-        self, cluster: Cluster, counts: Counter[str], note: Callable[[str], None], topic: str
+        self,
+        cluster: Cluster,
+        counts: Counter[str],
+        note: Callable[[str], None],
+        topic: str,
+        raise_found: Callable[[], None],
     ) -> None:
+        """`raise_found` raises what was found beside the watch."""
+        self._raise_found = raise_found
         self._cluster = cluster
         self._counts = counts
         self._note = note
@@ -101,6 +108,7 @@ class Watch:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
+        self._raise_found()
         for node_id, quorum in quorums(self._cluster).items():
             if quorum.is_leader:
                 self._one_controller(node_id, quorum.leader_epoch)

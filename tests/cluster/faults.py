@@ -27,8 +27,8 @@ from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 FIRST, SECOND = "/data", "/more"
-NETWORK = ("cut", "cut in one direction", "late proposal")
-BESIDE = ("slow disk", "clock step")
+NETWORK = ("cut", "cut in one direction", "bad network", "late proposal")
+BESIDE = ("slow disk", "stalled disk", "slow bucket", "clock step")
 """Faults that change no process: another fault may strike the same node meanwhile."""
 OF_ALL = ("lost election", "last replica")
 """Stories in which every node has a part."""
@@ -47,7 +47,9 @@ class Faults:
         note: Callable[[str], None],
         *,
         voters_change: bool,
+        has_bucket: bool,
     ) -> None:
+        self._has_bucket = has_bucket
         self._cluster = cluster
         self._counts = counts
         self._note = note
@@ -72,13 +74,17 @@ class Faults:
 
     async def _one(self, fault: Fault) -> None:
         machine = self._cluster.machines[fault.node]
-        if fault.kind in NETWORK:
-            await (self._late_proposal if fault.kind == "late proposal" else self._cut)(
-                machine, fault
-            )
-            return
-        if fault.kind in BESIDE:
-            await (self._slow if fault.kind == "slow disk" else self._step)(machine, fault)
+        if fault.kind in NETWORK + BESIDE:
+            await {
+                "cut": self._cut,
+                "cut in one direction": self._cut,
+                "bad network": self._disturb,
+                "late proposal": self._late_proposal,
+                "slow disk": self._slow,
+                "stalled disk": self._stall,
+                "slow bucket": self._slow_bucket,
+                "clock step": self._step,
+            }[fault.kind](machine, fault)
             return
         busy = set(self._cluster.machines) if fault.kind in OF_ALL else {fault.node}
         if busy & self._busy or not self._is_bearable(fault):
@@ -212,6 +218,20 @@ class Faults:
             await asyncio.sleep(fault.lasts_s)
             machine.take_ms(0.5)
 
+    async def _stall(self, machine: Machine, fault: Fault) -> None:
+        """The drives answer nothing for a while; what was asked of them is done at the end."""
+        if machine.is_up:
+            self._begin(fault)
+            machine.stall(fault.lasts_s)
+            await asyncio.sleep(fault.lasts_s)
+
+    async def _slow_bucket(self, machine: Machine, fault: Fault) -> None:
+        if machine.is_up and self._has_bucket:
+            self._begin(fault)
+            machine.slow_bucket(fault.choice)
+            await asyncio.sleep(fault.lasts_s)
+            machine.slow_bucket(0.0)
+
     async def _step(self, machine: Machine, fault: Fault) -> None:
         self._begin(fault)
         machine.host.clock.step_ms = round((2 * fault.choice - 1) * STEP_MS)
@@ -247,6 +267,24 @@ class Faults:
         await asyncio.sleep(lasts_s)
         for pair in pairs:
             network.heal(*pair)
+
+    async def _disturb(self, machine: Machine, fault: Fault) -> None:
+        """Bytes from and to a machine are late, or lost and sent again; connections break."""
+        network = self._cluster.world.network
+        here = machine.host.name
+        others = [one.host.name for one in self._cluster.machines.values() if one is not machine]
+        others += [STORY]
+        self._begin(fault)
+        for there in others:
+            for pair in (here, there), (there, here):
+                network.delay(*pair, 0.0, 0.3 * fault.choice)
+                network.lose(*pair, 0.3 * fault.choice)
+        for there in others:
+            await asyncio.sleep(fault.lasts_s / len(others))
+            network.reset(here, there)
+        for there in others:
+            for pair in (here, there), (there, here):
+                network.mend(*pair)
 
     async def _lost_election(self, machine: Machine, fault: Fault) -> None:
         """The quorum's leader is cut off. The next leader is cut off at its election, and a voter for it restarts.

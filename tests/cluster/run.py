@@ -31,6 +31,7 @@ from tests.cluster.checks import (
 )
 from tests.cluster.clients import Ledger, Producer, Reader, Session
 from tests.cluster.faults import FIRST, SECOND, Faults
+from tests.cluster.quorum_checks import QuorumChecks
 from tests.cluster.registers import Histories
 from tests.cluster.schedule import Fault, draw
 from tests.cluster.transactions import CommittedReader, TransactionalProducer, committed_in
@@ -63,8 +64,8 @@ SETTINGS = {
 }
 BUCKET = "memory://bucket"
 BUCKET_TROUBLE = 0.2
-BUCKET_FAULTS = (StoreFault.BEFORE, StoreFault.AFTER, StoreFault.LATE, StoreFault.STALE)
-"""503, a time-out after success, a request that takes effect late, a list that is out of date."""
+BUCKET_FAULTS = tuple(StoreFault)
+"""Among them 503, a time-out after success, a list that is out of date, a read of damaged bytes."""
 TIERED = {
     "remote.storage.enable": "true",
     "segment.ms": "1000",
@@ -92,6 +93,10 @@ NEEDED = (
     "cut in one direction",
     "pause",
     "late proposal",
+    "bad network",
+    "slow disk",
+    "stalled disk",
+    "clock step",
 )
 
 
@@ -104,7 +109,8 @@ def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = Fal
     async def whole() -> Counter[str]:
         one = Run(seed, faults, tiered=tiered)
         try:
-            await one.carry_out()
+            with one.quorum_checks.watching():
+                await one.carry_out()
         except Exception as error:
             error.add_note(one.trace())
             for machine in one.cluster.machines.values():
@@ -125,6 +131,7 @@ class Run:
         chance = Random(seed)
         self.faults = self.faults_of(seed) if faults is None else faults
         self.counts: Counter[str] = Counter()
+        self.quorum_checks = QuorumChecks(self.counts)
         self._voters_change = chance.random() < 0.5
         begins = {1: Begin(standalone=True)} if self._voters_change else None
         settings = {**SETTINGS, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
@@ -135,6 +142,7 @@ class Run:
             world.stores[BUCKET] = self._bucket
             settings |= {"tier.url": BUCKET, "tier.max.lag.ms": "3600000"}
         self.cluster = Cluster(world, NODES, settings, begins=begins)
+        self._skew_clocks(Random(f"clocks {seed}"))
         self._ledger = Ledger(TOPIC, PARTITIONS)
         given = self.cluster, self.counts
         seeds = iter(chance.sample(range(1 << 30), 10))
@@ -146,10 +154,18 @@ class Run:
         self._writers = [TransactionalProducer(one, *given, next(seeds), *place) for one in (1, 2)]
         self._committed = CommittedReader(*given, next(seeds), *place)
         self._histories = Histories(*given, next(seeds), TOPIC)
-        self._striker = Faults(*given, self._note, voters_change=self._voters_change)
+        self._striker = Faults(*given, self._note, voters_change=self._voters_change, has_bucket=tiered)
         self._lines: list[str] = []
         self._beside: list[asyncio.Task[None]] = []
         self._is_over = False
+
+    def _skew_clocks(self, chance: Random) -> None:
+        """Let the clocks of the machines differ: in speed, in their zero, and in the time of day."""
+        for machine in self.cluster.machines.values():
+            clock = machine.host.clock
+            clock.rate = chance.uniform(0.99, 1.01)
+            clock.zero_ms = chance.randint(0, 1 << 40)
+            clock.step_ms = chance.randint(-30_000, 30_000)
 
     @staticmethod
     def faults_of(seed: int) -> list[Fault]:
@@ -167,7 +183,7 @@ class Run:
     async def carry_out(self) -> None:
         """Run to the end."""
         await self._begin()
-        watch = Watch(self.cluster, self.counts, self._note, TOPIC)
+        watch = Watch(self.cluster, self.counts, self._note, TOPIC, self.quorum_checks.raise_found)
         clients = [
             *self._producers,
             self._reader,

@@ -87,6 +87,17 @@ class Machine:
         assert self._workers is not None, "started"
         self._workers.delay_s = (milliseconds / 1000, milliseconds / 1000)
 
+    def stall(self, seconds: float) -> None:
+        """Let no call of a drive end within this time. Bytes in the page cache can be read."""
+        assert self._workers is not None, "started"
+        until_s = asyncio.get_running_loop().time() + seconds
+        self.host.stalled_until_s = self._workers.stalled_until_s = until_s
+
+    def slow_bucket(self, slowness: float) -> None:
+        """Make each call of the bucket slow with this probability, from now on; calls of this process alone."""
+        assert self._workers is not None, "started"
+        self._workers.bucket_slowness = slowness
+
     def partition(self, topic: str, index: int = 0) -> HostedPartition:
         return self.broker.hosting.get(topic, index)
 
@@ -100,6 +111,7 @@ class Machine:
         world = self.world
         world.network.come_up(self.host.name)
         self._workers = SimWorkers(Random(world.chance.random()), self.slowness)
+        self._workers.stalled_until_s = self.host.stalled_until_s
         self._process = Process(self.host.name)
         config = BrokerConfig.load(self.settings)[0]
         self._node = Node(

@@ -1,8 +1,8 @@
 """A network between simulated machines, in virtual time.
 
-In: listeners and connections of `ports.Network`; `cut`, `heal`, `delay`, and the end of a machine. Out: bytes delivered
-in order after a delay drawn from the seed. It never reorders or loses bytes of a connection that stays up, as TCP;
-bytes of two connections overtake one another.
+In: listeners and connections of `ports.Network`; `cut`, `heal`, `delay`, `lose`, `reset`, and the end of a machine. Out:
+bytes delivered in order after a delay drawn from the seed. It never reorders or loses bytes of a connection that stays
+up, as TCP: a lost piece is sent again, and all later ones wait. Bytes of two connections overtake one another.
 """
 
 import asyncio
@@ -24,6 +24,9 @@ DELAY_S = (0.000_05, 0.002)
 CONNECT_TIMEOUT_S = 127.0
 """How long Linux tries to connect to a host that does not answer."""
 _FIRST_PORT = 40_000
+_RETRANSMITTED_S = 0.2
+"""Linux: the shortest time until a lost packet is sent again (TCP_RTO_MIN). It doubles with each further loss."""
+_LOSSES_MAX = 4
 
 
 @dataclass(slots=True)
@@ -62,7 +65,10 @@ class SimNetwork:
         self._ends: list[SimTransport] = []
         self._cut: set[tuple[str, str]] = set()
         self._delays: dict[tuple[str, str], tuple[float, float]] = {}
+        self._losses: dict[tuple[str, str], float] = {}
         self._down: set[str] = set()
+        self.messages = 0
+        """Writes to connections, each of which carries one request or answer, or several."""
 
     # Faults
 
@@ -82,6 +88,21 @@ class SimNetwork:
     def delay(self, source: str, target: str, low_s: float, high_s: float) -> None:
         """From now on each piece from `source` to `target` takes this long."""
         self._delays[source, target] = (low_s, high_s)
+
+    def lose(self, source: str, target: str, probability: float) -> None:
+        """From now on a piece from `source` to `target` is lost with this probability, and sent again later."""
+        self._losses[source, target] = probability
+
+    def mend(self, source: str, target: str) -> None:
+        """End `delay` and `lose`."""
+        self._delays.pop((source, target), None)
+        self._losses.pop((source, target), None)
+
+    def reset(self, one: str, other: str) -> None:
+        """Break every connection between two hosts, as a firewall does that forgot them."""
+        for end in tuple(self._ends):
+            if (end.host, end.far_host) in ((one, other), (other, one)):
+                end.break_off()
 
     def end_process(self, process: Process) -> None:
         """Close a dead process's connections and listeners, as the kernel does."""
@@ -169,7 +190,16 @@ class SimNetwork:
     def delay_s(self, source: str, target: str) -> float:
         return self._random.uniform(*self._delays.get((source, target), DELAY_S))
 
+    def resent_s(self, source: str, target: str) -> float:
+        """Return how long a piece takes that is lost, perhaps several times; 0 for one that is not."""
+        losses = 0
+        probability = self._losses.get((source, target), 0.0)
+        while probability and losses < _LOSSES_MAX and self._random.random() < probability:
+            losses += 1
+        return _RETRANSMITTED_S * (2**losses - 1)
+
     def sent(self, size: int) -> None:
+        self.messages += 1
         self._trace("sent", size)
 
     def forget(self, end: "SimTransport") -> None:
@@ -252,6 +282,11 @@ class SimTransport(asyncio.Transport):
     def abort(self) -> None:
         self.close()
 
+    def break_off(self) -> None:
+        """End the connection here at once: what has not arrived yet is lost."""
+        if not self._closed:
+            self._lose()
+
     def vanish(self) -> None:
         """Remove the machine without a message to the far end."""
         self._closed = self._vanished = True
@@ -270,7 +305,9 @@ class SimTransport(asyncio.Transport):
     def take(self, data: bytes | None) -> None:
         """Receive `data` after the network's delay."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + (self._network.delay_s(self.far_host, self.host) if data else 0)
+        pair = self.far_host, self.host
+        delay_s = self._network.delay_s(*pair) + self._network.resent_s(*pair) if data else 0
+        at = loop.time() + delay_s
         # Strictly later: timers of one moment have no order.
         at = self._last_arrival = max(at, self._last_arrival + 1e-6)
         # The kernel receives the bytes also for a paused process: no process's context.

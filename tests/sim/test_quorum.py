@@ -173,6 +173,27 @@ def test_a_node_that_lags_loads_a_snapshot(seed: int) -> None:
     on_three(tell, seed, settings={"metadata.log.max.record.bytes.between.snapshots": "2000"})
 
 
+def test_a_snapshot_ends_where_a_batch_ends() -> None:
+    """Decisions of one turn are one batch. A node that loads the snapshot fetches whole batches from its end on."""
+
+    async def tell(cluster: Cluster) -> None:
+        leader = await cluster.until_active()
+        late = next(one for one in cluster.machines if one != leader)
+        await cluster.machines[late].kill()
+        quorum = cluster.quorum(leader)
+        number = 0
+        while quorum.log.snapshot is None or quorum.log.snapshot.end_offset < 20:
+            names = [f"setting-{number}-{one}" for one in range(5)]
+            await asyncio.gather(*(write(cluster, name) for name in names))
+            number += 1
+            assert number < 200, "no snapshot"
+        await cluster.machines[late].start()
+        await cluster.until_equal()
+        assert len(written(cluster, late)) == 5 * number
+
+    on_three(tell, settings={"metadata.log.max.record.bytes.between.snapshots": "2000"})
+
+
 def test_a_clean_stop_of_the_leader_names_its_heir_at_once() -> None:
     async def tell(cluster: Cluster) -> None:
         leader = await cluster.until_active()

@@ -18,8 +18,11 @@ _SLOW_S = (0.01, 0.5)
 class SimWorker:
     """`ports.Worker` in virtual time."""
 
-    def __init__(self, workers: "SimWorkers", random: Random, threads: int) -> None:
+    def __init__(
+        self, workers: "SimWorkers", random: Random, threads: int, *, calls_bucket: bool = False
+    ) -> None:
         self._workers = workers
+        self._calls_bucket = calls_bucket
         self._random = random
         self._threads = threads
         self._free_at = 0.0
@@ -30,8 +33,12 @@ class SimWorker:
     def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        slow = self._random.random() < self._workers.slowness
-        at = loop.time() + self._random.uniform(*(_SLOW_S if slow else self._workers.delay_s))
+        workers = self._workers
+        slowness = workers.bucket_slowness if self._calls_bucket else 0.0
+        slow = self._random.random() < max(workers.slowness, slowness)
+        at = loop.time() + self._random.uniform(*(_SLOW_S if slow else workers.delay_s))
+        if not self._calls_bucket:
+            at = max(at, workers.stalled_until_s)
         if self._threads == 1:
             # Strictly later: timers of one moment have no order.
             at = self._free_at = max(at, self._free_at + 1e-6)
@@ -66,12 +73,15 @@ class SimWorker:
 class SimWorkers:
     """`ports.Workers` of one process in virtual time.
 
-    `slowness` is the probability of a slow call, `delay_s` the time of any other. A call does not run once the process
-    that submitted it is dead.
+    `slowness` is the probability of a slow call, `bucket_slowness` that of a slow call of the bucket, `delay_s` the time
+    of any other call. No call of a drive ends before `stalled_until_s`. A call does not run once the process that
+    submitted it is dead.
     """
 
     def __init__(self, random: Random, slowness: float = 0.0) -> None:
         self.slowness = slowness
+        self.bucket_slowness = 0.0
+        self.stalled_until_s = 0.0
         self.delay_s = _DELAY_S
         self._random = random
         self.started: list[tuple[str, int, bool]] = []
@@ -79,7 +89,7 @@ class SimWorkers:
 
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> SimWorker:
         self.started.append((name, threads, background))
-        return SimWorker(self, self._random, threads)
+        return SimWorker(self, self._random, threads, calls_bucket=name.startswith("tier-"))
 
     def start_processes(self, name: str) -> SimWorker:
         return self.start(name, 2)

@@ -24,19 +24,28 @@ START_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """Wall time that moves with the loop's; `step_ms` sets it forward or back."""
+    """Clocks of a host that move with the loop's time.
+
+    `step_ms` sets the wall clock forward or back. `rate` is the speed of all clocks, and `zero_ms` what the steady one
+    showed at the loop's beginning: hosts that booted at different times differ in it.
+    """
 
     def __init__(self) -> None:
         self.step_ms = 0
+        self.rate = 1.0
+        self.zero_ms = START_MS
 
     def now_ms(self) -> int:
-        return self.steady_ms() + self.step_ms
+        return START_MS + self._passed_ms() + self.step_ms
 
     def steady_ms(self) -> int:
-        return START_MS + int(asyncio.get_running_loop().time() * 1000)
+        return self.zero_ms + self._passed_ms()
 
     def elapsed_ns(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1_000_000_000)
+        return int(asyncio.get_running_loop().time() * self.rate * 1_000_000_000)
+
+    def _passed_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * self.rate * 1000)
 
 
 class SimEntropy:
@@ -104,6 +113,8 @@ class Host:
         self.name = name
         self.clock = SimClock()
         self.disks: dict[str, SimDisk] = {}
+        self.stalled_until_s = 0.0
+        """The loop's time until which no call of a drive ends."""
         self._world = world
         self.outside = Outside(
             clock=self.clock,
@@ -120,8 +131,12 @@ class Host:
             disk = self.disks[path] = SimDisk()
             place = path if self.name == LOCAL else f"{self.name}:{path}"
             disk.before = lambda operation, name: self._world.note(operation, place, name)
-            disk.is_quick = lambda: self._world.chance.random() < self._world.quickness
+            disk.is_quick = self._is_quick
         return self.disks[path]
+
+    def _is_quick(self) -> bool:
+        answers = asyncio.get_running_loop().time() >= self.stalled_until_s
+        return answers and self._world.chance.random() < self._world.quickness
 
 
 class World:

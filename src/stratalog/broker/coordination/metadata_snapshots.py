@@ -42,24 +42,34 @@ class MetadataSnapshots:
         self._image = image
         self._writing: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
-        image.on_published.append(self._write_if_due)
+        self._looking: asyncio.Handle | None = None
+        image.on_published.append(self._look)
 
     def close(self) -> None:
         """Abandon the snapshot in progress."""
-        if self._writing is not None:
-            self._writing.cancel()
+        for one in (self._writing, self._looking):
+            if one is not None:
+                one.cancel()
 
-    def _write_if_due(self) -> None:
+    def _look(self) -> None:
         """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`, and with the first
         change after `metadata.log.max.snapshot.interval.ms`. Kafka: SnapshotGenerator.
 
-        The snapshot is of the committed image. Records ahead of it may share the segment that is closed here; that
-        segment goes with a later snapshot.
+        The controller publishes the decisions of a batch one after another. A snapshot must not end between them:
+        the leader's next records begin with a whole batch. So the snapshot is of the image at the turn's end.
         """
-        log = self._metadata_log
         is_late = self._clock.steady_ms() - self._written_ms >= self._interval_ms
-        if self._writing is not None or not (is_late or log.log.size >= self._limit_bytes):
-            return
+        is_due = is_late or self._metadata_log.log.size >= self._limit_bytes
+        if is_due and self._writing is None and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_soon(self._write_if_possible)
+
+    def _write_if_possible(self) -> None:
+        """Write a snapshot of the committed image.
+
+        Records ahead of it may share the segment that is closed here; that segment goes with a later snapshot.
+        """
+        self._looking = None
+        log = self._metadata_log
         if self._image.image.offset >= log.log.log_end_offset:
             return  # the other voters have committed what this node's disk still lacks
         if self._image.image.open_transaction is not None:
