@@ -242,7 +242,7 @@ class Watch:
 
 def check_replicas(cluster: Cluster, name: TopicPartition) -> bytes:
     """Return the bytes of a partition's log. Raises Broken where replicas differ, or a log has a gap."""
-    logs = {one.host.name: log_bytes(one, name) for one in cluster.machines.values()}
+    logs = {one.host.name: log_bytes(one, name) for one in holders(cluster, name)}
     first, *others = logs.values()
     if any(other != first for other in others):
         sizes = {host: len(data) for host, data in logs.items()}
@@ -253,6 +253,13 @@ def check_replicas(cluster: Cluster, name: TopicPartition) -> bytes:
             raise Broken(f"{name}: a gap before {header.base_offset}")
         expected = header.last_offset + 1
     return first
+
+
+def holders(cluster: Cluster, name: TopicPartition) -> list[Machine]:
+    """Return the machines with a replica, the leader's first."""
+    found = partitions_of(newest(cluster), name.topic)[name.partition]
+    ids = sorted(found.replicas, key=lambda one: one != found.leader)
+    return [cluster.machines[one] for one in ids]
 
 
 def log_bytes(machine: Machine, name: TopicPartition) -> bytes:
@@ -269,7 +276,8 @@ def check_metadata(cluster: Cluster) -> None:
         if other != first:
             raise Broken(f"CommittedDataAgrees: images differ at {first.offset}, {other.offset}")
     voters = {one.voters.ids for one in quorums(cluster).values()}
-    if voters != {tuple(cluster.machines)}:
+    controllers = [one for one, m in cluster.machines.items() if m.is_controller]
+    if voters != {tuple(controllers)}:
         raise Broken(f"the nodes know the voters as {voters}")
     logs = {node_id: dict(_metadata_batches(m)) for node_id, m in cluster.machines.items()}
     for one, two in combinations(logs, 2):

@@ -21,7 +21,7 @@ from tests.sim.machine import Machine
 from tests.sim.network import STORY
 
 from stratalog.client.peer import Peer
-from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.metadata.image import Partition
 from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
@@ -124,7 +124,12 @@ class Faults:
         dies = fault.kind not in ("pause", "stop", "voter leaves")
         loses = fault.kind in ("loss of power", "lost disk")
         votes = fault.kind in ("lost disk", "voter leaves")
-        if votes and (self._is_voting or not self._voters_change or not self._is_in_sync()):
+        votes &= self._cluster.machines[fault.node].is_controller
+        if votes and (self._is_voting or not self._voters_change):
+            return False
+        if fault.kind in ("lost disk", "voter leaves") and not self._is_in_sync():
+            return False
+        if fault.kind == "voter leaves" and not votes:
             return False
         others = {fault.node} if fault.kind != "lost election" else set()
         if dies and self._lost - others:
@@ -165,7 +170,17 @@ class Faults:
     async def _restart(self, machine: Machine, after_s: float) -> None:
         await asyncio.sleep(after_s)
         self._note(f"start of {machine.host.name}")
-        await machine.start()
+        while True:
+            try:
+                await machine.start()
+                break
+            except UserError as error:
+                if "tier.url" not in str(error):
+                    raise
+                # The bucket answered with damaged bytes: a supervisor starts the node again.
+                self._counts["starts refused"] += 1
+                machine.is_up = False
+                await asyncio.sleep(0.5)
         self._counts["restarts"] += 1
         self._note(f"{machine.host.name} serves")
 
@@ -243,6 +258,8 @@ class Faults:
         await machine.kill()
         self._cluster.format_anew(fault.node)
         await self._restart(machine, fault.lasts_s)
+        if not machine.is_controller:
+            return
         await self._remove_voter(fault.node, directory)
         await self.add_voter(fault.node)
 
@@ -304,7 +321,7 @@ class Faults:
         if winner is not None:
             for pair in self._pairs(winner):
                 network.cut(*pair)
-            (voter,) = set(self._cluster.machines) - {leader, winner}
+            (voter,) = self._voters() - {leader, winner}
             self._note(f"node {winner} is elected and cut off; its voter {voter} restarts")
             self._forgot.add(voter)
             await self._cluster.machines[voter].kill()
@@ -340,7 +357,7 @@ class Faults:
         end = self._begin_to_refuse(machine, SECOND, EIO)
         if await self._holds(lambda: bool(self._led_without(fault.node))):
             last = self._led_without(fault.node)[0]
-            (second,) = set(self._cluster.machines) - {fault.node, last}
+            (second,) = self._others(fault.node, last)
             self._forgot |= {fault.node, last, second}
             self._lost.add(second)
             self._note(f"node {second} loses power, {last} is the last")
@@ -363,12 +380,16 @@ class Faults:
         """A leader without its followers proposes to be alone; the controller receives that after the next election."""
         del machine
         active = self._cluster.active()
-        leaders = [one.leader for one in self._partitions() if one.leader not in (-1, active)]
-        if active is None or not leaders:
+        led = [
+            one
+            for one in self._partitions()
+            if one.leader not in (-1, active) and active in one.replicas and len(one.replicas) == 3
+        ]
+        if active is None or not led:
             return
         self._begin(fault)
-        leader = leaders[0]
-        (other,) = set(self._cluster.machines) - {leader, active}
+        leader = led[0].leader
+        (other,) = set(led[0].replicas) - {leader, active}
         network = self._cluster.world.network
         network.cut(host_of(other), host_of(leader))
         # With this first proposal the leader has a connection to the controller.
@@ -392,6 +413,18 @@ class Faults:
         image = newest(self._cluster)
         topics = () if image is None else image.topics_by_id.values()
         return [one for topic in topics for one in topic.partitions.values()]
+
+    def _voters(self) -> set[int]:
+        return {one for one, machine in self._cluster.machines.items() if machine.is_controller}
+
+    def _others(self, node_id: int, leader: int) -> set[int]:
+        """Return the third replica of the partition that `leader` leads without just this node."""
+        found = (
+            set(one.replicas) - {node_id, leader}
+            for one in self._partitions()
+            if one.leader == leader and set(one.replicas) - set(one.isr) == {node_id}
+        )
+        return next(one for one in found if len(one) == 1)
 
     def _led_without(self, node_id: int) -> list[int]:
         """Return the leaders of the partitions whose ISR lacks just this node."""

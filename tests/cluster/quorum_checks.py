@@ -146,7 +146,9 @@ class QuorumChecks:
                 copy = self._copies[id(log)].log
                 with self._noting():
                     ends = {one.end for one in copy.batches}
-                    where = f"{self._copies[id(log)].node}: a snapshot ends at {snapshot.end_offset}"
+                    where = (
+                        f"{self._copies[id(log)].node}: a snapshot ends at {snapshot.end_offset}"
+                    )
                     checks.hold(snapshot.end_offset in ends, f"{where}, inside of a batch")
                 copy.take_snapshot(snapshot, b"", 0)
                 self._counts["snapshots"] += 1

@@ -3,10 +3,12 @@
 In: a seed, and perhaps a shorter list of faults than its own. Out: counts of what happened; raises `Broken` where a
 property does not hold, and `Stuck` where the healed cluster makes no progress. Both carry a trace.
 
-Three nodes, each broker and controller, hold every partition (`min.insync.replicas=2`). In half of the runs the log
-names the voters, and they change. Clients produce and read, write in transactions, commit offsets, create and delete
-topics, and change a setting (`clients.py`, `transactions.py`, `registers.py`). Meanwhile faults strike (`faults.py`).
-With `tiered`, the first topic's history goes to a bucket, and a fifth of the bucket's calls fail. Then all faults end.
+Three nodes, each broker and controller, hold every partition (`min.insync.replicas=2`). A third of the runs has a
+fourth node, a broker alone, and replicas move between the brokers (`placements.py`). In half of the runs the log names
+the voters, and they change. Clients produce and read, write once (`idempotent.py`) and in transactions
+(`transactions.py`), form a group (`groups.py`), commit offsets, create and delete topics, and change a setting
+(`registers.py`). Meanwhile faults strike (`faults.py`). With `tiered`, the first topic's history goes to a bucket, and
+a fifth of the bucket's calls fail. Then all faults end.
 The clients must go on, every replica must reach the same log, byte for byte, and every answer that a client got
 must still be true.
 """
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from random import Random
+from typing import Any, TypeVar
 
 from tests.cluster.checks import (
     MIN_ISR,
@@ -24,6 +27,7 @@ from tests.cluster.checks import (
     Watch,
     check_metadata,
     check_replicas,
+    holders,
     log_bytes,
     newest,
     partitions_of,
@@ -31,6 +35,9 @@ from tests.cluster.checks import (
 )
 from tests.cluster.clients import Ledger, Producer, Reader, Session
 from tests.cluster.faults import FIRST, SECOND, Faults
+from tests.cluster.groups import GROUP, Group, GroupMember, quick_sessions
+from tests.cluster.idempotent import IdempotentProducer
+from tests.cluster.placements import Mover
 from tests.cluster.quorum_checks import QuorumChecks
 from tests.cluster.registers import Histories
 from tests.cluster.schedule import Fault, draw
@@ -43,15 +50,24 @@ from tests.sim.store import FaultyStore
 from tests.sim.world import World
 
 from stratalog.broker.storage.first_voters import Begin
+from stratalog.client.admin import alter_configs, fetch_offsets
+from stratalog.client.aio import Client
+from stratalog.client.calls import TOPIC as OF_TOPIC
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.ids import TopicPartition
 
+T = TypeVar("T")
 TOPIC, TRANSACTIONAL = "t", "x"
 PARTITIONS = 3
 TRANSACTIONAL_PARTITIONS = 2
 NODES = 3
+"""Voters, and replicas of each partition."""
+WITH_A_FOURTH = 0.34
+"""The part of the runs with a fourth broker, to which replicas move."""
+MEMBERS = 3
 HEALED_WITHIN_S = 60.0
+ATTEMPTS = 100
 TRACE_LINES = 60
 SETTINGS = {
     "default.replication.factor": str(NODES),
@@ -77,7 +93,11 @@ LAGS_MS = 1000, 5000
 """With the first, a leader that is cut off shrinks the ISR before it notices the loss of its controller."""
 NEEDED = (
     "acknowledged",
+    "acknowledged once",
     "read",
+    "read by the group",
+    "commits of the group",
+    "moves",
     "read committed",
     "transactions committed",
     "transactions aborted",
@@ -109,7 +129,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = Fal
     async def whole() -> Counter[str]:
         one = Run(seed, faults, tiered=tiered)
         try:
-            with one.quorum_checks.watching():
+            with one.quorum_checks.watching(), quick_sessions():
                 await one.carry_out()
         except Exception as error:
             error.add_note(one.trace())
@@ -129,6 +149,7 @@ class Run:
         self, seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
     ) -> None:
         chance = Random(seed)
+        nodes = self.nodes_of(seed)
         self.faults = self.faults_of(seed) if faults is None else faults
         self.counts: Counter[str] = Counter()
         self.quorum_checks = QuorumChecks(self.counts)
@@ -141,20 +162,38 @@ class Run:
             self._bucket = FaultyStore(world.store("memory://under"), Random(f"bucket {seed}"))
             world.stores[BUCKET] = self._bucket
             settings |= {"tier.url": BUCKET, "tier.max.lag.ms": "3600000"}
-        self.cluster = Cluster(world, NODES, settings, begins=begins)
+        roles = dict.fromkeys(range(NODES + 1, nodes + 1), "broker")
+        self.cluster = Cluster(world, nodes, settings, roles, begins)
         self._skew_clocks(Random(f"clocks {seed}"))
         self._ledger = Ledger(TOPIC, PARTITIONS)
         given = self.cluster, self.counts
-        seeds = iter(chance.sample(range(1 << 30), 10))
+        seeds = iter(chance.sample(range(1 << 30), 20))
         self._producers = [
             Producer(one, given[0], self._ledger, given[1], next(seeds)) for one in (1, 2)
         ]
+        self._once = IdempotentProducer(1, given[0], self._ledger, given[1], next(seeds))
+        self._group = Group(TOPIC, PARTITIONS)
+        self._members = [
+            GroupMember(given[0], self._group, given[1], next(seeds)) for _ in range(MEMBERS)
+        ]
+        self._mover = None if nodes == NODES else Mover(*given, next(seeds), _names())
         self._reader = Reader(self.cluster, self._ledger, self.counts, next(seeds))
         place = TRANSACTIONAL, TRANSACTIONAL_PARTITIONS
         self._writers = [TransactionalProducer(one, *given, next(seeds), *place) for one in (1, 2)]
         self._committed = CommittedReader(*given, next(seeds), *place)
         self._histories = Histories(*given, next(seeds), TOPIC)
-        self._striker = Faults(*given, self._note, voters_change=self._voters_change, has_bucket=tiered)
+        self._striker = Faults(
+            *given, self._note, voters_change=self._voters_change, has_bucket=tiered
+        )
+        self._clients: list[Any] = [
+            *self._producers,
+            self._once,
+            self._reader,
+            *self._members,
+            *self._writers,
+            self._committed,
+            *([self._mover] if self._mover else []),
+        ]
         self._lines: list[str] = []
         self._beside: list[asyncio.Task[None]] = []
         self._is_over = False
@@ -168,9 +207,14 @@ class Run:
             clock.step_ms = chance.randint(-30_000, 30_000)
 
     @staticmethod
-    def faults_of(seed: int) -> list[Fault]:
+    def nodes_of(seed: int) -> int:
+        """Return how many nodes a seed's cluster has."""
+        return NODES + (Random(f"nodes {seed}").random() < WITH_A_FOURTH)
+
+    @classmethod
+    def faults_of(cls, seed: int) -> list[Fault]:
         """Return the faults that a seed draws."""
-        return draw(Random(f"faults {seed}"), NODES)
+        return draw(Random(f"faults {seed}"), cls.nodes_of(seed))
 
     def trace(self) -> str:
         """Return the faults and the last notes."""
@@ -184,13 +228,7 @@ class Run:
         """Run to the end."""
         await self._begin()
         watch = Watch(self.cluster, self.counts, self._note, TOPIC, self.quorum_checks.raise_found)
-        clients = [
-            *self._producers,
-            self._reader,
-            *self._writers,
-            self._committed,
-        ]
-        works = [self._again(one.step) for one in clients]
+        works = [self._again(one.step) for one in self._clients]
         works += [self._again(partial(self._histories.step, worker)) for worker in (0, 1)]
         self._beside = [asyncio.create_task(one) for one in (watch.look_again_and_again(), *works)]
         self._note("the faults begin")
@@ -201,6 +239,7 @@ class Run:
         await self._go_on(self._heal())
         self._is_over = True
         await self._go_on(self._until(self._clients_are_done, "an end of each client's step", 120))
+        await self._change_metadata()
         await self._until(self._logs_agree, "all logs end at the high watermark")
         await self._check()
         self._beside[0].cancel()
@@ -212,7 +251,8 @@ class Run:
         if self._voters_change:
             for node_id in range(2, NODES + 1):
                 await self._striker.add_voter(node_id)
-        await self._until(lambda: len(self._active_brokers()) == NODES, "all brokers", 60)
+        nodes = len(self.cluster.machines)
+        await self._until(lambda: len(self._active_brokers()) == nodes, "all brokers", 60)
         session = Session(self.cluster, self.counts)
         wanted = [
             NewTopic(TOPIC, PARTITIONS, NODES, configs=TIERED if self._bucket else {}),
@@ -222,6 +262,11 @@ class Run:
         if created is None or any(one.error is not ErrorCode.none for one in created):
             raise Stuck(f"no topics: {created}")
         await session.close()
+
+    async def _change_metadata(self) -> None:
+        """Have the controller write a last record: the records of voters alone do not move its image."""
+        change = alter_configs(OF_TOPIC, TRANSACTIONAL, {"max.message.bytes": "1000000"})
+        await self._asked(lambda client: client.on_controller(change))
 
     def _trouble(self, probability: float) -> None:
         """Let this part of the calls of the bucket fail."""
@@ -253,9 +298,18 @@ class Run:
 
     async def _heal(self) -> None:
         """Wait until all is in sync, and each kind of client has gone on."""
+        if self._mover is not None:
+            self._mover.is_over = True
         await self._until(self._is_in_sync, "all replicas in sync")
         before = self.counts.copy()
-        kinds = "acknowledged", "transactions committed", "changes of objects"
+        kinds = (
+            "acknowledged",
+            "acknowledged once",
+            "read by the group",
+            "commits of the group",
+            "transactions committed",
+            "changes of objects",
+        )
         self._histories.may_go_on()
         await self._until(
             lambda: all(self.counts[kind] > before[kind] for kind in kinds),
@@ -270,7 +324,7 @@ class Run:
         image = newest(self.cluster)
         names = [] if image is None else [one.name for one in image.topics_by_id.values()]
         return all(one.is_up for one in self.cluster.machines.values()) and all(
-            len(one.isr) == len(one.replicas) and one.leader >= 0
+            len(one.isr) == len(one.replicas) and one.leader >= 0 and not one.adding_replicas
             for name in names
             for one in partitions_of(image, name).values()
         )
@@ -298,8 +352,11 @@ class Run:
             return False
         for name in _names():
             ends = set()
-            for machine in self.cluster.machines.values():
-                hosted = machine.partition(*name)
+            for machine in holders(self.cluster, name):
+                try:
+                    hosted = machine.partition(*name)
+                except Rejected:
+                    return False  # it has not acted on the newest image yet
                 ends |= {hosted.log.log_end_offset, hosted.high_watermark}
             if len(ends) != 1:
                 return False
@@ -312,15 +369,21 @@ class Run:
         await self._until(self._are_decided, "an end of each transaction", 60)
         await self._until(self._logs_agree, "all logs end at the high watermark")
         visible = {}
+        found: dict[int, set[int]] = {}
         for name in _names():
-            if name.topic == TOPIC and self._bucket is not None:
-                await self._check_tiered(self._bucket, name)
+            if name.topic == TRANSACTIONAL:
+                visible[name.partition] = committed_in(check_replicas(self.cluster, name))[0]
                 continue
-            data = check_replicas(self.cluster, name)
-            if name.topic == TOPIC:
-                self._ledger.check(name.partition, dict(values_in(data)))
+            if self._bucket is not None:
+                values = await self._read_tiered(self._bucket, name)
             else:
-                visible[name.partition] = committed_in(data)[0]
+                values = dict(values_in(check_replicas(self.cluster, name)))
+            self._ledger.check(name.partition, values)
+            self._once.check(name.partition, values)
+            found[name.partition] = set(values)
+        self._group.check(await self._group_offsets(), found)
+        if self._mover is not None:
+            self._mover.check()
         for one in self._writers:
             await one.check(visible)
         self._committed.check(visible)
@@ -332,29 +395,39 @@ class Run:
             if machine.broken_tasks or machine.reasons_to_stop:
                 reasons = [*machine.broken_tasks, *machine.reasons_to_stop]
                 raise Broken(f"{machine.host.name}: {reasons}")
-        for client in (*self._producers, self._reader, *self._writers, self._committed):
+        for client in self._clients:
             await client.close()
 
-    async def _check_tiered(self, bucket: FaultyStore, name: TopicPartition) -> None:
-        """Read a partition through its leader, from the bucket and from the leader's disk."""
-        end = self.cluster.machines[1].partition(*name).log.log_end_offset
+    async def _asked(self, request: Callable[[Client], Awaitable[T]]) -> T:
+        """Return the answer to a request that the healed cluster must answer."""
         session = Session(self.cluster, self.counts)
-        found = None
-        while found is None:  # a client that connects at its first time may be refused
-            found = await session.ask(
-                lambda client: read_all(client, name.topic, 0, end, partition=name.partition)
-            )
-        await session.close()
-        self._ledger.check(name.partition, found)
+        for _ in range(ATTEMPTS):  # a client that connects at its first time may be refused
+            answer = await session.ask(request)
+            if answer is not None:
+                await session.close()
+                return answer
+        raise Stuck("the healed cluster answers no request")
+
+    async def _group_offsets(self) -> dict[TopicPartition, int]:
+        return await self._asked(lambda client: client.on_coordinator(GROUP, fetch_offsets(GROUP)))
+
+    async def _read_tiered(self, bucket: FaultyStore, name: TopicPartition) -> dict[int, bytes]:
+        """Read a partition through its leader, from the bucket and from the leader's disk; compare with the bucket."""
+        end = holders(self.cluster, name)[0].partition(*name).log.log_end_offset
+        found = await self._asked(
+            lambda client: read_all(client, name.topic, 0, end, partition=name.partition)
+        )
         _manifest, tiered = in_bucket(bucket.store, *name)
         self.counts["archived"] += len(tiered)
         if any(found.get(offset) != value for offset, value in tiered.items()):
-            raise Broken(f"{name}: the bucket has other records than the broker serves")
+            raise Broken(
+                f"TierEqualsLog: {name}: the bucket has other records than the broker serves"
+            )
+        return found
 
     def _are_decided(self) -> bool:
-        first = self.cluster.machines[1]
         return not any(
-            committed_in(log_bytes(first, name))[1]
+            committed_in(log_bytes(holders(self.cluster, name)[0], name))[1]
             for name in _names()
             if name.topic == TRANSACTIONAL
         )

@@ -90,7 +90,8 @@ class Cluster:
         """Give a node that does not run empty disks, formatted to join."""
         machine = self.machines[node_id]
         machine.host.disks.clear()
-        self.begins = {}
+        if self.begins is not None:
+            self.begins = {}
         self._format(machine, node_id)
 
     async def start(self) -> None:

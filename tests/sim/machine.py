@@ -63,6 +63,11 @@ class Machine:
         return self.settings["log.dirs"].split(",")
 
     @property
+    def is_controller(self) -> bool:
+        """Whether the node takes part in the quorum's votes."""
+        return "controller" in self.settings.get("process.roles", "broker,controller")
+
+    @property
     def node(self) -> Node:
         assert self._node is not None, "started"
         return self._node

@@ -1,6 +1,6 @@
 """A network between simulated machines, in virtual time.
 
-In: listeners and connections of `ports.Network`; `cut`, `heal`, `delay`, `lose`, `reset`, and the end of a machine. Out:
+In: listeners and connections of `ports.Network`; `cut`, `heal`, `delay`, `lose`, `reset`, the end of a machine. Out:
 bytes delivered in order after a delay drawn from the seed. It never reorders or loses bytes of a connection that stays
 up, as TCP: a lost piece is sent again, and all later ones wait. Bytes of two connections overtake one another.
 """
@@ -196,7 +196,7 @@ class SimNetwork:
         probability = self._losses.get((source, target), 0.0)
         while probability and losses < _LOSSES_MAX and self._random.random() < probability:
             losses += 1
-        return _RETRANSMITTED_S * (2**losses - 1)
+        return _RETRANSMITTED_S * ((1 << losses) - 1)
 
     def sent(self, size: int) -> None:
         self.messages += 1

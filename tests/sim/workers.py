@@ -73,9 +73,9 @@ class SimWorker:
 class SimWorkers:
     """`ports.Workers` of one process in virtual time.
 
-    `slowness` is the probability of a slow call, `bucket_slowness` that of a slow call of the bucket, `delay_s` the time
-    of any other call. No call of a drive ends before `stalled_until_s`. A call does not run once the process that
-    submitted it is dead.
+    `slowness` is the probability of a slow call, `bucket_slowness` that of a slow call of the bucket, `delay_s` the
+    time of any other call. No call of a drive ends before `stalled_until_s`. A call does not run once the process
+    that submitted it is dead.
     """
 
     def __init__(self, random: Random, slowness: float = 0.0) -> None:

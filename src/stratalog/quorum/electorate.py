@@ -134,6 +134,10 @@ class Electorate:
         """Return UNCLEAN for a topic with `unclean.leader.election.enable`, else ONLINE."""
         return Election.UNCLEAN if self._topic(topic_id).is_unclean else Election.ONLINE
 
+    def min_isr(self, topic_id: UUID) -> int:
+        """Return the topic's `min.insync.replicas`, at most its replication factor."""
+        return self._topic(topic_id).min_isr
+
     def _topic(self, topic_id: UUID) -> _TopicRules:
         rules = self._topics.get(topic_id)
         if rules is None:

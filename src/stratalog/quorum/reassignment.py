@@ -123,6 +123,11 @@ def _moved(before: Partition, replicas: Replicas) -> Target:
 
 
 def _cancelled(electorate: Electorate, key: TopicIdPartition, before: Partition) -> Target:
+    """Return the target without the added replicas.
+
+    Raises Rejected where their removal takes the ISR below `min.insync.replicas`, also where Kafka would cancel: a
+    record that several replicas acknowledged would be on fewer of them, perhaps on one that has just died.
+    """
     if not _is_in_progress(before):
         raise Rejected(
             ErrorCode.no_reassignment_in_progress, f"partition {key.partition} is not reassigned"
@@ -130,6 +135,13 @@ def _cancelled(electorate: Electorate, key: TopicIdPartition, before: Partition)
     replicas = tuple(one for one in before.replicas if one not in before.adding_replicas)
     isr = tuple(one for one in before.isr if one not in before.adding_replicas)
     election = electorate.election(key.topic_id)
+    least = min(electorate.min_isr(key.topic_id), len(before.isr))
+    if len(isr) < least and election is not Election.UNCLEAN:
+        raise Rejected(
+            ErrorCode.invalid_replica_assignment,
+            f"replicas {list(replicas)}: only {list(isr)} in sync without the new ones, and min.insync.replicas is "
+            f"{least}; cancel once more of them are in sync",
+        )
     if not isr:
         if election is not Election.UNCLEAN or not replicas:
             raise Rejected(
