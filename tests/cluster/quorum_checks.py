@@ -106,7 +106,9 @@ class QuorumChecks:
             copy = self._copies[id(log)].log
             before, generation = (copy.end_offset, copy.last_epoch), copy.generation
             with self._noting():
-                self._checks.appended(before, copy.append(bytes(appended.view)))
+                self._checks.appended(
+                    before, copy.append(b"".join(bytes(one) for *_, one in appended.batches))
+                )
 
             def durable(error: Any) -> None:
                 if error is None and copy.generation == generation:
