@@ -11,42 +11,52 @@ import sys
 from collections import Counter
 
 import structlog
-from tests.cluster.bugs import BUGS, planted
+from tests.cluster.bugs import BUGS, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
 from tests.cluster.run import Run, check_counts, run_seed
 from tests.cluster.schedule import Fault, shorter
 
+MANY = 20
+"""So many runs together must have had every kind of event."""
 
-def outcome(seed: int, faults: list[Fault] | None = None) -> Counter[str] | Exception:
+
+def outcome(
+    seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
+) -> Counter[str] | Exception:
     """Return the counts of a run, or its error."""
     try:
-        return run_seed(seed, faults)
+        return run_seed(seed, faults, tiered=tiered)
     except Exception as error:  # noqa: BLE001 - the seed is reported
         return error
 
 
-def runs(first: int, count: int, *, shrink: bool) -> int:
+def runs(first: int, count: int, *, shrink: bool, tiered: bool) -> int:
     counts: Counter[str] = Counter()
     broken = 0
     for seed in range(first, first + count):
-        found = outcome(seed)
+        found = outcome(seed, tiered=tiered)
         if isinstance(found, Counter):
             counts += found
             continue
         broken += 1
-        print(f"seed {seed}: {described(shrunk(seed, found) if shrink else found)}", flush=True)
+        if shrink:
+            found = shrunk(seed, found, tiered=tiered)
+        print(f"seed {seed}: {described(found)}", flush=True)
     print(
         f"{count} seeds, {broken} broke; {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"
     )
-    if count > 1:
+    if count >= MANY:
         check_counts(counts)
     return 1 if broken else 0
 
 
-def shrunk(seed: int, error: Exception) -> Exception:
+def shrunk(seed: int, error: Exception, *, tiered: bool) -> Exception:
     """Return the error of the shortest list of faults that still ends in the same kind of error."""
-    faults = shorter(Run.faults_of(seed), lambda fewer: type(outcome(seed, fewer)) is type(error))
-    found = outcome(seed, faults)
+
+    def fails(fewer: list[Fault]) -> bool:
+        return type(outcome(seed, fewer, tiered=tiered)) is type(error)
+
+    found = outcome(seed, shorter(Run.faults_of(seed), fails), tiered=tiered)
     assert isinstance(found, Exception), "it failed just before"
     return found
 
@@ -59,7 +69,7 @@ def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     """Return after how many seeds a planted bug broke a property, and which; None where it never did."""
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
-            found = outcome(seed)
+            found = outcome(seed, tiered=name in OF_THE_TIER)
             if isinstance(found, Broken):
                 return number, str(found).partition("\n")[0]
     return None
@@ -84,12 +94,13 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--bugs", action="store_true", help="plant each bug in turn")
     parser.add_argument("--bug", choices=BUGS, help="plant this bug")
+    parser.add_argument("--tiered", action="store_true", help="with a bucket, which fails too")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     chosen = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if chosen.bugs or chosen.bug:
         return bugs(chosen.first, chosen.seeds, [chosen.bug] if chosen.bug else list(BUGS))
-    return runs(chosen.first, chosen.seeds, shrink=chosen.shrink)
+    return runs(chosen.first, chosen.seeds, shrink=chosen.shrink, tiered=chosen.tiered)
 
 
 if __name__ == "__main__":

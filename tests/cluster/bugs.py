@@ -13,11 +13,14 @@ from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.fetching import gathering
+from stratalog.coordinators.groups import GroupShard
 from stratalog.errors import ErrorCode
+from stratalog.log.producers import ProducerStates
 from stratalog.metadata import delta
 from stratalog.quorum import brokers, elections, isr
 from stratalog.quorum.saved_state import NO_NODE
 from stratalog.replication.partition import PartitionReplica
+from stratalog.tier.bucket import commit
 
 Patch = tuple[Any, str, Any]
 
@@ -153,6 +156,21 @@ def short_snapshot() -> Iterator[Patch]:
     yield metadata_snapshots, "snapshot_batches", snapshot_batches
 
 
+def archiver_not_fenced() -> Iterator[Patch]:
+    """A leader that was deposed goes on writing manifests."""
+    yield commit, "_refuse_if_fenced", lambda *_: None
+
+
+def repeated_batch_accepted() -> Iterator[Patch]:
+    """A leader appends a batch again that its log has: a producer's second attempt is there twice."""
+    yield ProducerStates, "check", lambda *_: None
+
+
+def old_generation_commits() -> Iterator[Patch]:
+    """A coordinator takes offsets of a member that the group went on without."""
+    yield GroupShard, "_check_commit", lambda *_: ErrorCode.none
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     bug.__name__.replace("_", " "): bug
     for bug in (
@@ -170,8 +188,13 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         old_image_served,
         acknowledged_before_the_quorum,
         short_snapshot,
+        archiver_not_fenced,
+        repeated_batch_accepted,
+        old_generation_commits,
     )
 }
+OF_THE_TIER = frozenset({"archiver not fenced"})
+"""Bugs that only a run with a bucket can show."""
 
 
 @contextmanager

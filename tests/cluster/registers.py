@@ -11,10 +11,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Hashable
 from random import Random
+from typing import NamedTuple
 
 from tests.cluster.checks import Broken, Stuck
 from tests.cluster.clients import Session
-from tests.cluster.linear import Operation, is_linearizable, presence, register
+from tests.cluster.linear import Apply, Operation, is_linearizable, presence, register
 from tests.cluster.schedule import LONGEST_S
 from tests.sim.cluster import Cluster
 
@@ -30,6 +31,15 @@ STALE_S = LONGEST_S + 5.0
 """The longest fault, and the time until a new leader."""
 MOST = 40
 """Operations on one object: with each the search for an order takes longer."""
+
+
+class HistoryOf(NamedTuple):
+    """What clients did with one object, and the object's rule."""
+
+    name: str
+    rule: Apply
+    initial: Hashable
+    operations: list[Operation]
 
 
 class Offset:
@@ -148,6 +158,13 @@ class Histories:
         operation = Operation("read", answer[0], called, self._now())
         self._histories[one.name].append(operation)
         return True
+
+    def all(self) -> list[HistoryOf]:
+        """Return every history."""
+        return [
+            HistoryOf(one.name, one.rule, one.initial, self._histories[one.name])
+            for one in self._objects
+        ]
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

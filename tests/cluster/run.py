@@ -20,6 +20,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
+from tests.cluster.bucket_checks import WatchedStore
 from tests.cluster.checks import (
     MIN_ISR,
     Broken,
@@ -39,7 +40,7 @@ from tests.cluster.groups import GROUP, Group, GroupMember, quick_sessions
 from tests.cluster.idempotent import IdempotentProducer
 from tests.cluster.placements import Mover
 from tests.cluster.quorum_checks import QuorumChecks
-from tests.cluster.registers import Histories
+from tests.cluster.registers import Histories, HistoryOf
 from tests.cluster.schedule import Fault, draw
 from tests.cluster.transactions import CommittedReader, TransactionalProducer, committed_in
 from tests.faulty_store import Fault as StoreFault
@@ -125,8 +126,13 @@ def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = Fal
 
     `tiered`: the first topic's history goes to a bucket, which fails too.
     """
+    return finished(seed, faults, tiered=tiered).counts
 
-    async def whole() -> Counter[str]:
+
+def finished(seed: int, faults: list[Fault] | None = None, *, tiered: bool = False) -> "Run":
+    """Do as `run_seed`; return the run itself."""
+
+    async def whole() -> Run:
         one = Run(seed, faults, tiered=tiered)
         try:
             with one.quorum_checks.watching(), quick_sessions():
@@ -137,7 +143,7 @@ def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = Fal
                 if machine.is_up:
                     machine.resume()
             raise
-        return one.counts
+        return one
 
     return run(whole())
 
@@ -158,8 +164,10 @@ class Run:
         settings = {**SETTINGS, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
         world = World(seed)
         self._bucket: FaultyStore | None = None
+        self._watched: WatchedStore | None = None
         if tiered:
-            self._bucket = FaultyStore(world.store("memory://under"), Random(f"bucket {seed}"))
+            self._watched = WatchedStore(world.store("memory://under"))
+            self._bucket = FaultyStore(self._watched, Random(f"bucket {seed}"))
             world.stores[BUCKET] = self._bucket
             settings |= {"tier.url": BUCKET, "tier.max.lag.ms": "3600000"}
         roles = dict.fromkeys(range(NODES + 1, nodes + 1), "broker")
@@ -198,6 +206,10 @@ class Run:
         self._beside: list[asyncio.Task[None]] = []
         self._is_over = False
 
+    def histories(self) -> list[HistoryOf]:
+        """Return what clients did with the objects whose histories must be linearizable."""
+        return self._histories.all()
+
     def _skew_clocks(self, chance: Random) -> None:
         """Let the clocks of the machines differ: in speed, in their zero, and in the time of day."""
         for machine in self.cluster.machines.values():
@@ -227,7 +239,7 @@ class Run:
     async def carry_out(self) -> None:
         """Run to the end."""
         await self._begin()
-        watch = Watch(self.cluster, self.counts, self._note, TOPIC, self.quorum_checks.raise_found)
+        watch = Watch(self.cluster, self.counts, self._note, TOPIC, self._raise_found)
         works = [self._again(one.step) for one in self._clients]
         works += [self._again(partial(self._histories.step, worker)) for worker in (0, 1)]
         self._beside = [asyncio.create_task(one) for one in (watch.look_again_and_again(), *works)]
@@ -243,7 +255,13 @@ class Run:
         await self._until(self._logs_agree, "all logs end at the high watermark")
         await self._check()
         self._beside[0].cancel()
+        self.counts["messages"] += self.cluster.world.network.messages
         await self.cluster.stop()
+
+    def _raise_found(self) -> None:
+        self.quorum_checks.raise_found()
+        if self._watched is not None:
+            self._watched.raise_found()
 
     async def _begin(self) -> None:
         """Start the nodes, have the log name all voters, create the topics."""

@@ -387,6 +387,23 @@ def test_a_replica_that_moves_away_is_deleted_and_the_new_one_catches_up() -> No
     story(tell)
 
 
+def test_a_replica_that_is_added_while_no_broker_leads_catches_up_later() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await create(client, [2])
+        await client.produce("t", 0, batch([b"first"], START_MS), acks=-1)
+        await cluster.machines[2].kill()
+        await until(lambda: partition(cluster).leader < 0)
+        moved = [Reassignment(TopicPartition("t", 0), (2, 3))]
+        controller = cluster.machines[1].broker.local_controller
+        await controller.alter_reassignments(moved, may_change_factor=True)
+        assert set(partition(cluster).replicas) == {2, 3}
+        await cluster.machines[2].start()
+        await until(lambda: set(partition(cluster).isr) == {2, 3}, 60)
+        assert log_bytes(cluster.machines[3]) == log_bytes(cluster.machines[2])
+
+    story(tell)
+
+
 def test_a_new_leader_with_a_high_watermark_behind_refuses_to_list_later_offsets() -> None:
     """The former leader may have shown consumers more than the new one knows to be committed (KIP-207)."""
 

@@ -243,8 +243,10 @@ class Hosting(HostedPartitions):
         if directory is None:
             self._log.error("no log directory is left", partition=str(name))
             return
-        # A new replica has no records of its epoch. An older replica may have led in its epoch before a restart.
-        epoch = NO_EPOCH if is_new else partition.leader_epoch
+        # A leader that is not new may have led in its epoch before a restart. Any other replica begins its epoch now,
+        # also one that was added while no broker led.
+        led_before = partition.leader == self._node_id and not is_new
+        epoch = partition.leader_epoch if led_before else NO_EPOCH
         creating.create(name, topic, directory, epoch, self._clock.steady_ms())
 
     def _admit(self, creating: Creating, key: TopicIdPartition, partition: Partition) -> None:
