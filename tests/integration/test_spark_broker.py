@@ -283,6 +283,10 @@ def test_history_and_tail_are_one_table(broker: BrokerProcess, driver: Driver) -
     )
     assert [(part["first"], part["records"]) for part in few["rows"]] == [(5999, 1)] * 2
     assert (few["tasks"], everything["tasks"]) == (2, 4)
+    # Each key has one record, so the table of the last ones has all of them.
+    found = driver.ask("batch", options=both(broker, "seam", latest_by_key="true"))
+    for partition in (0, 1):
+        whole(found, partition, 0, 6000)
     # The broker alone serves all records too, by its own remote reads.
     alone = both(broker, "seam")
     del alone["tier.url"]

@@ -4,7 +4,9 @@ Method: batches of every codec with keys of many shapes; the compiled module bes
 """
 
 import importlib.util
-from itertools import chain
+import itertools
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import Corrupt
 from stratalog.tier.formats.key_filter import (
+    KEYS_PER_PAGE,
     PAGE_BYTES,
     KeyFilterBuilder,
     may_hold,
@@ -94,23 +97,36 @@ def test_one_in_a_thousand_other_keys_is_affirmed_at_most(shape, keys):
     assert sum(held(pages, key_of(n)) for n in range(keys, keys + others)) <= others // 1000
 
 
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 9))
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=300), st.integers(1, 9))
 def test_compiled_and_interpreted_code_agree(keys, pages):
     body = batch_of(keys)[HEADER_SIZE:]
     results = []
     for module in (imported, PLAIN):
-        parts: list[list[int]] = [[] for _ in range(module.PARTS)]
-        assert module.note_keys(body, len(keys), parts) == len(keys)
-        assert module.note_keys(body, len(keys) + 1, [[] for _ in parts]) == -1
-        assert module.note_keys(body[:-1], len(keys), [[] for _ in parts]) == -1
-        entries: list[list[int]] = [[] for _ in range(pages)]
-        for part in parts:
-            module.spread(part, pages, 0, entries)
-        results.append(
-            (parts, entries, [module.page_body(page, PAGE_BYTES - 8) for page in entries])
-        )
+        hashes = module.KeyHashes()
+        assert hashes.note(body, len(keys))
+        assert not hashes.note(body, len(keys) + 1)
+        assert not hashes.note(body[:-1], len(keys))
+        assert hashes.held() == len(keys)
+        assert hashes.dedupe() == len({module.key_hash(key) for key in keys})
+        results.append(hashes.pages(pages, PAGE_BYTES - 8))
     assert results[0] == results[1]
-    assert sorted(map(imported.key_hash, keys)) == sorted(chain.from_iterable(results[0][0]))
+    assert [held for held, _ in results[0]] == [len(page) for page in laid_out(keys, pages)]
+    assert [body for _, body in results[0]] == list(map(body_of, laid_out(keys, pages)))
+
+
+def laid_out(keys: list[bytes], pages: int) -> list[list[tuple[int, int]]]:
+    """Return the (bucket, fingerprint) of the keys of each page, in the order of hashes: the format, once more."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(pages)]
+    for hashed in sorted({imported.key_hash(key) for key in keys}):
+        scaled = (hashed >> 16) * pages
+        found[scaled >> 32].append(((scaled & 0xFFFFFFFF) >> 24, hashed & 0xFFFF))
+    return found
+
+
+def body_of(page: list[tuple[int, int]]) -> bytes:
+    counts = Counter(bucket for bucket, _ in page)
+    body = bytes(counts[bucket] for bucket in range(256))
+    return (body + b"".join(one.to_bytes(2, "big") for _, one in page)).ljust(PAGE_BYTES - 8, b"\0")
 
 
 def test_hashes_never_change():
@@ -118,16 +134,23 @@ def test_hashes_never_change():
     assert found == [263516799859100, 209490888693038, 198068463565569, 73191756956423]
 
 
-def test_an_overfull_page_affirms_every_key():
-    same_page = [[n << 16 | n for n in range(256)] * 8, [7 << 16 | n for n in range(256)]]
-    assert [imported.page_body(entries, PAGE_BYTES - 8) for entries in same_page] == [b"", b""]
-    builder = KeyFilterBuilder()
-    builder._parts[0].extend(range(3000))  # one bucket
-    builder._held = 3000
-    pages = builder.finish()
-    assert len(pages) == 2 * PAGE_BYTES
-    assert may_hold(pages[:PAGE_BYTES], b"any", 2, "there")
-    assert not may_hold(pages[PAGE_BYTES:], b"any", 2, "there")
+def keys_where(chosen: Callable[[int], bool], count: int) -> list[bytes]:
+    """Return the first decimal keys whose hashes are chosen."""
+    found = (key for key in map(b"%d".__mod__, itertools.count()) if chosen(imported.key_hash(key)))
+    return list(itertools.islice(found, count))
+
+
+def test_an_overfull_bucket_or_page_affirms_every_key():
+    one_bucket = keys_where(lambda hashed: hashed >> 40 == 0, 256)
+    first_half = keys_where(lambda hashed: hashed >> 47 == 0, 1917)
+    for keys, pages in ((one_bucket, 1), (first_half, 2)):
+        others = [b"other %d" % at for at in range(KEYS_PER_PAGE * pages - len(keys))]
+        filled = filter_of(batch_of(keys), batch_of(others) if pages > 1 else b"")
+        assert len(filled) == pages * PAGE_BYTES
+        assert filled[5] == 1, "the flag: full"
+        assert int.from_bytes(filled[6:8], "big") >= len(keys)
+        assert may_hold(filled[:PAGE_BYTES], b"any", pages, "there")
+    assert not may_hold(filled[PAGE_BYTES:], b"any", 2, "there")
 
 
 def test_a_segment_of_too_many_keys_or_unreadable_records_has_no_filter():

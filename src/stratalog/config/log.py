@@ -62,8 +62,13 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the last record of each key is kept, and older ones need not be."""
-        return "compact" in self.cleanup_policy
+        """Whether the last record of each key is kept, and older ones need not be.
+
+        Never for a tiered topic. Its own policy cannot be compact, but the broker's default may become so. The tier
+        then prevails: a cleaner would drop tombstones of keys that the bucket still has. (In Kafka compaction does,
+        and the tier has no effect: UnifiedLog.isRemoteLogEnabled.)
+        """
+        return "compact" in self.cleanup_policy and not self.remote_storage_enable
 
     @property
     def copies_to_tier(self) -> bool:

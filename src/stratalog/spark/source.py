@@ -8,7 +8,7 @@ runs in tasks and must give the same rows whenever it runs again. It does, becau
 records, wherever they lie by then.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from logging import getLogger
@@ -52,7 +52,7 @@ from stratalog.table.metrics import ReadMetrics
 from stratalog.table.offsets import Positions, TopicPosition, from_json, to_json
 from stratalog.table.options import LATEST, Options, parse_options
 from stratalog.table.places import Shared
-from stratalog.table.plan import Task
+from stratalog.table.plan import LatestTask, Task, by_partition
 from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, planned, shared_of, starting_offsets
 from stratalog.table.sink_options import parse_sink_options
@@ -133,7 +133,7 @@ def _columns(options: Options) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in options.columns])
 
 
-def _partitions(tasks: list[Task]) -> list[InputPartition]:
+def _partitions(tasks: Sequence[Task | LatestTask]) -> list[InputPartition]:
     return [InputPartition(task) for task in tasks]
 
 
@@ -154,16 +154,20 @@ def _prepare_worker() -> None:
     collect_only_what_follows()
 
 
-def _logged(task: Task, shared: Shared) -> Iterator[pa.RecordBatch]:
+def _logged(task: Task | LatestTask, shared: Shared) -> Iterator[pa.RecordBatch]:
     """Yield a task's batches, and log its metrics when it ends, early or not."""
     # Only tasks load numba: planning on the driver and Spark's look-up of data sources do not need it.
+    from stratalog.table.latest import read_latest
     from stratalog.table.tasks import read_task
 
     _prepare_worker()
     metrics = ReadMetrics()
     wanted = task.wanted
     try:
-        yield from read_task(task, shared, metrics)
+        if isinstance(task, LatestTask):
+            yield from read_latest(task, shared, metrics)
+        else:
+            yield from read_task(task, shared, metrics)
     finally:
         where = f"{wanted.topic}-{wanted.partition} [{wanted.first}, {wanted.end})"
         getLogger("stratalog.spark").info("read %s: %s", where, metrics)
@@ -177,7 +181,11 @@ class StratalogReader(DataSourceReader):
         self._pruning: Pruning | None = None
 
     def partitions(self) -> list[InputPartition]:
-        return _partitions(batch_tasks(self._options, self._pruning))
+        if not self._options.latest_by_key:
+            return _partitions(batch_tasks(self._options, self._pruning))
+        # A condition on offsets or times would make an older record of a key the last one.
+        pruning = None if self._pruning is None else self._pruning.of_keys
+        return _partitions(by_partition(batch_tasks(self._options, pruning)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -198,6 +206,10 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: Options) -> None:
         if options.ending is not None:
             raise ValueError("a stream has no end: options 'ending…' are for batches")
+        if options.latest_by_key:
+            raise ValueError(
+                "option 'latest_by_key' is for batches: a stream's rows are never replaced"
+            )
         if options.pushdown:
             raise ValueError(
                 "option 'pushdown' is for batches: Spark pushes no condition into a Python stream"

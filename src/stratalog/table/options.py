@@ -86,6 +86,8 @@ class Options:
     """The columns of a row, in order; other fields are not decoded."""
     pushdown: bool
     """Spark's filters narrow the read; a plain session refuses the option."""
+    latest_by_key: bool
+    """Only the last record of each key is a row, and none where its value is null."""
     isolation: int
     client_id: str
     request_timeout_s: float
@@ -120,6 +122,7 @@ OPTION_NAMES = (
     "includeOrigin",
     "columns",
     "pushdown",
+    "latest_by_key",
     "kafka.client.id",
     "kafka.isolation.level",
     "kafka.request.timeout.ms",
@@ -198,6 +201,7 @@ def parse_options(given: Mapping[str, str], *, literal_secrets: bool = False) ->
         fail_on_data_loss=_parsed(options, "failOnDataLoss", _flag) is not False,
         columns=_columns(options),
         pushdown=_parsed(options, "pushdown", _flag) or False,
+        latest_by_key=_latest_by_key(options),
         isolation=_parsed(options, "kafka.isolation.level", _isolation) or READ_UNCOMMITTED,
         client_id=options.get("kafka.client.id", "stratalog-spark"),
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
@@ -255,6 +259,17 @@ def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound |
     if per_partition is not None:
         return Bound(timestamps=per_partition)
     return _parsed(options, f"{side}Offsets", lambda text: _offsets(text, refuse))
+
+
+def _latest_by_key(options: Mapping[str, str]) -> bool:
+    """Return the flag. Raises ValueError for options that divide a partition into several tasks."""
+    wanted = _parsed(options, "latest_by_key", _flag) or False
+    for name in ("minPartitions", "maxRecordsPerPartition") if wanted else ():
+        if name in options:
+            raise ValueError(
+                f"option '{name}' does not go with 'latest_by_key': one task reads a whole partition"
+            )
+    return wanted
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

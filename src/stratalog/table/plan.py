@@ -12,12 +12,14 @@ that planning reads no object: an entry belongs to the cut that has its first by
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 from uuid import UUID
 
 from stratalog.kernels.missing import Missing
 from stratalog.tier.bucket.leases import Lease
 from stratalog.tier.formats.manifest import RemoteSegment
+from stratalog.wire.ids import TopicIdPartition
 
 TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 8 << 20
@@ -92,6 +94,18 @@ class BrokerTask:
 Task = BucketTask | BrokerTask
 
 
+@dataclass(frozen=True, slots=True)
+class LatestTask:
+    """Read the current table of one partition: `parts` are all its tasks, in the order of offsets (`latest.py`)."""
+
+    parts: tuple[Task, ...]
+
+    @property
+    def wanted(self) -> Range:
+        """The whole range."""
+        return replace(self.parts[0].wanted, end=self.parts[-1].wanted.end)
+
+
 def plan(
     ranges: Sequence[tuple[Range, Sequence[RemoteSegment]]],
     *,
@@ -138,6 +152,15 @@ def plan(
         else:
             tasks += _cold_tasks(part, opened(part, segments), limit)
     return tasks
+
+
+def by_partition(tasks: Sequence[Task]) -> list[LatestTask]:
+    """Return one task for each partition, of its tasks in the order of offsets."""
+
+    def place(task: Task) -> TopicIdPartition:
+        return TopicIdPartition(task.wanted.topic_id, task.wanted.partition)
+
+    return [LatestTask(tuple(parts)) for _, parts in groupby(tasks, place)]
 
 
 def _may_hold(part: Range, segment: RemoteSegment) -> bool:

@@ -31,6 +31,11 @@ class Pruning:
     by_murmur2: bool = False
     """Only the partitions that Java's default partitioner chooses for `keys` have them."""
 
+    @property
+    def of_keys(self) -> "Pruning":
+        """The bounds that hold for all records of a key alike, or for none."""
+        return Pruning(self.topics, self.partitions, keys=self.keys, by_murmur2=self.by_murmur2)
+
     def cut(
         self,
         snapshot: Snapshot,

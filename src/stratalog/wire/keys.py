@@ -1,23 +1,23 @@
 """Hash the keys of records for key filters, and lay the hashes out as pages.
 
-In: the restored records of batches; hashes. Out: 48-bit hashes of keys, and the bodies of pages. It never keeps a key,
-and knows nothing of files (`tier/formats/key_filter.py` does).
+In: the restored records of batches. Out: 48-bit hashes of keys, and the bodies of pages. It never keeps a key, and
+knows nothing of files (`tier/formats/key_filter.py` does).
 
 The hash is part of a stored format: it never changes. Compiled by mypyc like `walk` and `sift` (`hatch_build.py`,
-docs/decisions/0024). All numbers fit 63 bits, so that compiled and interpreted code agree. A record: see `records`.
+docs/decisions/0024); `vec` holds numbers as C does, 8 bytes each. All numbers fit 63 bits, so that compiled and
+interpreted code agree. A record: see `records`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from mypy_extensions import i64
+from librt.strings import BytesWriter, write_i16_be
+from librt.vecs import append, vec
+from mypy_extensions import i16, i64
 
-__all__ = ["BUCKETS", "PARTS", "key_hash", "note_keys", "page_body", "spread"]
+__all__ = ["BUCKETS", "KeyHashes", "key_hash"]
 
-PARTS: Final = 256
-"""Lists that `note_keys` appends to: by the highest 8 bits of the hash."""
 BUCKETS: Final = 256
 """Buckets of a page."""
 
@@ -26,6 +26,9 @@ _PLACE_SEED: Final = 0x6A09E667
 _PRINT_SEED: Final = 0x3C6EF372
 _PLACE_FACTOR: Final = 0x21F0AAAD
 _PRINT_FACTOR: Final = 0x735A2D97
+_DIGIT_BITS: Final = 12
+"""Bits of a hash by which one pass sorts: four passes for 48 bits."""
+_DIGIT_MASK: Final = (1 << _DIGIT_BITS) - 1
 _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
 
@@ -68,73 +71,134 @@ def _varint(data: bytes, at: i64) -> tuple[i64, i64]:
     return 0, len(data) + 1
 
 
-def note_keys(data: bytes, count: i64, parts: list[list[int]]) -> i64:
-    """Append the hash of each key of a batch's `count` records to its part, and return how many keys there are.
+class KeyHashes:
+    """The hashes of a segment's keys, 8 bytes each. A key that repeats is held again until `dedupe`."""
 
-    Records without a key are left out. Returns -1 where a record is unsound; some keys may be noted then.
-    """
-    at: i64 = 0
-    keys: i64 = 0
-    try:
-        while count > 0:
-            length, at = _varint(data, at)
-            end: i64 = at + length
-            if length < _LEAST or end > len(data):
-                return -1
-            _, at = _varint(data, at + 1)
-            _, at = _varint(data, at)
-            size, at = _varint(data, at)
-            if size < -1 or at + size >= end:
-                return -1
-            if size >= 0:
-                hashed: i64 = _hash(data, at, at + size)
-                parts[hashed >> 40].append(hashed)
-                keys += 1
-            at = end
-            count -= 1
-    except IndexError:
-        return -1
-    return keys if at == len(data) else -1
+    def __init__(self) -> None:
+        self._hashes: vec[i64] = vec[i64]()
+
+    def held(self) -> int:
+        """Return the number of hashes."""
+        return len(self._hashes)
+
+    def note(self, data: bytes, count: i64) -> bool:
+        """Add the hash of each key of a batch's `count` records; return False where a record is unsound.
+
+        Records without a key are left out. Of an unsound batch no hash is added.
+        """
+        hashes = self._hashes
+        at: i64 = 0
+        try:
+            while count > 0:
+                length, at = _varint(data, at)
+                end: i64 = at + length
+                if length < _LEAST or end > len(data):
+                    return False
+                _, at = _varint(data, at + 1)
+                _, at = _varint(data, at)
+                size, at = _varint(data, at)
+                if size < -1 or at + size >= end:
+                    return False
+                if size >= 0:
+                    hashes = append(hashes, _hash(data, at, at + size))
+                at = end
+                count -= 1
+        except IndexError:
+            return False
+        if at != len(data):
+            return False
+        self._hashes = hashes
+        return True
+
+    def dedupe(self) -> int:
+        """Sort the hashes, remove repeated ones, and return the number that is left. It takes 8 bytes more for each."""
+        hashes = _sorted(self._hashes)
+        count: i64 = len(hashes)
+        kept: i64 = min(count, 1)
+        at: i64 = 1
+        while at < count:
+            if hashes[at] != hashes[kept - 1]:
+                hashes[kept] = hashes[at]
+                kept += 1
+            at += 1
+        self._hashes = hashes[:kept]
+        return kept
+
+    def pages(self, pages: i64, size: i64) -> list[tuple[int, bytes]]:
+        """Return the number of hashes and the body, in `size` bytes, of each of `pages` pages; call `dedupe` before.
+
+        The order of hashes is that of pages and of their buckets.
+        """
+        found: list[tuple[int, bytes]] = []
+        begin: i64 = 0
+        page: i64 = 0
+        while page < pages:
+            end: i64 = begin
+            while end < len(self._hashes) and (self._hashes[end] >> 16) * pages >> 32 == page:
+                end += 1
+            found.append((end - begin, _body(self._hashes, begin, end, pages, size)))
+            begin = end
+            page += 1
+        return found
 
 
-def spread(hashes: list[int], pages: i64, first: i64, entries: list[list[int]]) -> None:
-    """Append each hash to the entries of its page, of `pages`: its bucket, then its fingerprint of 16 bits.
+def _sorted(hashes: vec[i64]) -> vec[i64]:
+    """Return the hashes in order, by their lowest digit first: each pass keeps the order of the one before."""
+    other = _zeros(len(hashes))
+    shift: i64 = 0
+    while shift < 48:
+        places = _zeros((1 << _DIGIT_BITS) + 1)
+        at: i64 = 0
+        while at < len(hashes):
+            places[((hashes[at] >> shift) & _DIGIT_MASK) + 1] += 1
+            at += 1
+        at = 1
+        while at < len(places):
+            places[at] += places[at - 1]
+            at += 1
+        at = 0
+        while at < len(hashes):
+            digit: i64 = (hashes[at] >> shift) & _DIGIT_MASK
+            place: i64 = places[digit]
+            other[place] = hashes[at]
+            places[digit] = place + 1
+            at += 1
+        hashes, other = other, hashes
+        shift += _DIGIT_BITS
+    return hashes
 
-    `entries` begins with those of page `first`.
-    """
-    for hashed in hashes:
-        wide: i64 = hashed
-        scaled: i64 = (wide >> 16) * pages
-        bucket: i64 = (scaled & _MASK) >> 24
-        entries[(scaled >> 32) - first].append((bucket << 16) | (wide & 0xFFFF))
+
+def _zeros(count: i64) -> vec[i64]:
+    zeros = vec[i64](capacity=count)
+    while count > 0:
+        zeros = append(zeros, 0)
+        count -= 1
+    return zeros
 
 
-def page_body(entries: list[int], size: i64) -> bytes:
-    """Return the number of entries in each bucket, then the fingerprints in the order of buckets, in `size` bytes.
+def _body(hashes: vec[i64], begin: i64, end: i64, pages: i64, size: i64) -> bytes:
+    """Return the number of hashes in each bucket of a page, then their fingerprints; they are those from `begin` on.
 
     Empty where the page or one of its buckets has no room for them.
     """
-    if BUCKETS + 2 * len(entries) > size:
+    if BUCKETS + 2 * (end - begin) > size:
         return b""
-    starts: list[int] = [0] * (BUCKETS + 1)
-    for entry in entries:
-        starts[(entry >> 16) + 1] += 1
-    body: list[int] = [0] * size
-    place: i64 = BUCKETS
+    writer = BytesWriter()
+    at: i64 = begin
     bucket: i64 = 0
     while bucket < BUCKETS:
-        held: i64 = starts[bucket + 1]
-        if held > 255:
+        first: i64 = at
+        while at < end and (((hashes[at] >> 16) * pages) & _MASK) >> 24 == bucket:
+            at += 1
+        if at - first > 255:
             return b""
-        body[bucket] = held
-        starts[bucket] = place
-        place += 2 * held
+        writer.append(at - first)
         bucket += 1
-    for entry in entries:
-        wide: i64 = entry
-        home: i64 = wide >> 16
-        at: i64 = starts[home]
-        body[at] = (wide >> 8) & 255
-        body[at + 1] = wide & 255
-        starts[home] = at + 2
-    return bytes(body)
+    at = begin
+    while at < end:
+        fingerprint: i64 = hashes[at] & 0xFFFF
+        # The writer takes signed numbers.
+        write_i16_be(writer, i16(fingerprint if fingerprint < 1 << 15 else fingerprint - (1 << 16)))
+        at += 1
+    writer.write(bytes(size - len(writer)))
+    return writer.getvalue()

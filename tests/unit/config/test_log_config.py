@@ -116,6 +116,12 @@ def test_a_topic_setting_that_is_wrong_is_refused_by_name(
     assert said in caught.value.message
 
 
+def test_a_default_of_compact_does_not_compact_tiered_topics() -> None:
+    settings = broker(TIERED, "log.cleanup.policy=compact")
+    assert log_config(settings, {}).is_compacted
+    assert not log_config(settings, {"remote.storage.enable": "true"}).is_compacted
+
+
 @pytest.mark.parametrize(
     "configs",
     [

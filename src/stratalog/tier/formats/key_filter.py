@@ -8,8 +8,6 @@ of 4 KiB, whatever the segment's size is. A full page answers one key in 8,700 t
 `docs/formats.md` has the bytes, docs/decisions/0031 the reasons.
 """
 
-from array import array
-from collections.abc import Iterator
 from itertools import accumulate
 from struct import Struct
 from typing import Final
@@ -19,7 +17,7 @@ from crc32c import crc32c
 from stratalog.errors import Corrupt
 from stratalog.wire.batch import HEADER_SIZE, scan
 from stratalog.wire.compression import decompress
-from stratalog.wire.keys import BUCKETS, PARTS, key_hash, note_keys, page_body, spread
+from stratalog.wire.keys import BUCKETS, KeyHashes, key_hash
 
 __all__ = ["KEYS_MAX", "PAGE_BYTES", "KeyFilterBuilder", "may_hold", "page_of"]
 
@@ -38,7 +36,7 @@ _BODY_BYTES: Final = PAGE_BYTES - _CRC.size - _HEAD.size
 _BODY_AT: Final = PAGE_BYTES - _BODY_BYTES
 _PRINTS_AT: Final = _BODY_AT + BUCKETS
 _MASK: Final = 0xFFFFFFFF
-_NOTED_AT_ONCE: Final = 1 << 16
+_LEAST_GROWTH: Final = 1 << 16
 
 
 class KeyFilterBuilder:
@@ -46,17 +44,13 @@ class KeyFilterBuilder:
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
-        self._new: list[list[int]] = [[] for _ in range(PARTS)]
-        self._parts = [array("q") for _ in range(PARTS)]
-        self._waiting = 0
-        self._held = 0
+        self._hashes: KeyHashes | None = KeyHashes()
         self._dedupe_at = min(keys_max, 1 << 20)
-        self._gave_up = False
 
     def take(self, batches: memoryview) -> None:
         """Note the keys of whole batches, whose CRCs were checked. What cannot be decoded ends the filter."""
         for position, header in scan(batches):
-            if self._gave_up:
+            if self._hashes is None:
                 return
             if header.is_control:
                 continue
@@ -64,58 +58,29 @@ class KeyFilterBuilder:
             try:
                 records = decompress(header.codec, body)
             except Corrupt:
-                self._give_up()
+                self._hashes = None
                 return
-            keys = note_keys(records, header.record_count, self._new)
-            if keys < 0:
-                self._give_up()
-                return
-            self._waiting += keys
-            if self._waiting >= _NOTED_AT_ONCE:
-                self._gather()
+            if not self._hashes.note(records, header.record_count):
+                self._hashes = None
+            elif self._hashes.held() > self._dedupe_at:
+                held = self._dedupe(self._hashes)
+                self._dedupe_at = min(2 * held, held + self._keys_max) + _LEAST_GROWTH
 
     def finish(self) -> bytes:
         """Return the pages; empty where the segment gets no filter."""
-        self._gather()
-        self._dedupe()
-        if self._gave_up:
+        hashes = self._hashes
+        held = self._dedupe(hashes) if hashes is not None else 0
+        if hashes is None or held > self._keys_max:
             return b""
-        return b"".join(self._pages(max(1, -(-self._held // KEYS_PER_PAGE))))
+        pages = max(1, -(-held // KEYS_PER_PAGE))
+        return b"".join(_page(*page) for page in hashes.pages(pages, _BODY_BYTES))
 
-    def _gather(self) -> None:
-        """Move the noted hashes to the compact arrays, and dedupe these once they have grown much."""
-        for part, new in zip(self._parts, self._new, strict=True):
-            part.extend(new)
-            new.clear()
-        self._held += self._waiting
-        self._waiting = 0
-        if self._held > self._dedupe_at:
-            self._dedupe()
-            self._dedupe_at = min(2 * self._held, self._held + self._keys_max) + _NOTED_AT_ONCE
-
-    def _dedupe(self) -> None:
-        for at, part in enumerate(self._parts):
-            self._parts[at] = array("q", set(part))
-        self._held = sum(map(len, self._parts))
-        if self._held > self._keys_max:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._gave_up = True
-        self._new, self._parts = [], []
-        self._held = self._waiting = 0
-
-    def _pages(self, pages: int) -> Iterator[bytes]:
-        """Yield the pages. Parts and pages are in the order of hashes, so a part touches neighbouring pages."""
-        open_pages: list[list[int]] = [[]]
-        first = 0
-        for number, part in enumerate(self._parts):
-            last = ((number + 1) * (1 << 24) - 1) * pages >> 32
-            open_pages += ([] for _ in range(first + len(open_pages), last + 1))
-            spread(list(part), pages, first, open_pages)
-            yield from map(_page, open_pages[:-1])
-            open_pages, first = open_pages[-1:], last
-        yield from map(_page, open_pages)
+    def _dedupe(self, hashes: KeyHashes) -> int:
+        """Return the number of different keys; too many end the filter."""
+        held = hashes.dedupe()
+        if held > self._keys_max:
+            self._hashes = None
+        return held
 
 
 def page_of(key: bytes, pages: int) -> int:
@@ -143,8 +108,8 @@ def may_hold(page: bytes, key: bytes, pages: int, path: str) -> bool:
     return any(page[at : at + 2] == wanted for at in range(start, end, 2))
 
 
-def _page(entries: list[int]) -> bytes:
-    body = page_body(entries, _BODY_BYTES)
-    head = _HEAD.pack(VERSION, 0 if body else _FULL, min(len(entries), 0xFFFF))
+def _page(keys: int, body: bytes) -> bytes:
+    """Return a page of so many keys; one without a body affirms every key."""
+    head = _HEAD.pack(VERSION, 0 if body else _FULL, min(keys, 0xFFFF))
     content = head + (body or bytes(_BODY_BYTES))
     return _CRC.pack(crc32c(content)) + content
