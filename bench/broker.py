@@ -1,11 +1,11 @@
 """Measure our broker beside a warm Apache Kafka: throughput, latency, broker CPU, memory, starts.
 
-usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0] [--against STRATA]
+usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--scale 1.0] [--against STRATA] [--set N=V]
 
 The same compiled client loads both brokers, in turn, round by round. The command prints a table for RESULTS.md:
 medians, spread and ratios. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
 --list); `--scale 0.1` makes every load a tenth. `--against` puts another version of this project in Kafka's place:
-the path of its `strata` command. The command leaves neither processes nor files.
+the path of its `strata` command. `--set` gives this version a setting. The command leaves neither processes nor files.
 """
 
 import argparse
@@ -34,7 +34,8 @@ Starter = Callable[[Path], AbstractContextManager[Server]]
 HOUR_MS = 3_600_000
 WIDE_PARTITIONS, WIDE_SEGMENTS = 1000, 10
 MEMORY_TOPICS = 10
-MANY_CONNECTIONS, CONSUMERS, LATENCY_RATE = 16, 100, 2000
+MANY_CONNECTIONS = (1, 16, 200)
+CONSUMERS, LATENCY_RATE = 100, 2000
 
 
 @dataclass
@@ -106,9 +107,11 @@ def thousand_partitions(bench: Bench, peer: str, server: Server, topic: str) -> 
 
 
 def many_connections(bench: Bench, peer: str, server: Server, topic: str) -> None:
-    rate, cpu = load.many_producers(server, topic, MANY_CONNECTIONS, 5 * bench.scale)
-    bench.note("16 connections, requests/s", peer, rate)
-    bench.note("16 connections, CPU ms/request", peer, cpu)
+    for count in MANY_CONNECTIONS:
+        rate, cpu = load.many_producers(server, topic, count, 5 * bench.scale)
+        name = "1 connection" if count == 1 else f"{count} connections"
+        bench.note(f"{name}, requests/s", peer, rate)
+        bench.note(f"{name}, CPU ms/request", peer, cpu)
 
 
 def latency(bench: Bench, peer: str, server: Server, topic: str) -> None:
@@ -333,6 +336,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="LINE")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--against", metavar="STRATA", help="the `strata` of another version")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of ours")
     parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
     if chosen.list:
@@ -342,10 +346,12 @@ def main() -> None:
         compile_in_place(Path(__file__).parents[1])  # as in an installation
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
-        starters: dict[str, Starter] = {"Stratalog": strata, "Apache Kafka": kafka}
+        settings = dict(one.split("=", 1) for one in chosen.set)
+        ours = partial(strata, **settings)
+        starters: dict[str, Starter] = {"Stratalog": ours, "Apache Kafka": kafka}
         if chosen.against:
             other = partial(strata, command=chosen.against)
-            starters = {"this version": strata, "the other version": other}
+            starters = {"this version": ours, "the other version": other}
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), starters)
         running(bench, chosen.warm_gb)
         for name, line in OWN.items():

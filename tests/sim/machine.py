@@ -39,7 +39,8 @@ class Machine:
 
     def __init__(self, world: World, settings: Mapping[str, str] | None = None) -> None:
         self.world = world
-        self.settings = {**QUICK, **(settings or {})}
+        lends = {"small.requests.compiled": str(world.has_door).lower()}
+        self.settings = {**QUICK, **lends, **(settings or {})}
         self.slowness = 0.0
         """Probability that a call of a drive or the bucket is slow, from the next start on."""
         self.starts = 0

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tests.faulty_store import cut
 from tests.sim.disk import SimDisk
+from tests.sim.door import PythonDoor
 from tests.sim.network import LOCAL, SimNetwork
 from tests.sim.workers import SimWorkers
 
@@ -124,6 +125,7 @@ class Host:
             disk=self.disk,
             paced_disk=lambda path, _bytes_per_second: self.disk(path),
             object_store=world.store,
+            door=world.open_door,
         )
 
     def disk(self, path: str) -> SimDisk:
@@ -145,8 +147,11 @@ class World:
     A story's clients run on no host. `clock`, `disks`, `disk` and `outside` are those of the host `127.0.0.1`.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_door: bool = False) -> None:
+        """With `has_door`, brokers lend connections to a door."""
         random = Random(seed)
+        self.has_door = has_door
+        self.doors: list[PythonDoor] = []
         self.trace: list[tuple[Any, ...]] = []
         self.network = SimNetwork(Random(random.random()), self.note)
         self.stores: dict[str, ObjectStore] = {}
@@ -166,6 +171,12 @@ class World:
         if name not in self._hosts:
             self._hosts[name] = Host(self, name, self.chance)
         return self._hosts[name]
+
+    def open_door(self) -> PythonDoor | None:
+        if not self.has_door:
+            return None
+        self.doors.append(PythonDoor())
+        return self.doors[-1]
 
     def note(self, *event: Any) -> None:
         self.trace.append((round(asyncio.get_running_loop().time() * 1_000_000), *event))
