@@ -78,7 +78,7 @@ def test_rules_name_existing_metrics() -> None:
     known = {metric.name for metric in METRICS}
     named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
-    assert len(re.findall(r"- alert:", block("groups:"))) == 18
+    assert len(re.findall(r"- alert:", block("groups:"))) == 21
 
 
 def test_alerts_fire_at_their_condition_and_not_earlier(tmp_path: Path) -> None:
@@ -143,6 +143,22 @@ tests:
         values: '0+60x15 0x45'
       - series: 'stratalog_partitions_with_late_transactions{instance="a"}'
         values: '0x10 3x20'
+      - series: 'stratalog_quorum_state{instance="a", state="candidate"}'
+        values: '0 1 0x18 1x20'
+      - series: 'stratalog_quorum_state{instance="a", state="follower"}'
+        values: '1 0 1x18 0x20'
+      - series: 'stratalog_replica_lag_max_records{instance="slow"}'
+        values: '0x10 20000+1000x30'
+      - series: 'stratalog_replica_lag_max_records{instance="in bursts"}'
+        values: '0x10 50000 0 50000 0 50000 0 50000 0'
+      - series: 'stratalog_replication_throttle_bytes_per_second{instance="a", side="leader"}'
+        values: '+Inf+0x9 1000000x50'
+      - series: 'stratalog_replication_throttle_bytes_per_second{instance="a", side="follower"}'
+        values: '+Inf+0x60'
+      - series: 'stratalog_partitions_reassigning{instance="a"}'
+        values: '0x60'
+      - series: 'stratalog_partitions_reassigning{instance="b"}'
+        values: '0x9 3x10 0x41'
       - series: 'stratalog_reassignment_bytes_left{instance="stuck"}'
         values: '2048x60'
       - series: 'stratalog_reassignment_bytes_left{instance="moving"}'
@@ -204,6 +220,36 @@ tests:
         exp_alerts:
           - exp_labels: {instance: a}
             exp_annotations: {summary: "4 partition(s) have no leader"}
+      - eval_time: 20m
+        alertname: StratalogQuorumNotFollowed
+        exp_alerts: []
+      - eval_time: 23m
+        alertname: StratalogQuorumNotFollowed
+        exp_alerts:
+          - exp_labels: {instance: a, state: candidate}
+            exp_annotations:
+              summary: "a is candidate: it finds no leader of the metadata quorum"
+      - eval_time: 12m
+        alertname: StratalogReplicaLags
+        exp_alerts: []
+      - eval_time: 17m
+        alertname: StratalogReplicaLags
+        exp_alerts:
+          - exp_labels: {instance: slow}
+            exp_annotations:
+              summary: "an in-sync follower of slow is at least 21000 records behind for five minutes"
+      - eval_time: 30m
+        alertname: StratalogThrottleLeftBehind
+        exp_alerts: []
+      - eval_time: 40m
+        alertname: StratalogThrottleLeftBehind
+        exp_alerts:
+          - exp_labels: {instance: a, side: leader}
+            exp_annotations:
+              summary: "a limits replicas as leader, and none moves: strata partition reassign --wait"
+      - eval_time: 10m
+        alertname: StratalogUnderMinIsr
+        exp_alerts: []
       - eval_time: 13m
         alertname: StratalogUnderMinIsr
         exp_alerts:
@@ -252,6 +298,12 @@ tests:
         exp_alerts:
           - exp_labels: {instance: a}
             exp_annotations: {summary: "6 partition(s) are not led by their first replica"}
+      - eval_time: 5m
+        alertname: StratalogIsrFlaps
+        exp_alerts: []
+      - eval_time: 10m
+        alertname: StratalogUncleanElection
+        exp_alerts: []
       - eval_time: 15m
         alertname: StratalogIsrFlaps
         exp_alerts:

@@ -336,6 +336,8 @@ def test_a_sole_broker_leads_all_partitions_and_is_the_controller(broker: Broker
     assert found("active_controller") == found("quorum_leader") == 1
     assert found("quorum_epoch") >= 1
     assert found("quorum_high_watermark") > 0
+    assert found("quorum_state", state="leader") == 1
+    assert found("quorum_state", state="candidate") == found("quorum_state", state="observer") == 0
     assert found("brokers", state="active") == 1
     assert found("brokers", state="fenced") == 0
     assert found("cluster_partitions_offline") == found("cluster_partitions_not_preferred") == 0

@@ -224,6 +224,13 @@ QUORUM_EPOCH = _metric(
     "",
     "Epoch of the metadata quorum: it grows with every election (Kafka: current-epoch).",
 )
+QUORUM_STATE = _metric(
+    "quorum_state",
+    _GAUGE,
+    "state",
+    "1 for this node's state in the metadata quorum, 0 for the others: leader, follower, observer (no voter), "
+    "unattached (it knows no leader), prospective and candidate (it collects votes), resigned (Kafka: current-state).",
+)
 QUORUM_HIGH_WATERMARK = _metric(
     "quorum_high_watermark",
     _GAUGE,

@@ -17,6 +17,7 @@ from stratalog.monitor import metrics as m
 from stratalog.monitor.exposition import labelled
 from stratalog.monitor.metrics import Metric
 from stratalog.quorum.partition_index import Origin, PartitionIndex
+from stratalog.quorum.raft import ROLES
 
 Family = tuple[Metric, list[tuple[str, float]]]
 
@@ -97,6 +98,10 @@ def cluster_families(broker: Broker) -> Iterator[Family]:
     yield m.ACTIVE_CONTROLLER, [("", int(quorum.active is not None))]
     yield m.QUORUM_LEADER, [("", quorum.leader_id)]
     yield m.QUORUM_EPOCH, [("", quorum.leader_epoch)]
+    yield (
+        m.QUORUM_STATE,
+        [(labelled(m.QUORUM_STATE, one), int(one == quorum.role)) for one in ROLES],
+    )
     yield m.QUORUM_HIGH_WATERMARK, [("", quorum.high_watermark)]
     if quorum.active is not None:
         yield from _controller_families(broker.metadata.image, quorum.active.index)

@@ -7,7 +7,7 @@ Kafka: KafkaRaftClient; KIP-595, KIP-630 (snapshots), KIP-853 (voters), KIP-996 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from stratalog.quorum.answers import answer, release_fetches
 from stratalog.quorum.member import Member
@@ -33,10 +33,14 @@ from stratalog.quorum.states import (
     Leader,
     Prospective,
     Resigned,
+    State,
     Unattached,
 )
 from stratalog.quorum.voter_changes import answer_change, change_voters, is_removed
 from stratalog.quorum.voters import ReplicaKey, VoterSet
+
+OBSERVER = "observer"
+ROLES = (*(one.__name__.lower() for one in get_args(State)), OBSERVER)
 
 
 class Raft:
@@ -58,6 +62,12 @@ class Raft:
     def is_leader(self) -> bool:
         """Whether this member leads the epoch, and so may append to the log."""
         return isinstance(self._member.state, Leader)
+
+    @property
+    def role(self) -> str:
+        """The state of this member, as Kafka's metric `current-state` names it: one of `ROLES`."""
+        member = self._member
+        return type(member.state).__name__.lower() if member.is_voter else OBSERVER
 
     @property
     def high_watermark(self) -> int:

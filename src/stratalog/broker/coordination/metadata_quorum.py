@@ -148,6 +148,11 @@ class MetadataQuorum:
         return self._raft.is_leader
 
     @property
+    def role(self) -> str:
+        """This node's state in the quorum, one of `ROLES`."""
+        return self._raft.role
+
+    @property
     def voters(self) -> VoterSet:
         """The voters that count."""
         return self._raft.voters
