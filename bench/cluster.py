@@ -151,8 +151,7 @@ def shutdown(bench: Bench, cluster: Cluster, topic: str) -> None:
             failed.append(runner.run(write_during_stop(cluster, topic, node)))
         cluster.start([node])
         wait_for_whole(admin, topic, PARTITIONS)
-        for future in admin.elect_leaders(ElectionType.PREFERRED, None).values():
-            future.result(60)
+        admin.elect_leaders(ElectionType.PREFERRED).result(60)
     most = max(map(max, failed))
     bench.note("controlled shutdown: retriable answers a client, at most", cluster.name, most)
     bench.note("controlled shutdown: answers to six clients", cluster.name, sum(map(sum, failed)))

@@ -13,6 +13,7 @@ from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.fetching import gathering
+from stratalog.broker.partitions.purgatory import Waiting
 from stratalog.coordinators.groups import GroupShard
 from stratalog.errors import ErrorCode
 from stratalog.log.producers import ProducerStates
@@ -171,6 +172,11 @@ def old_generation_commits() -> Iterator[Patch]:
     yield GroupShard, "_check_commit", lambda *_: ErrorCode.none
 
 
+def news_that_is_passed_over() -> Iterator[Patch]:
+    """A follower's session notes no change that its follower does not name."""
+    yield Waiting, "mark", lambda *_: None
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     bug.__name__.replace("_", " "): bug
     for bug in (
@@ -191,6 +197,7 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         archiver_not_fenced,
         repeated_batch_accepted,
         old_generation_commits,
+        news_that_is_passed_over,
     )
 }
 OF_THE_TIER = frozenset({"archiver not fenced"})

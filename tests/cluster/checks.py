@@ -121,7 +121,43 @@ class Watch:
                 life = (node_id, machine.starts, hosted.key)
                 self._counts["truncations"] += hosted.rewrites - self._rewrites.get(life, 0)
                 self._rewrites[life] = hosted.rewrites
+            if machine.is_up and machine.node.broker is not None:
+                self._passed_over_are_as_answered(node_id, machine)
         self._members_have_what_is_committed()
+
+    def _passed_over_are_as_answered(self, node_id: int, machine: Machine) -> None:
+        """Raise Broken where a follower's next fetch would pass over a partition with news for it."""
+        for session in machine.broker.fetch_sessions._sessions.values():
+            changes = session.changes
+            if changes is None:
+                continue
+            follower = changes.identity[0]
+            for key, remembered in session.partitions.items():
+                if key in changes.marked():
+                    continue
+                self._counts["partitions passed over"] += 1
+                hosted = machine.broker.hosting.by_id.get(key)
+                wanted = remembered.requested
+                expected = (
+                    (wanted.current_leader_epoch, remembered.high_watermark),
+                    (wanted.fetch_offset, remembered.log_start_offset, True, True),
+                )
+                replica, log = (None, None) if hosted is None else (hosted.replica, hosted.log)
+                if (
+                    replica is None
+                    or log is None
+                    or expected
+                    != (
+                        (replica.leader_epoch, replica.high_watermark),
+                        (
+                            log.log_end_offset,
+                            log.log_start_offset,
+                            replica.leads,
+                            follower in replica.isr,
+                        ),
+                    )
+                ):
+                    raise Broken(f"NoNewsIsPassedOver: {node_id} for {follower}: {key}, {expected}")
 
     def _one_controller(self, node_id: int, epoch: int) -> None:
         before = self._controllers.setdefault(epoch, node_id)

@@ -6,6 +6,7 @@ Method: real nodes in one world. A ledger has every record that a story acknowle
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.sim.cluster import Cluster, host_of
@@ -18,6 +19,7 @@ from tests.sim.test_replicated_cluster import log_bytes
 from tests.sim.test_roles import change
 from tests.sim.world import START_MS, World
 
+from stratalog.broker.fetching.gathering import Gathering
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
@@ -442,3 +444,30 @@ def test_a_new_leader_with_a_high_watermark_behind_refuses_to_list_later_offsets
         await cluster.machines[2].restart()
 
     story(tell, count=4)
+
+
+def test_a_followers_fetch_looks_only_at_partitions_that_changed() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        wide = NewTopic("t", assignments={index: [1, 2] for index in range(300)})
+        (created,) = await client.create_topics([wide])
+        assert created.error is ErrorCode.none, created
+        follower = cluster.machines[2]
+        await until(lambda: len(follower.broker.hosting.by_id) == 300)
+        await asyncio.sleep(2)
+        looked: list[int] = []
+        real = Gathering._look
+
+        def look(self: Any, topic: Any, index: int, wanted: Any) -> Any:
+            looked.append(index)
+            return real(self, topic, index, wanted)
+
+        with patch.object(Gathering, "_look", look):
+            await asyncio.sleep(2)
+            assert looked == [], "idle"
+            await client.produce("t", 7, batch([b"x"], START_MS), acks=-1)
+            await asyncio.sleep(2)
+        assert set(looked) == {7}
+        assert len(looked) < 10
+        assert follower.broker.hosting.get("t", 7).high_watermark == 1
+
+    story(tell)

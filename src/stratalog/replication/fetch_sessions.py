@@ -8,18 +8,22 @@ gets an error and begins a new session. The number of sessions, and of partition
 room a fetch is answered without a session. A new session takes the room of one unused for `EVICTION_MS`, else of an
 older one with fewer partitions.
 
+A follower's session also remembers which partitions changed since they were answered (`session_changes.py`): its
+fetches look at these alone. A consumer's fetches look at all.
+
 Invariants: `_sessions` is in order of last use; `_partitions` is the sum of their sizes.
 
 Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
+from stratalog.replication.session_changes import Changes
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import PartitionData
 
@@ -77,6 +81,16 @@ class _Session(Generic[Requested]):
     """In the order of reading: partitions that returned records go to the end."""
     epoch: int = 1
     """The epoch of the next fetch."""
+    changes: Changes | None = None
+    """Of a follower's session."""
+
+    def wanted(self) -> tuple[tuple[PartitionKey, Requested], ...]:
+        """Return the partitions to look at."""
+        partitions = self.partitions
+        if self.changes is None:
+            return tuple([(key, one.requested) for key, one in partitions.items()])
+        marked = self.changes.marked()
+        return tuple([(key, partitions[key].requested) for key in marked if key in partitions])
 
 
 class Answered(NamedTuple):
@@ -88,9 +102,18 @@ class Answered(NamedTuple):
 
 
 class Fetch(Generic[Requested]):
-    """One fetch, from `FetchSessions.begin` to its answer; `requested` are all its partitions."""
+    """One fetch, from `FetchSessions.begin` to its answer; `requested` are the partitions to look at."""
 
-    __slots__ = ("_by_id", "_epoch", "_session", "_sessions", "_wants_session", "requested")
+    __slots__ = (
+        "_by_id",
+        "_epoch",
+        "_is_follower",
+        "_numbers",
+        "_session",
+        "_sessions",
+        "_wants_session",
+        "requested",
+    )
 
     def __init__(
         self,
@@ -99,23 +122,49 @@ class Fetch(Generic[Requested]):
         *,
         wants_session: bool = False,
         by_id: bool = False,
+        is_follower: bool = False,
         session: _Session[Requested] | None = None,
     ) -> None:
         self.requested = requested
+        self._numbers: Sequence[int] = ()
+        self._is_follower = is_follower
         self._sessions = sessions
         self._wants_session = wants_session
         self._by_id = by_id
         self._session = session
         self._epoch = 0 if session is None else session.epoch
 
-    def answer(self, found: Sequence[PartitionData], now_ms: int) -> Answered:
-        """Return the answer. Call once, with the state of each partition of `requested`, in that order."""
+    @property
+    def changes(self) -> Changes | None:
+        """What changed in a follower's session; None without a session, and in a consumer's."""
+        return None if self._session is None else self._session.changes
+
+    def look(self) -> None:
+        """Take into `requested` what the fetch must look at now. Call before each look."""
+        session = self._session
+        if session is not None and session.changes is not None:
+            self.requested = session.wanted()
+            marked = session.changes.marked()
+            self._numbers = [marked[key] for key, _ in self.requested]
+
+    def answer(
+        self,
+        found: Sequence[PartitionData],
+        now_ms: int,
+        may_pass_over: Callable[[PartitionKey, Requested, PartitionData], bool] | None = None,
+    ) -> Answered:
+        """Return the answer. Call once, with the state of each partition of `requested`, in that order.
+
+        `may_pass_over` returns whether a follower's next fetch may pass over a partition that does not change.
+        """
         assert len(found) == len(self.requested)
         session = self._session
         if session is None:
             session_id = NO_SESSION
             if self._wants_session:
-                session_id = self._sessions.create(self.requested, found, self._by_id, now_ms)
+                session_id = self._sessions.create(
+                    self.requested, found, self._by_id, now_ms, is_follower=self._is_follower
+                )
             return Answered(session_id, range(len(found)))
         if session.epoch != self._epoch:
             # The client sent another fetch without waiting: its state is unknown from here on.
@@ -129,6 +178,11 @@ class Fetch(Generic[Requested]):
                 if one.records:
                     # So that not always the same partitions miss an answer that is full.
                     session.partitions[key] = session.partitions.pop(key)
+        if session.changes is not None and may_pass_over is not None:
+            looked_at = zip(self.requested, self._numbers, found, strict=True)
+            for (key, requested), number, one in looked_at:
+                if may_pass_over(key, requested, one):
+                    session.changes.unmark(key, number)
         return Answered(session.session_id, places)
 
 
@@ -152,7 +206,7 @@ class FetchSessions(Generic[Requested]):
         """How many partitions all sessions remember."""
         return self._partitions
 
-    def begin(
+    def begin(  # noqa: PLR0913 - what a fetch says
         self,
         session_id: int,
         epoch: int,
@@ -161,9 +215,12 @@ class FetchSessions(Generic[Requested]):
         *,
         by_id: bool,
         now_ms: int,
+        is_follower: bool = False,
     ) -> Fetch[Requested]:
         """Begin a fetch that names `requested`, each partition once: all partitions, or in a session the new and
         changed ones.
+
+        `is_follower`: a session that begins remembers its changes. The caller marks them (`Fetch.changes`).
 
         Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where the
         request switched between topic names and ids.
@@ -171,7 +228,13 @@ class FetchSessions(Generic[Requested]):
         if epoch in (NEW_SESSION, LAST_FETCH):
             self._end(session_id)
             wants_session = epoch == NEW_SESSION
-            return Fetch(self, requested, wants_session=wants_session, by_id=by_id)
+            return Fetch(
+                self,
+                requested,
+                wants_session=wants_session,
+                by_id=by_id,
+                is_follower=is_follower and by_id,
+            )
         session = self._sessions.get(session_id)
         if session is None:
             raise Rejected(ErrorCode.fetch_session_id_not_found, f"no fetch session {session_id}")
@@ -194,8 +257,9 @@ class FetchSessions(Generic[Requested]):
             return Fetch(self, ())
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = now_ms
-        wanted = tuple([(key, one.requested) for key, one in session.partitions.items()])
-        return Fetch(self, wanted, session=session)
+        fetch = Fetch(self, session.wanted(), session=session)
+        fetch.look()
+        return fetch
 
     def _update(
         self,
@@ -213,6 +277,8 @@ class FetchSessions(Generic[Requested]):
                 session.partitions[key] = _Remembered(one)
             else:
                 remembered.requested = one
+            if session.changes is not None:
+                session.changes.mark(key)
         for key in leaving:
             session.partitions.pop(key, None)
         self._partitions += len(session.partitions) - before
@@ -233,6 +299,8 @@ class FetchSessions(Generic[Requested]):
         found: Sequence[PartitionData],
         by_id: bool,  # noqa: FBT001 - `Fetch` alone calls this
         now_ms: int,
+        *,
+        is_follower: bool = False,
     ) -> int:
         """Begin a session that remembers the answers of its first fetch; return its id, or 0 without room."""
         if len(requested) > SESSION_PARTITIONS_MAX:
@@ -248,6 +316,10 @@ class FetchSessions(Generic[Requested]):
         for (key, one), answer in zip(requested, found, strict=True):
             remembered = session.partitions[key] = _Remembered(one)
             remembered.is_news(answer)
+        if is_follower:
+            session.changes = Changes(session.partitions)
+            for key, _ in requested:
+                session.changes.mark(key)
         self._sessions[session_id] = session
         self._partitions += len(session.partitions)
         return session_id
@@ -269,3 +341,5 @@ class FetchSessions(Generic[Requested]):
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            if session.changes is not None:
+                session.changes.end()

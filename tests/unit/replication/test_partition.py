@@ -286,6 +286,16 @@ def test_replicas_of_an_idle_partition_stay_in_the_isr():
     assert replica.propose_isr(1_000_000, 1_000) is None
 
 
+def test_a_replica_whose_fetches_passed_over_an_idle_partition_has_the_whole_lag_for_the_next_record():
+    replica = leader(isr=(1, 2), replicas=(1, 2), log_end_offset=5)
+    fetch(replica, 2, 5)
+    replica.on_quiet_fetches(2, 500_000)
+    replica.on_append(6)
+    replica.on_quiet_fetches(2, 501_000)  # with an offset that is behind by now
+    assert replica.propose_isr(501_000, 1_000) is None
+    assert replica.propose_isr(501_001, 1_000) == (1,)
+
+
 @given(
     st.lists(
         st.one_of(

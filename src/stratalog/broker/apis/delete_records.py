@@ -81,6 +81,7 @@ def _raise(
         if not 0 <= offset <= end:
             raise Rejected(ErrorCode.offset_out_of_range, f"{hosted.name} is committed up to {end}")
         hosted.log.raise_log_start(offset)
+        hosted.advanced()  # followers receive it with their next fetch
     except Rejected as error:
         return error.with_traceback(None)  # otherwise the traceback keeps the whole request alive
     return hosted

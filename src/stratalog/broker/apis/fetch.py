@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from stratalog.broker.fetching.answers import Found, found, found_in_slices, response
-from stratalog.broker.fetching.gathering import Gathering, Needs
+from stratalog.broker.fetching.gathering import Gathering, Needs, is_follower
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.session import Principal
 from stratalog.broker.partitions.purgatory import FetchWait, Shared
@@ -44,11 +44,13 @@ def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[Encod
             _forgotten(request, by_id=by_id),
             by_id=by_id,
             now_ms=needs.clock.steady_ms(),
+            is_follower=is_follower(call),
         )
     except Rejected as error:
         nothing = encode_topics((), call.version)
         return EncodedResponse(error.code, NO_SESSION, nothing)
     gathering = Gathering(call, fetch)
+    fetch.look()
     if len(fetch.requested) > _AT_ONCE:
         return _Waiting(gathering).in_slices()
     gathering.gather()
@@ -129,6 +131,7 @@ class _Waiting:
     def _look_again(self, wait: FetchWait, shared: Shared) -> None:
         """Answer with the records that the partitions have now."""
         gathering = self._gathering
+        gathering.fetch.look()
         requested = gathering.requested
         if len(requested) > _AT_ONCE:
             work = self._look_again_in_slices()

@@ -72,7 +72,9 @@ def response(gathering: Gathering, found: Found) -> EncodedResponse:
             hosted.metrics.bytes_out += size
             hosted.metrics.messages_out += records
     now_ms = gathering.call.needs.clock.steady_ms()
-    session_id, places, error = gathering.fetch.answer(found.partitions, now_ms)
+    session_id, places, error = gathering.fetch.answer(
+        found.partitions, now_ms, gathering.may_pass_over
+    )
     topics = found.topics
     if len(places) < len(found.partitions):
         topics = _encoded(gathering, found.partitions, places)

@@ -24,9 +24,14 @@ from stratalog.broker.tier.reads import Reads
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import Slices
 from stratalog.ports import Clock
-from stratalog.replication.fetch_sessions import Fetch, FetchSessions
+from stratalog.replication.fetch_sessions import Fetch, FetchSessions, PartitionKey
 from stratalog.replication.following import diverging_epoch
-from stratalog.wire.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest
+from stratalog.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
+)
 
 __all__ = ["Brought", "Gathering", "Needs", "Preferred"]
 
@@ -68,6 +73,7 @@ class Gathering:
         "_promised",
         "brought",
         "call",
+        "changes",
         "failed",
         "fetch",
         "follower",
@@ -77,17 +83,18 @@ class Gathering:
         "pending",
         "rack",
         "read_committed",
-        "requested",
         "size",
     )
 
     def __init__(self, call: Call[FetchRequest, Needs], fetch: Fetch[FetchPartition]) -> None:
         self.call = call
         self.fetch = fetch
-        self.requested = fetch.requested
+        self.changes = fetch.changes
         request = call.body
         self.follower = _follower(call)
         """The broker that fetches; None for a consumer."""
+        if self.changes is not None and self.follower is not None:
+            self.follower.continues(self.changes)
         self._any_replica = self.follower is None and call.version >= _FOLLOWERS_FROM
         selects = self._any_replica and call.needs.leading.selects_by_rack
         self.rack = request.rack_id if selects else ""
@@ -100,6 +107,11 @@ class Gathering:
         """Reads that take time: the place of each, the bytes that it may return, its task."""
 
     @property
+    def requested(self) -> Sequence[tuple[PartitionKey, FetchPartition]]:
+        """The partitions that this fetch looks at: in a follower's session, those that changed."""
+        return self.fetch.requested
+
+    @property
     def enough(self) -> bool:
         """Whether to answer now: enough bytes, an error, a diverging epoch, a nearer replica, or a client that does not
         wait.
@@ -107,7 +119,7 @@ class Gathering:
         return (
             self.size >= self.min_bytes
             or self.failed
-            or not self.hosted
+            or (not self.hosted and self.changes is None)
             or self.call.body.max_wait_ms <= 0
         )
 
@@ -120,10 +132,10 @@ class Gathering:
     async def gather_in_slices(self) -> list[tuple[int, int]]:
         """Gather as `gather` does; return each partition's mark at the time of its read."""
         self._begin()
-        marks = []
+        marks = self.marks() if self.changes is not None else []
         async for (topic, index), partition in self.call.pace.each(self.requested):
             hosted = self._look(topic, index, partition)
-            if hosted is not None:
+            if hosted is not None and self.changes is None:
                 marks.append(self._mark(hosted))
         return marks
 
@@ -140,6 +152,8 @@ class Gathering:
 
     def marks(self) -> list[tuple[int, int]]:
         """Return marks that change with every event that wakes a waiting fetch."""
+        if self.changes is not None:
+            return [(self.changes.events, 0)]
         return [self._mark(hosted) for hosted in self.hosted if hosted is not None]
 
     def _mark(self, hosted: HostedPartition) -> tuple[int, int]:
@@ -148,10 +162,29 @@ class Gathering:
 
     def watched(self) -> Sequence[Watched]:
         """Return what wakes this fetch: a consumer's waits for the high watermark, a follower's for appends."""
+        if self.changes is not None:
+            return [self.changes]
         hosted = [one for one in self.hosted if one is not None]
         return hosted if self.follower is None else [one.waiting_followers() for one in hosted]
 
+    def may_pass_over(
+        self, key: PartitionKey, wanted: FetchPartition, found: PartitionData
+    ) -> bool:
+        """Return whether the follower's next fetch may pass over the partition, unless it changes or is named.
+
+        The follower has everything then, and is in the ISR.
+        """
+        if found.error_code or found.records or found.diverging_epoch.epoch >= 0:
+            return False
+        try:
+            hosted = self._find(*key)
+        except Rejected:
+            return False
+        is_in_sync = self.follower is not None and self.follower.node_id in hosted.replica.isr
+        return is_in_sync and wanted.fetch_offset == hosted.log.log_end_offset
+
     def _begin(self) -> None:
+        self.fetch.look()
         self.size = 0
         self.failed = False
         self.hosted: list[HostedPartition | None] = []
@@ -221,6 +254,8 @@ class Gathering:
     def _read_as_follower(
         self, hosted: HostedPartition, partition: FetchPartition, follower: Follower
     ) -> Slices | Preferred | Awaitable[Slices]:
+        if self.changes is not None:
+            hosted.waiting_followers().track(self.changes)
         follower.fetches(hosted, partition)
         return self._read(hosted, partition, follower.end_of(hosted))
 
@@ -249,16 +284,22 @@ class Gathering:
         return max(min(partition.partition_max_bytes, left), 0)
 
 
-def _follower(call: Call[FetchRequest, Needs]) -> Follower | None:
-    """Return the broker that fetches; None for a consumer."""
+def is_follower(call: Call[FetchRequest, Needs]) -> bool:
+    """Return whether a broker fetches, and no consumer."""
+    return _replica(call)[0] >= 0
+
+
+def _replica(call: Call[FetchRequest, Needs]) -> tuple[int, int]:
+    """Return the fetching broker's id, -1 for a consumer, and its epoch, -1 where the version has none."""
     request = call.body
     if call.version < _REPLICA_STATE_FROM:
-        node_id, broker_epoch = request.replica_id, -1
-    else:
-        node_id, broker_epoch = (
-            request.replica_state.replica_id,
-            request.replica_state.replica_epoch,
-        )
+        return request.replica_id, -1
+    return request.replica_state.replica_id, request.replica_state.replica_epoch
+
+
+def _follower(call: Call[FetchRequest, Needs]) -> Follower | None:
+    """Return the broker that fetches; None for a consumer."""
+    node_id, broker_epoch = _replica(call)
     return None if node_id < 0 else call.needs.leading.follower(node_id, broker_epoch)
 
 

@@ -42,6 +42,7 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition
 _log = structlog.get_logger()
 EMPTY: Final = Slices([], 0, 0)
 _ANY_SIZE: Final = 1 << 31
+_NO_FOLLOWERS: Final = Waiting()
 _Decided = tuple[Appended, bool, list[tuple[int, bool, Done]], float | None]
 """Rows that are not performed: whether they began a segment; each row's last offset, whether it is a repeat, and its
 callback; the time to wait for a commit.
@@ -71,8 +72,7 @@ class HostedPartition(PlacedLog):
         self.was_tiered: Final = was_tiered
         """Whether a tier's manifest lay beside the log when it was loaded."""
         self.watching: dict[FetchWait, None] = {}
-        self.followers: Waiting | None = None
-        """The followers' fetches that wait, once there was one."""
+        self.followers: Waiting = _NO_FOLLOWERS
         self.rewriting: asyncio.Future[None] | None = None
         """Done when the log, of which the end or everything is being cut off, is whole again."""
         self.rewrites = 0
@@ -102,6 +102,7 @@ class HostedPartition(PlacedLog):
         """Take the topic's settings."""
         self.log.configure(config)
         self.replica.min_isr = config.min_insync_replicas
+        self.followers.mark(self.key)  # more may be committed
 
     def append(  # noqa: PLR0913 - how far it goes before the call
         self,
@@ -224,6 +225,8 @@ class HostedPartition(PlacedLog):
                 log.performed(appended)
             if not self.replica.leads:
                 return  # the partition resigned or was deleted, and answered every pending append then
+            for node_id, fetched_ms in self.followers.quiet(self.key):
+                self.replica.on_quiet_fetches(node_id, fetched_ms)
             moved = self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # reported to the callbacks, and raised on to the directory
             for _, _, then in waiting:
@@ -256,16 +259,14 @@ class HostedPartition(PlacedLog):
 
     def waiting_followers(self) -> Waiting:
         """Return the followers' fetches that wait here, to add one."""
-        if self.followers is None:
+        if self.followers is _NO_FOLLOWERS:
             self.followers = Waiting()
         return self.followers
 
     def _grown(self, size: int, *, moved: bool) -> None:
         """Wake followers' fetches for an append; what consumers wait for comes with the high watermark."""
         self._unseen.append((self.log.log_end_offset, size))
-        if self.followers is not None:
-            for watcher in self.followers.watching:
-                watcher.grown(size)
+        self.followers.grown(self.key, size)
         if moved:
             self.advanced()
 
@@ -275,6 +276,7 @@ class HostedPartition(PlacedLog):
         size = 0
         while unseen and unseen[0][0] <= high_watermark:
             size += unseen.popleft()[1]
+        self.followers.mark(self.key)
         self._commit(size)
 
     # Following a leader
@@ -486,6 +488,7 @@ class HostedPartition(PlacedLog):
         )
         end = self.log.segments[0].base_offset
         if end > first:
+            self.followers.mark(self.key)
             _log.info("segments deleted", partition=str(self.name), first=first, end=end)
         return effects
 
@@ -494,5 +497,4 @@ class HostedPartition(PlacedLog):
         self.wakes += 1
         for waiting in self.watching:
             waiting.wake()
-        for waiting in () if self.followers is None else self.followers.watching:
-            waiting.wake()
+        self.followers.wake(self.key)

@@ -11,11 +11,13 @@ Kafka: `DelayedOperationPurgatory`, `DelayedFetch`.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from stratalog.broker.network.answers import Awaited
+from stratalog.replication.session_changes import Changes
+from stratalog.wire.ids import TopicIdPartition
 
 _TICK_S: Final = 0.005
 """Longest delay beyond a fetch's own limit: fetches whose wait ends within one tick share a timer."""
@@ -35,12 +37,53 @@ class Watched(Protocol):
 
 
 class Waiting:
-    """The followers' fetches that wait for appends to one partition: consumers' wait for the high watermark."""
+    """The followers' fetches that wait for appends to one partition: consumers' wait for the high watermark.
 
-    __slots__ = ("watching",)
+    A fetch in a session waits there for all its partitions at once (`Changes.watching`).
+    """
+
+    __slots__ = ("sessions", "watching")
 
     def __init__(self) -> None:
         self.watching: dict[FetchWait, None] = {}
+        self.sessions: dict[Changes, None] = {}
+
+    def track(self, changes: Changes) -> None:
+        """Mark the partition's changes in a session from now on."""
+        if changes not in self.sessions:
+            self.sessions = {one: None for one in self.sessions if not one.is_over}
+            self.sessions[changes] = None
+
+    def mark(self, key: TopicIdPartition) -> None:
+        """Note a change that the next answer of each session has, and for which none is given early."""
+        for changes in [one for one in self.sessions if not one.mark(key)]:
+            del self.sessions[changes]
+
+    def quiet(self, key: TopicIdPartition) -> Iterator[tuple[int, int]]:
+        """Yield each follower whose session has the partition, and when it fetched last."""
+        for changes in self.sessions:
+            if changes.has(key):
+                yield changes.identity[0], changes.fetched_ms
+
+    def grown(self, key: TopicIdPartition, size: int) -> None:
+        """Note `size` more bytes of log."""
+        self.mark(key)
+        for changes in self.sessions:
+            changes.events += 1
+            for wait in changes.watching:
+                wait.grown(size)
+        for wait in self.watching:
+            wait.grown(size)
+
+    def wake(self, key: TopicIdPartition) -> None:
+        """Let each fetch look again without new bytes."""
+        self.mark(key)
+        for changes in self.sessions:
+            changes.events += 1
+            for wait in changes.watching:
+                wait.wake()
+        for wait in self.watching:
+            wait.wake()
 
 
 class FetchWait(Awaited):

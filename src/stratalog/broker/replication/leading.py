@@ -16,6 +16,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Clock
 from stratalog.replication.partition import NO_EPOCH
 from stratalog.replication.selection import nearest_follower
+from stratalog.replication.session_changes import Changes
 from stratalog.wire.messages.fetch import FetchPartition
 
 __all__ = ["Follower", "Leading"]
@@ -73,11 +74,11 @@ class Follower:
         "_broker_epoch",
         "_is_stale",
         "_may_join",
-        "_node_id",
         "_now_ms",
         "_proposals",
         "_throttle",
         "is_noted",
+        "node_id",
     )
 
     def __init__(  # noqa: PLR0913 - what one fetch is made of
@@ -92,7 +93,7 @@ class Follower:
         is_stale: bool,
     ) -> None:
         """`is_stale`: a later incarnation of the broker is registered."""
-        self._node_id = node_id
+        self.node_id: Final = node_id
         self._broker_epoch = broker_epoch
         self._proposals = proposals
         self._throttle = throttle
@@ -101,6 +102,14 @@ class Follower:
         self._is_stale: Final = is_stale
         self.is_noted = False
         """Whether the fetch's offsets are recorded: a waiting fetch reads again, without news."""
+
+    def continues(self, changes: Changes) -> None:
+        """Note a fetch of this broker's session. After a change of the broker itself it looks at every partition."""
+        changes.fetched_ms = self._now_ms
+        identity = (self.node_id, self._broker_epoch, self._may_join)
+        if changes.identity != identity:
+            changes.identity = identity
+            changes.mark_all()
 
     def fetches(self, hosted: HostedPartition, wanted: FetchPartition) -> None:
         """Record the follower's offset in a partition.
@@ -116,7 +125,7 @@ class Follower:
         if self.is_noted or not log.log_start_offset <= offset <= log.log_end_offset:
             return  # the read refuses what is out of range
         if self._is_stale:
-            reason = f"broker {self._node_id} has a later epoch than {self._broker_epoch}"
+            reason = f"broker {self.node_id} has a later epoch than {self._broker_epoch}"
             raise Rejected(ErrorCode.not_leader_or_follower, reason)
         if offset < log.local_start_offset:
             raise Rejected(
@@ -124,7 +133,7 @@ class Follower:
                 f"{hosted.name}: offset {offset} is in the bucket alone",
             )
         moved = replica.on_follower_fetch(
-            self._node_id,
+            self.node_id,
             offset,
             self._now_ms,
             log_start_offset=wanted.log_start_offset,
@@ -134,7 +143,7 @@ class Follower:
         )
         if moved:
             hosted.advanced()
-        if self._may_join and self._node_id not in replica.isr:
+        if self._may_join and self.node_id not in replica.isr:
             self._proposals.look(hosted)
 
     def end_of(self, hosted: HostedPartition) -> int:
@@ -143,7 +152,7 @@ class Follower:
         In-sync replicas are never held up.
         """
         throttle = self._throttle
-        if throttle.is_spent and self._node_id not in hosted.replica.isr and throttle.names(hosted):
+        if throttle.is_spent and self.node_id not in hosted.replica.isr and throttle.names(hosted):
             return 0
         return hosted.log.log_end_offset
 

@@ -211,6 +211,7 @@ class PartitionArchiver:
             )
         log.mark_tiered(end)
         log.raise_log_start(min(tier.log_start_offset, log.log_end_offset))
+        self._hosted.advanced()
         self.activated.set()
 
     async def _withdraw(self) -> None:
@@ -353,6 +354,7 @@ class PartitionArchiver:
                     "segments expired in the bucket", first=start, end=manifest.log_start_offset
                 )
             hosted.log.raise_log_start(min(manifest.log_start_offset, hosted.log.log_end_offset))
+            hosted.advanced()  # followers receive it with their next fetch
             await self._keep_manifest(tier)
 
 
