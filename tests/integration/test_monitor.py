@@ -374,7 +374,7 @@ def test_a_running_broker_is_healthy_and_ready(broker: BrokerProcess) -> None:
 def test_a_failed_directory_makes_it_unready() -> None:
     with TemporaryBroker({"monitor.listener": "127.0.0.1:0"}) as broker:
         node = broker._node
-        port = node._monitor._bound.port
+        port = node._monitor._server._bound.port
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("t", 3, 1)])["t"].result(TIMEOUT_S)
         assert get(port, "/readyz") == (200, "ready\n")

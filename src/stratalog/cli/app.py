@@ -12,7 +12,7 @@ import typer
 
 from stratalog.cli import pipeline
 from stratalog.cli.cluster import acl, broker, config, group, log, partition, quorum, topic, txn
-from stratalog.cli.node import cluster, demo, restore, server, storage
+from stratalog.cli.node import cluster, console, demo, restore, server, storage
 from stratalog.cli.records import consume, get, produce
 from stratalog.cli.shared.terminal import use_client_config
 from stratalog.cli.speed import bench, perf, plan
@@ -54,6 +54,7 @@ app.command("restore")(restore.restore)
 app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")
 app.add_typer(log.log_app, name="log")
+app.command("console")(console.console)
 app.command("demo")(demo.demo)
 
 

@@ -24,6 +24,7 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "cluster restart",
     "cluster stop",
     "config alter",
+    "console",
     "group delete",
     "quorum add",
     "quorum remove",

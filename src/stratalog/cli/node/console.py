@@ -1,0 +1,169 @@
+"""`strata console`: a web page for a cluster.
+
+In: a bootstrap list, a bucket's URL, an address. Out: a process that serves pages until SIGTERM, SIGINT or SIGHUP. It
+is a client of the cluster, as any other.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, BootstrapServer, note, run
+
+if TYPE_CHECKING:
+    from stratalog.console.history import History
+    from stratalog.ports import Outside
+
+DEFAULT_LISTEN = "127.0.0.1:8080"
+READING_THREADS = 4
+
+
+def console(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    tier: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The cluster's bucket, as in tier.url: its history is shown too."
+        ),
+    ] = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0 is a free port.")
+    ] = DEFAULT_LISTEN,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write {url, pid} as JSON there once pages are served."),
+    ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Allow to create, alter and delete topics, to delete records and to reset offsets.",
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further name by which browsers address the console; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Serve web pages about a cluster: topics, records, groups, history in the bucket.
+
+    It has no login: it listens on this machine alone unless --listen says otherwise. Without --allow-changes it changes
+    nothing.
+
+    Example: strata console -b localhost:9092 --tier s3://bucket/prefix
+    """
+    run(serve(Wanted(bootstrap_server, tier, listen, ready_file, allow_changes, allow_host or [])))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The command line."""
+
+    bootstrap: str
+    tier: str
+    listen: str
+    ready_file: Path | None
+    allow_changes: bool
+    names: list[str]
+
+
+async def serve(wanted: Wanted) -> None:
+    """Serve until a signal. Raises UserError for a malformed address, a bucket that is none, a port in use."""
+    from stratalog.adapters.system import outside
+    from stratalog.client.cluster import parse_bootstrap
+    from stratalog.console.cluster import Cluster
+    from stratalog.console.page import Context
+    from stratalog.console.server import ConsoleServer
+    from stratalog.errors import UserError
+
+    system = outside()
+    host, port = address_of(wanted.listen)
+    try:
+        parse_bootstrap(wanted.bootstrap)
+    except ValueError as error:
+        raise UserError(f"--bootstrap-server: {error}") from None
+    history = history_at(wanted.tier, system) if wanted.tier else None
+    cluster = Cluster(system.network, wanted.bootstrap, system.clock)
+    decoding = system.workers.start("console-records", 1)
+    token = system.entropy.uuid().hex
+    context = Context(cluster, history, decoding, wanted.allow_changes, token)
+    server = ConsoleServer(context, host, wanted.names)
+    try:
+        bound = await server.open(system.network, port)
+    except OSError as error:
+        raise UserError(
+            f"--listen: cannot listen on {wanted.listen}: {error.strerror or error}"
+        ) from error
+    try:
+        await announced(wanted, host, bound)
+    finally:
+        await server.close()
+        await decoding.close()
+        if history is not None:
+            await history.close()
+
+
+async def announced(wanted: Wanted, host: str, port: int) -> None:
+    """Print the address, write the ready file, and wait for a signal."""
+    import asyncio
+    import json
+    import os
+    import signal
+
+    from stratalog.adapters.system import write_ready_file
+
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    note(f"The console of {wanted.bootstrap} is at {url}")
+    if not is_local(host):
+        note(
+            "warning: it has no login: any machine that reaches this address may read every record"
+        )
+    if wanted.ready_file is not None:
+        ready = {"url": url, "pid": os.getpid()}
+        write_ready_file(str(wanted.ready_file), json.dumps(ready))
+    await stopping.wait()
+
+
+def history_at(url: str, system: "Outside") -> "History":
+    """Open the bucket. Raises UserError for a URL that is none."""
+    from stratalog.cli.shared.bucket import opened
+    from stratalog.console.history import History
+
+    reading = system.workers.start("console-bucket", READING_THREADS)
+    verifying = system.workers.start("console-verify", 1, background=True)
+    return History(opened(url), reading, verifying, system.clock)
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+def address_of(text: str) -> Address:
+    """Return host and port of `host:port`, IPv6 in brackets. Raises UserError."""
+    from stratalog.errors import UserError
+
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UserError(f"--listen: {text!r} is not accepted; accepted: host:port")
+    return Address(host.strip("[]"), int(port))
+
+
+def is_local(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,45 @@
+"""Keep a fact about the cluster for a moment, so that many pages cost the brokers one request.
+
+In: how to fetch the fact. Out: the fact, at most a few seconds old. It never fetches before a page asks.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from stratalog.ports import Clock
+
+__all__ = ["Kept"]
+
+T = TypeVar("T")
+
+_SHARE: Final = 20
+"""A fact that took a second is kept for twenty: the console asks for it in a twentieth of the time at most."""
+
+
+class Kept(Generic[T]):
+    """One fact. Its requests run one at a time; the pages that wait for one share its answer."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[T]], clock: Clock, age_ms: int) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._age_ms = age_ms
+        self._lock = asyncio.Lock()
+        self._value: tuple[T] | None = None
+        self._until_ms = 0
+
+    async def get(self) -> T:
+        """Return the fact. Raises what the fetch raises; the next page then tries again."""
+        async with self._lock:
+            began_ms = self._clock.steady_ms()
+            if self._value is None or began_ms >= self._until_ms:
+                self._value = None
+                value = await self._fetch()
+                ended_ms = self._clock.steady_ms()
+                self._until_ms = ended_ms + max(self._age_ms, _SHARE * (ended_ms - began_ms))
+                self._value = (value,)
+            return self._value[0]
+
+    def forget(self) -> None:
+        """Fetch again for the next page: something was changed."""
+        self._until_ms = 0

@@ -1,0 +1,123 @@
+"""Turn pages into HTML and JSON.
+
+In: a `Page`. Out: bytes. Every value is escaped: a record, a topic's name or a setting never becomes markup.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from stratalog.console.page import Context, Page, path_of
+
+__all__ = ["STATIC", "html", "json_bytes"]
+
+_HERE: Final = Path(__file__).parent
+STATIC: Final[Mapping[str, tuple[str, bytes]]] = {
+    "console.css": ("text/css; charset=utf-8", (_HERE / "static/console.css").read_bytes()),
+    "icon.svg": ("image/svg+xml", (_HERE / "static/icon.svg").read_bytes()),
+    "console.js": ("text/javascript; charset=utf-8", (_HERE / "static/console.js").read_bytes()),
+}
+"""Files by name: their type and their bytes."""
+_VERSION: Final = sha256(b"".join(data for _, data in STATIC.values())).hexdigest()[:12]
+NOTHING: Final = "\N{EN DASH}"
+_MS_MAX: Final = 253_402_300_799_999
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def when(ms: int | None) -> Markup | str:
+    """Return a time tag: UTC, which the console's JavaScript turns into the viewer's zone."""
+    if ms is None or ms < 0:
+        return NOTHING
+    if ms > _MS_MAX:
+        return f"{ms} ms"
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S") + " UTC"
+    iso = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, iso, text)
+
+
+def size(number: float | None) -> str:
+    """Return bytes in binary units."""
+    if number is None:
+        return NOTHING
+    value, unit = float(number), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return (
+        f"{value:.0f} {_UNITS[unit]}"
+        if unit == 0 or value >= 100
+        else f"{value:.1f} {_UNITS[unit]}"
+    )
+
+
+def count(number: float | None) -> str:
+    """Return a number with separators; a rate with one digit where it is small."""
+    if number is None:
+        return NOTHING
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
+
+
+def span(seconds: float | None) -> str:
+    """Return a time in its largest useful unit."""
+    if seconds is None:
+        return NOTHING
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(when=when, size=size, count=count, span=span)
+    environment.globals.update(path=path_of, version=_VERSION)
+    return environment
+
+
+_TEMPLATES: Final = _environment()
+_SECTIONS: Final = (
+    ("", "Overview"),
+    ("brokers", "Brokers"),
+    ("topics", "Topics"),
+    ("groups", "Groups"),
+    ("transactions", "Transactions"),
+    ("quorum", "Quorum"),
+    ("tier", "Tier"),
+    ("pipelines", "Pipelines"),
+    ("settings", "Settings"),
+)
+
+
+def html(page: Page, parts: tuple[str, ...], context: Context, json_path: str) -> bytes:
+    """Return the page as HTML; `parts` are its path's, `json_path` is where its data is."""
+    text = _TEMPLATES.get_template(page.template).render(
+        page.data,
+        title=page.title,
+        refresh_s=page.refresh_s,
+        sections=_SECTIONS,
+        section=parts[0] if parts else "",
+        bootstrap=context.cluster.bootstrap,
+        allow_changes=context.allow_changes,
+        token=context.token,
+        json_path=json_path,
+        now_ms=context.now_ms,
+    )
+    return text.encode("utf-8", "replace")
+
+
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    """Return a page's data as JSON."""
+    return (json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")

@@ -1,0 +1,187 @@
+"""The console's HTTP side: requests in, pages out, and every guard in between.
+
+In: HTTP requests. Out: a page as HTML, or as JSON where the path ends in .json; two static files. It never makes a
+page itself, and no request runs for longer than a few seconds.
+
+The guards: a Host that is not ours is refused (DNS rebinding), a change needs the token of one of our pages and the
+same origin (CSRF), and every answer forbids scripts, styles, frames and forms of other origins (CSP).
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of
+from stratalog.console.pages import page_of
+from stratalog.console.rendering import STATIC, html, json_bytes
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
+from stratalog.http_server import HttpLimits, HttpServer
+from stratalog.ports import Network
+
+__all__ = ["ConsoleServer"]
+
+_PAGE_S: Final = 15.0
+_FORM_BYTES_MAX: Final = 64 * 1024
+_QUERY_BYTES_MAX: Final = 16 * 1024
+_PAGES_AT_A_TIME: Final = 16
+_LIMITS: Final = HttpLimits(connections_max=64, silent_s=10.0, answer_s=30.0)
+_FOREIGN: Final = (
+    "The console does not answer to this name: address it as localhost or by its IP address, or start it with "
+    "--allow-host NAME.\n"
+)
+_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+class ConsoleServer:
+    """Serves the console. `open`, then `close`."""
+
+    def __init__(self, context: Context, host: str, names: Collection[str] = ()) -> None:
+        """`host` is the address to listen on; `names` are further names by which browsers may address the console."""
+        self._context = context
+        self._host = host
+        self._names = {"localhost", host.lower(), *(name.lower() for name in names)} - {""}
+        self._pages = asyncio.Semaphore(_PAGES_AT_A_TIME)
+        self._server = HttpServer(self._application, _LIMITS)
+
+    async def open(self, network: Network, port: int) -> int:
+        """Listen; return the port. Raises OSError where the address is in use."""
+        return await self._server.open(network, self._host, port)
+
+    async def close(self) -> None:
+        """Close connections, and the clients of the cluster."""
+        await self._server.close()
+        await self._context.cluster.close()
+
+    async def _application(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            response = await self._answer(Request(scope, receive))
+            response.headers.update(_HEADERS | dict(response.headers))
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        parts, as_json = _parts_of(request.scope.get("raw_path") or b"/")
+        if not self._knows(request.headers.get("host", "")):
+            # Plain, for a foreign site's script may read it: it says nothing about the cluster.
+            return PlainTextResponse(_FOREIGN, 403)
+        if parts[:1] == ("static",) and len(parts) == 2 and parts[1] in STATIC:
+            kind, data = STATIC[parts[1]]
+            caching = {"cache-control": "public, max-age=31536000, immutable"}
+            return Response(data, media_type=kind, headers=caching)
+        page = await self._page(request, parts)
+        if page.redirect:
+            return RedirectResponse(page.redirect, status_code=303)
+        if as_json:
+            return Response(
+                json_bytes(page.data), page.status, media_type="application/json; charset=utf-8"
+            )
+        query = f"?{request.url.query}" if request.url.query else ""
+        body = html(page, parts, self._context, _json_path(parts) + query)
+        return Response(body, page.status, media_type="text/html; charset=utf-8")
+
+    async def _page(self, request: Request, parts: tuple[str, ...]) -> Page:
+        """Return the page, or the page of its failure: the thing, the reason and the remedy."""
+        bootstrap = self._context.cluster.bootstrap
+        try:
+            async with asyncio.timeout(_PAGE_S), self._pages:
+                page_request = await self._page_request(request, parts)
+                return await page_of(self._context, page_request)
+        except TimeoutError:
+            return failed(
+                504,
+                f"the cluster did not answer within {_PAGE_S:g} s",
+                "ask again; the overview says which broker is missing",
+            )
+        except Unavailable as error:
+            return failed(
+                503, str(error), f"start the brokers of {bootstrap}; this page tries again"
+            )
+        except Rejected as error:
+            name = error.code.name.upper()
+            text = error.message
+            status = 404 if error.code is ErrorCode.unknown_topic_or_partition else 400
+            return failed(status, text if name in text.upper() else f"{text} ({name})")
+        except (UserError, Corrupt, Fenced) as error:
+            return failed(400, str(error))
+        except FileNotFoundError as error:
+            return failed(404, f"the bucket has no object {error}", "ask again: it may be new")
+
+    async def _page_request(self, request: Request, parts: tuple[str, ...]) -> PageRequest:
+        """Return the request as a value. Raises UserError for one that is too large or not of one of our pages."""
+        if len(request.url.query) > _QUERY_BYTES_MAX:
+            raise UserError(f"a query of more than {_QUERY_BYTES_MAX} bytes is not accepted")
+        query = _pairs(request.url.query)
+        if request.method in {"GET", "HEAD"}:
+            return PageRequest(parts, query)
+        if request.method != "POST":
+            raise UserError(
+                f"the method {request.method[:20]} is not accepted; accepted: GET, POST"
+            )
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _FORM_BYTES_MAX:
+                raise UserError(f"a form of more than {_FORM_BYTES_MAX} bytes is not accepted")
+        form = _pairs(body.decode("utf-8", "replace"))
+        if form.get("token") != self._context.token or not self._is_same_origin(request):
+            raise UserError(
+                "this form is not of a page of this console, or the console was restarted since: "
+                "load the page again"
+            )
+        return PageRequest(parts, query, form, is_post=True)
+
+    def _knows(self, host: str) -> bool:
+        """Return whether a Host is ours: a known name or an IP address, since no foreign name can stand for those."""
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        name = name.strip("[]").lower()
+        if name in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _is_same_origin(self, request: Request) -> bool:
+        origin = request.headers.get("origin")
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        return site == "same-origin" and (
+            origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+        )
+
+
+def _pairs(text: str) -> Mapping[str, str]:
+    """Return names and values of a query or a form. Raises UserError for more than two hundred."""
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
+    except ValueError as error:
+        raise UserError(f"the query or form is not accepted: {error}") from None
+
+
+def _parts_of(raw_path: bytes) -> tuple[tuple[str, ...], bool]:
+    """Return a path's parts, and whether it asks for JSON. A part may hold an escaped slash."""
+    text = raw_path.partition(b"?")[0].decode("ascii", "replace")
+    as_json = text.endswith(JSON)
+    text = text.removesuffix(JSON) if as_json else text
+    parts = tuple(unquote(part) for part in text.split("/") if part)
+    return (() if as_json and parts == ("overview",) else parts), as_json
+
+
+def _json_path(parts: tuple[str, ...]) -> str:
+    """Return where a page's JSON is; the overview's is /overview.json."""
+    return path_of(*parts, "").rstrip("/") + JSON if parts else f"/overview{JSON}"

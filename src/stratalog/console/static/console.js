@@ -1,0 +1,117 @@
+// Stratalog's console. Every page works without this file; with it, times are in the viewer's zone, pages stay fresh,
+// records are followed, and some keys work. It sends requests to this server alone.
+"use strict";
+
+// Show each time in the viewer's zone; UTC stays in its title.
+function localTimes(root) {
+  for (const one of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(one.dateTime);
+    if (!Number.isNaN(moment.getTime())) {
+      one.textContent = moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    }
+  }
+}
+
+function isBusy() {
+  const active = document.activeElement;
+  const inForm = active && active.closest("main") && /^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(active.tagName);
+  const selected = String(window.getSelection() || "") !== "";
+  return document.hidden || inForm || selected;
+}
+
+function say(text) {
+  document.getElementById("state").textContent = text;
+}
+
+async function loaded(address) {
+  const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+// Replace the page's middle with a fresh one, and keep the focus and the scrolled tables where they are.
+async function refresh() {
+  if (isBusy()) return;
+  let next;
+  try {
+    next = await loaded(location.href);
+  } catch {
+    say("The console does not answer; it is asked again.");
+    return;
+  }
+  const fresh = next.querySelector("main");
+  const main = document.querySelector("main");
+  if (!fresh || isBusy()) return;
+  const links = [...main.querySelectorAll("a")];
+  const focused = links.indexOf(document.activeElement);
+  const scrolled = [...main.querySelectorAll(".wide")].map((one) => one.scrollLeft);
+  localTimes(fresh);
+  main.replaceChildren(...fresh.childNodes);
+  main.querySelectorAll(".wide").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+  if (focused >= 0) main.querySelectorAll("a")[focused]?.focus({ preventScroll: true });
+  const state = next.getElementById("state");
+  localTimes(state);
+  document.getElementById("state").replaceChildren(...state.childNodes);
+}
+
+// Follow a topic: ask for what comes after the last record, and put it above.
+const FOLLOWED_ROWS_MAX = 1000;
+async function follow(button) {
+  const rows = document.getElementById("records");
+  button.textContent = "Stop following";
+  button.setAttribute("aria-pressed", "true");
+  let address = button.dataset.next;
+  while (button.getAttribute("aria-pressed") === "true") {
+    if (!document.hidden) {
+      try {
+        const page = await loaded(address);
+        const after = page.getElementById("follow");
+        if (!after) {
+          say(page.querySelector(".notice strong")?.textContent || "No more records can be read.");
+          break;
+        }
+        address = after.dataset.next;
+        const found = [...page.querySelectorAll("#records > tr[data-offset]")];
+        if (found.length) {
+          rows.querySelector(".empty")?.closest("tr").remove();
+          for (const row of found) { localTimes(row); rows.prepend(row); }
+          while (rows.children.length > FOLLOWED_ROWS_MAX) rows.lastElementChild.remove();
+        }
+        say(`Following: ${rows.querySelectorAll("tr[data-offset]").length} records are shown.`);
+      } catch {
+        say("The console does not answer; it is asked again.");
+      }
+    }
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+  button.textContent = "Follow";
+  button.setAttribute("aria-pressed", "false");
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("#follow");
+  if (!button) return;
+  if (button.getAttribute("aria-pressed") === "true") button.setAttribute("aria-pressed", "false");
+  else follow(button);
+});
+
+// Keys: / goes to the search field, n and p to the next and the last page, g and a letter to a section.
+let gone = false;
+document.addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const click = (selector) => document.querySelector(selector)?.click();
+  const sections = { o: "/", b: "/brokers", t: "/topics", g: "/groups", x: "/transactions", q: "/quorum", i: "/tier", p: "/pipelines", s: "/settings" };
+  if (gone && sections[event.key]) location.assign(sections[event.key]);
+  else if (event.key === "/") { document.querySelector("[data-key='/']")?.focus(); event.preventDefault(); }
+  else if (event.key === "n") click("a[rel=next]");
+  else if (event.key === "p") click("a[rel=prev]");
+  gone = !gone && event.key === "g";
+});
+
+localTimes(document);
+const every = Number(document.body.dataset.refresh);
+if (every) setInterval(refresh, every * 1000);

@@ -1,0 +1,38 @@
+"""Paths and queries of the console: names of any bytes have a page, and wrong values a line."""
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.console.page import PageRequest, path_of
+from stratalog.console.server import _parts_of
+from stratalog.errors import UserError
+
+NAMES = st.text(min_size=1, max_size=40).filter(
+    lambda one: one.encode("utf-8", "replace").decode() == one
+)
+
+
+@given(NAMES)
+def test_a_name_survives_its_path(name: str) -> None:
+    path = path_of("groups", name)
+    assert _parts_of(path.encode("ascii")) == (("groups", name), False)
+    assert path.count("/") == 2
+    assert unquote(path) == f"/groups/{name}"
+
+
+@given(NAMES)
+def test_a_name_survives_the_path_of_its_json(name: str) -> None:
+    assert _parts_of(path_of("groups", name).encode() + b".json") == (("groups", name), True)
+
+
+def test_a_query_leaves_out_what_is_empty() -> None:
+    assert path_of("t", query={"a": None, "b": "", "c": 0, "d": "x y&z"}) == "/t?c=0&d=x+y%26z"
+
+
+@pytest.mark.parametrize("text", ["-1", "501", "x", "1e3", "9" * 30])
+def test_a_number_out_of_range_is_refused_with_the_range(text: str) -> None:
+    with pytest.raises(UserError, match=r"limit: .* is not accepted; accepted: 1 to 500"):
+        PageRequest((), {"limit": text}).number("limit", 50, 1, 500)
