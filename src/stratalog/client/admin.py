@@ -24,6 +24,12 @@ from stratalog.wire.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from stratalog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from stratalog.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from stratalog.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
@@ -167,6 +173,24 @@ def alter_configs(
         return Altered(name, error_of(answer.error_code), answer.error_message)
 
     return asking(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), read)
+
+
+def delete_records(before: Mapping[TopicPartition, int]) -> Call[dict[TopicPartition, ErrorCode]]:
+    """Delete the records below an offset (-1: all) of partitions that one broker leads; return each one's error."""
+    topics: dict[str, list[DeleteRecordsPartition]] = {}
+    for (topic, index), offset in before.items():
+        row = DeleteRecordsPartition(partition_index=index, offset=offset)
+        topics.setdefault(topic, []).append(row)
+
+    def read(body: DeleteRecordsResponse) -> dict[TopicPartition, ErrorCode]:
+        return {
+            TopicPartition(topic.name, one.partition_index): error_of(one.error_code)
+            for topic in body.topics
+            for one in topic.partitions
+        }
+
+    wanted = [DeleteRecordsTopic(name=name, partitions=rows) for name, rows in topics.items()]
+    return asking(DeleteRecordsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS), read)
 
 
 def log_directories(topic: str | None = None) -> Call[list[LogDirectory]]:

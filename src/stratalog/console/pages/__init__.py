@@ -7,7 +7,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from stratalog.console.page import Context, Page, PageRequest, missing
-from stratalog.console.pages import brokers, groups, messages, nodes, overview, tier, topics
+from stratalog.console.pages import (
+    brokers,
+    changes,
+    groups,
+    messages,
+    nodes,
+    offset_changes,
+    overview,
+    tier,
+    topics,
+)
 
 __all__ = ["page_of"]
 
@@ -22,12 +32,18 @@ _PAGES: Final[dict[tuple[str, ...], Callable[[Context, PageRequest], Awaitable[P
     ("tier", "verify"): tier.verification,
     ("pipelines",): nodes.pipelines,
     ("settings",): nodes.settings,
+    ("new-topic",): changes.new_topic,
 }
 _NAMED: Final[dict[tuple[str, str], Callable[[Context, PageRequest, str], Awaitable[Page]]]] = {
     ("brokers", ""): brokers.broker,
     ("topics", ""): topics.topic,
     ("topics", "messages"): messages.messages,
+    ("topics", "alter"): changes.alter_topic,
+    ("topics", "delete"): changes.delete_topic,
+    ("topics", "delete-records"): offset_changes.delete_records_page,
     ("groups", ""): groups.group,
+    ("groups", "reset"): offset_changes.reset_group,
+    ("groups", "delete"): offset_changes.delete_group_page,
 }
 """Pages about one thing: the parts before and after its name."""
 

@@ -6,12 +6,12 @@ bounded in rows, bytes and time; it says so where a bound ended it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from stratalog.client.calls import EARLIEST_LOCAL, TopicInfo
 from stratalog.console.cluster import Span
 from stratalog.console.page import Context, Page, PageRequest, missing, path_of
+from stratalog.console.pages.positions import epoch_ms, positions_of, written
 from stratalog.console.reading import Found, Reading, Row, oldest_first
 from stratalog.console.shown import FORMATS, shown
 from stratalog.errors import UserError
@@ -98,29 +98,12 @@ def _form(request: PageRequest) -> Form:
         request.number("limit", 50, 1, _ROWS_MAX),
         request.choice("format", FORMATS),
         request.text("whole") == "yes",
-        _positions("at", request.text("at")),
-        _positions("until", request.text("until")),
+        positions_of("at", request.text("at")),
+        positions_of("until", request.text("until")),
     )
     if start == "key" and not form.key:
         raise UserError("key: it is empty; accepted: the whole key, as text")
     return form
-
-
-def _positions(name: str, text: str) -> dict[int, int]:
-    """Return offsets by partition from `0:12,1:55`. Raises UserError."""
-    found = {}
-    for pair in text.split(",") if text else ():
-        index, colon, offset = pair.partition(":")
-        if not (colon and index.isdecimal() and offset.isdecimal()):
-            raise UserError(f"{name}: {pair[:40]!r} is not accepted; accepted: PARTITION:OFFSET,…")
-        if len(index) > 9 or len(offset) > 18:
-            raise UserError(f"{name}: {pair[:40]!r} is out of range")
-        found[int(index)] = int(offset)
-    return found
-
-
-def _written(positions: Mapping[int, int]) -> str:
-    return ",".join(f"{index}:{offset}" for index, offset in sorted(positions.items()))
 
 
 async def messages(context: Context, request: PageRequest, name: str) -> Page:
@@ -201,21 +184,6 @@ async def _starts(
     }
 
 
-def epoch_ms(text: str) -> int:
-    """Return epoch ms from `2026-11-24 10:00`, with a zone or in UTC, or from epoch ms. Raises UserError."""
-    if text.isdecimal() and len(text) <= 16:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UserError(
-            f"time: {text[:40]!r} is not accepted; accepted: 2026-11-24T10:00:00Z, or epoch milliseconds"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, int(moment.timestamp() * 1000))
-
-
 async def _forward(
     reading: Reading, form: Form, starts: Mapping[int, int], spans: Mapping[int, Span]
 ) -> dict[str, Any]:
@@ -268,7 +236,7 @@ def _link(
     at: Mapping[int, int] | None = None,
     until: Mapping[int, int] | None = None,
 ) -> str:
-    more = {"at": _written(at or {}), "until": _written(until or {})}
+    more = {"at": written(at or {}), "until": written(until or {})}
     return path_of("topics", topic, "messages", query={**form.query, **more})
 
 

@@ -1,0 +1,44 @@
+"""Offsets by partition as text, and times.
+
+In: text from a form or a link. Out: values, and back. Raises UserError for text that is neither.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from stratalog.errors import UserError
+
+__all__ = ["epoch_ms", "positions_of", "written"]
+
+
+def positions_of(name: str, text: str) -> dict[int, int]:
+    """Return offsets by partition from `0:12,1:55`. Raises UserError, which names the field."""
+    found = {}
+    for pair in text.split(",") if text else ():
+        index, colon, offset = pair.partition(":")
+        if not (colon and index.isdecimal() and offset.isdecimal()):
+            raise UserError(f"{name}: {pair[:40]!r} is not accepted; accepted: PARTITION:OFFSET,…")
+        if len(index) > 9 or len(offset) > 18:
+            raise UserError(f"{name}: {pair[:40]!r} is out of range")
+        found[int(index)] = int(offset)
+    return found
+
+
+def written(positions: Mapping[int, int]) -> str:
+    """Return offsets by partition as `positions_of` reads them."""
+    return ",".join(f"{index}:{offset}" for index, offset in sorted(positions.items()))
+
+
+def epoch_ms(text: str) -> int:
+    """Return epoch ms from `2026-11-24 10:00`, with a zone or in UTC, or from epoch ms. Raises UserError."""
+    if text.isdecimal() and len(text) <= 16:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(
+            f"time: {text[:40]!r} is not accepted; accepted: 2026-11-24T10:00:00Z, or epoch milliseconds"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0, int(moment.timestamp() * 1000))
