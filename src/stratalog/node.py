@@ -96,6 +96,8 @@ class Node:
         self._on_fatal = on_fatal
         self._watches: list[TimedDisk] = []
         self._monitor: Monitor | None = None
+        self.console_url: str | None = None
+        """Where a web console runs beside this node, for the monitor's first page."""
         self._is_stopping = False
         self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
@@ -305,6 +307,7 @@ class Node:
                 disks=lambda: self._watches,
                 connections=lambda: len(self._connections),
                 stopping=lambda: self._is_stopping,
+                console_url=lambda: self.console_url,
             )
         )
         try:

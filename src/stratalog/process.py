@@ -7,7 +7,8 @@ garbage collector are set up for a server. It decides nothing about the node: `n
 import asyncio
 import json
 import signal
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Final
 
@@ -31,17 +32,23 @@ __all__ = ["run_server"]
 _FREED_MEMORY_S: Final = 15.0
 
 
-def run_server(config: BrokerConfig, ready_file: str | None = None) -> None:
+Beside = Callable[[str], AbstractAsyncContextManager[str | None]]
+"""Runs a console beside a broker at an address; its value is the console's URL, if it runs."""
+
+
+def run_server(
+    config: BrokerConfig, ready_file: str | None = None, beside: Beside | None = None
+) -> None:
     """Start, and serve, until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     keep_logging()
     keep_freed_memory()
     take_short_turns()
     collect_seldom()  # imported modules stay for ever; loading partitions leaves garbage
     with asyncio.Runner(loop_factory=event_loop()) as runner:
-        runner.run(_serve(config, ready_file))
+        runner.run(_serve(config, ready_file, beside))
 
 
-async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
+async def _serve(config: BrokerConfig, ready_file: str | None, beside: Beside | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -66,12 +73,9 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
             collect_seldom()
             if ready_file is not None:
                 write_ready_file(ready_file, json.dumps(asdict(ready)))
-            freed = FreedMemory()
-            while not stopping.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_FREED_MEMORY_S):
-                        await stopping.wait()
-                freed.give_back()
+            console = beside(f"{ready.host}:{ready.port}") if beside else nullcontext()
+            async with console as node.console_url:
+                await _until(stopping)
         except Unavailable:
             if not stopping.is_set():
                 raise
@@ -79,3 +83,13 @@ async def _serve(config: BrokerConfig, ready_file: str | None) -> None:
             await node.stop()
     if reasons:
         raise Unavailable(f"stopped: {reasons[0]}")
+
+
+async def _until(stopping: asyncio.Event) -> None:
+    """Give freed memory back from time to time, until the node shall stop."""
+    freed = FreedMemory()
+    while not stopping.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FREED_MEMORY_S):
+                await stopping.wait()
+        freed.give_back()

@@ -1,15 +1,16 @@
-"""The monitor's HTTP server: `/metrics`, `/healthz`, `/readyz`.
+"""The monitor's HTTP server: `/`, `/metrics`, `/healthz`, `/readyz`.
 
 In: HTTP requests on a port of their own. Out: text. It changes nothing on a node, and serves only a few connections
 at a time. It runs on the broker's event loop.
 """
 
 import asyncio
+from html import escape
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from stratalog.broker.metrics import Histogram
@@ -21,6 +22,11 @@ from stratalog.monitor.pause import Pause
 from stratalog.monitor.watched import Watched
 from stratalog.ports import Network
 
+_ROOT: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    '<meta name="color-scheme" content="light dark"><title>Stratalog</title><h1>A node of Stratalog</h1>'
+    "<ul>{rows}</ul>{more}</html>"
+)
 _PROBE_S: Final = 0.1
 _SECOND_NS: Final = 1_000_000_000
 
@@ -33,6 +39,7 @@ class Monitor:
         self._loop_delay = Histogram()
         self._scraper = Scraper(watched, self._loop_delay)
         routes = [
+            Route("/", self._root),
             Route("/metrics", self._metrics),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
@@ -51,6 +58,24 @@ class Monitor:
         if self._probe is not None:
             self._probe.cancel()
         await self._server.close()
+
+    async def _root(self, _request: Request) -> Response:
+        """List the pages, and the web console where one runs beside the node."""
+        links = [
+            ("/metrics", "metrics, for Prometheus"),
+            ("/healthz", "whether the process lives"),
+            ("/readyz", "whether the node serves clients"),
+        ]
+        console = self._watched.console_url()
+        if console is not None:
+            links.insert(0, (console, "the web console"))
+        rows = "".join(f'<li><a href="{escape(to)}">{escape(text)}</a></li>' for to, text in links)
+        more = (
+            ""
+            if console
+            else "<p>For topics, records and groups run <code>strata console</code>.</p>"
+        )
+        return HTMLResponse(_ROOT.format(rows=rows, more=more))
 
     async def _metrics(self, _request: Request) -> Response:
         return StreamingResponse(self._scraper.pieces(), media_type=CONTENT_TYPE)

@@ -24,3 +24,4 @@ class Watched:
     disks: Callable[[], Sequence[TimedDisk]]
     connections: Callable[[], int]
     stopping: Callable[[], bool]
+    console_url: Callable[[], str | None] = lambda: None

@@ -4,6 +4,8 @@ In: a bootstrap list, a bucket's URL, an address. Out: a process that serves pag
 is a client of the cluster, as any other.
 """
 
+import sys
+from asyncio import Protocol
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -13,6 +15,8 @@ import typer
 from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, BootstrapServer, note, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stratalog.console.history import History
     from stratalog.ports import Outside
 
@@ -49,6 +53,7 @@ def console(
             help="A further name by which browsers address the console; may be repeated.",
         ),
     ] = None,
+    while_stdin_open: Annotated[bool, typer.Option("--while-stdin-open", hidden=True)] = False,
 ) -> None:
     """Serve web pages about a cluster: topics, records, groups, history in the bucket.
 
@@ -57,7 +62,9 @@ def console(
 
     Example: strata console -b localhost:9092 --tier s3://bucket/prefix
     """
-    run(serve(Wanted(bootstrap_server, tier, listen, ready_file, allow_changes, allow_host or [])))
+    names = tuple(allow_host or ())
+    options = (ready_file, allow_changes, names, while_stdin_open)
+    run(serve(Wanted(bootstrap_server, tier, listen, *options)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,9 @@ class Wanted:
     listen: str
     ready_file: Path | None
     allow_changes: bool
-    names: list[str]
+    names: tuple[str, ...]
+    while_stdin_open: bool
+    """Whether to end with the process that started this one: `strata server --console`."""
 
 
 async def serve(wanted: Wanted) -> None:
@@ -120,6 +129,8 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    if wanted.while_stdin_open:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: Ending(stopping.set), sys.stdin)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     note(f"The console of {wanted.bootstrap} is at {url}")
     if not is_local(host):
@@ -140,6 +151,17 @@ def history_at(url: str, system: "Outside") -> "History":
     reading = system.workers.start("console-bucket", READING_THREADS)
     verifying = system.workers.start("console-verify", 1, background=True)
     return History(opened(url), reading, verifying, system.clock)
+
+
+class Ending(Protocol):
+    """Call `end` at the end of a pipe."""
+
+    def __init__(self, end: "Callable[[], None]") -> None:
+        self._end = end
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._end()
 
 
 class Address(NamedTuple):

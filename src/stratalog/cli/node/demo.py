@@ -6,7 +6,7 @@ Java.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,15 +34,27 @@ TOPIC_CONFIGS = {
 }
 
 
-def demo() -> None:
+def demo(
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console", help="Then keep the broker, with a web console, until interrupted."
+        ),
+    ] = False,
+) -> None:
     """Start a broker, produce, watch segments move to a bucket, and read everything back.
 
-    Example: strata demo
+    Example: strata demo --console
     """
-    run(print_steps())
+    from asyncio import CancelledError
+
+    try:
+        run(print_steps(console))
+    except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM
+        say("The broker and its data are gone.")
 
 
-async def print_steps() -> None:
+async def print_steps(with_console: bool) -> None:
     """Print the demo's steps as they happen."""
     from asyncio import get_running_loop
     from tempfile import TemporaryDirectory
@@ -76,9 +88,27 @@ async def print_steps() -> None:
                 sound = f"{count} of {RECORDS} records came back, {wrong} of them wrong"
                 typer.echo(sound, err=True)
                 raise typer.Exit(1)
+            if with_console:
+                await stay(address, bucket.as_uri())
         say("The broker is gone.")
         say(f"What is in the bucket is readable without it: {in_bucket(bucket)}")
     say("All is as it was written. Next: ./run, or `strata server --help`.")
+
+
+async def stay(address: str, tier_url: str) -> None:
+    """Serve a web console until this task is cancelled."""
+    import asyncio
+    import signal
+
+    from stratalog.cli.shared.console_beside import console_beside
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with console_beside(address, tier_url) as url:
+        if url is not None:
+            say("Look at it; Ctrl-C ends the demo.")
+            await asyncio.Event().wait()
 
 
 def say(text: str) -> None:

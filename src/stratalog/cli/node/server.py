@@ -30,6 +30,13 @@ def server(
             help="Apply a preset of recommended settings (production); explicit values win.",
         ),
     ] = "",
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console",
+            help="Also start the web console, on 127.0.0.1:8080 or a free port, and print its address.",
+        ),
+    ] = False,
 ) -> None:
     """Run a broker and controller in this process.
 
@@ -39,4 +46,4 @@ def server(
 
     Example: strata server server.properties --override num.partitions=3
     """
-    serve(ServerWords(properties, override or [], ready_file, profile))
+    serve(ServerWords(properties, override or [], ready_file, profile, console))

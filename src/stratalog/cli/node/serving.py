@@ -24,6 +24,7 @@ class ServerWords:
     override: list[str] = field(default_factory=list)
     ready_file: Path | None = None
     profile: str = ""
+    console: bool = False
 
 
 def plain_words(words: Sequence[str]) -> ServerWords | None:
@@ -31,6 +32,9 @@ def plain_words(words: Sequence[str]) -> ServerWords | None:
     found = ServerWords()
     rest = iter(words)
     for word in rest:
+        if word == "--console":
+            found.console = True
+            continue
         name, equals, value = word.partition("=")
         if name in _OPTIONS:
             if not equals:
@@ -58,7 +62,13 @@ def serve(words: ServerWords) -> None:
     config = load_config(words.properties, words.override, words.profile)
     from stratalog.process import run_server
 
-    run_server(config, ready_file=None if words.ready_file is None else str(words.ready_file))
+    ready_file = None if words.ready_file is None else str(words.ready_file)
+    if not words.console:
+        run_server(config, ready_file)
+        return
+    from stratalog.cli.shared.console_beside import console_beside
+
+    run_server(config, ready_file, lambda address: console_beside(address, config.tier_url))
 
 
 def load_config(

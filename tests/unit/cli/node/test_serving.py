@@ -20,6 +20,7 @@ UNDERSTOOD = [
     ["--override=x=", "broker.properties", "--ready-file", "r.json"],
     ["--ready-file=a", "--ready-file=b"],
     ["--profile", "production", "--override=listeners=PLAINTEXT://:0"],
+    ["--console", "broker.properties"],
 ]
 """Words that the quick parser understands; typer refuses, explains or reads differently those in `TYPERS`."""
 TYPERS = [
@@ -33,6 +34,7 @@ TYPERS = [
     [""],
     ["-x"],
     ["a", "--help"],
+    ["--console=yes"],
 ]
 
 
