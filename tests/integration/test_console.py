@@ -8,100 +8,38 @@ import asyncio
 import json
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker_process import BrokerProcess, broker_process
+from tests.broker_process import BrokerProcess
+from tests.integration.console_cluster import (
+    HOSTILE,
+    RECORDS,
+    TIER_WAIT_S,
+    Tags,
+    filled_broker,
+)
 from tests.integration.console_process import Console, console_process
 
 from stratalog.adapters.network import TcpNetwork
-from stratalog.client.admin import commit_offsets
 from stratalog.client.aio import Client
-from stratalog.client.calls import NewTopic
-from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder
 
-RECORDS = 4_000
-TIERED = {
-    "segment.bytes": "1048576",
-    "remote.storage.enable": "true",
-    "local.retention.ms": "0",
-    "retention.ms": "3600000",
-}
-HOSTILE = (
-    b"<script>document.title='owned'</script>",
-    b'"><img src=x onerror=alert(1)>',
-    b"\x00\xff\x80",
-    "\u202ebackwards\u0007".encode(),
-    b"",
-    None,
-    b"{{ 7 * 7 }}{% raw %}",
-    b"x" * 10_000,
-)
-TIER_WAIT_S = 60
-
-
-async def fill(address: str, now_ms: int) -> None:
-    client = await Client.connect(TcpNetwork(), address)
-    async with client:
-        names = [
-            NewTopic("orders", 2, 1, TIERED),
-            NewTopic("hostile", 1, 1),
-            NewTopic("empty", 1, 1),
-            NewTopic("odd.json", 1, 1),
-        ]
-        assert not [one for one in await client.create_topics(names) if one.error]
-        async with client.pipeline() as pipeline:
-            for partition in range(2):
-                for first in range(0, RECORDS, 200):
-                    builder = BatchBuilder()
-                    for number in range(first, first + 200):
-                        value = json.dumps({"order": number, "padding": "." * 700}).encode()
-                        builder.add(b"key-%d" % (number % 50), value, now_ms - RECORDS + number)
-                    await pipeline.send("orders", partition, builder.build())
-        builder = BatchBuilder()
-        for value in HOSTILE:
-            builder.add(b"<b>k</b>", value, now_ms, (("<i>h</i>", b"<u>v</u>"), ("n", None)))
-        await client.produce("hostile", 0, builder.build())
-        committed = {TopicPartition("orders", 0): 100, TopicPartition("orders", 1): RECORDS}
-        for group in ("billing", "a/b <x>"):
-            await client.on_coordinator(group, commit_offsets(group, committed))
-
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    place = tmp_path_factory.mktemp("console")
-    with broker_process(place) as started:
-        asyncio.run(fill(started.address, int(time.time() * 1000)))
-        deadline = time.monotonic() + TIER_WAIT_S
-        data = started.data / "orders-0"
-        while len(list(data.glob("*.log"))) > 1:
-            assert time.monotonic() < deadline, sorted(data.iterdir())
-            time.sleep(0.1)
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with filled_broker(tmp_path_factory.mktemp("console")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def console(broker: BrokerProcess) -> Any:
-    with console_process(
-        broker.directory / "console", broker.address, "--tier", broker.bucket_url
-    ) as started:
+def console(broker: BrokerProcess) -> Iterator[Console]:
+    place = broker.directory / "console"
+    with console_process(place, broker.address, "--tier", broker.bucket_url) as started:
         yield started
-
-
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and its addresses."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
 
 
 PATHS = (
@@ -457,130 +395,3 @@ def test_without_a_broker_each_page_says_so_until_there_is_one(tmp_path: Path) -
         finally:
             if broker.process is not None and broker.process.poll() is None:
                 broker.kill()
-
-
-@pytest.fixture(scope="module")
-def changing(broker: BrokerProcess) -> Any:
-    with console_process(
-        broker.directory / "changing", broker.address, "--allow-changes"
-    ) as started:
-        yield started
-
-
-def kept_by(text: str) -> dict[str, str]:
-    """The hidden fields of a page's form."""
-    return {
-        attributes["name"] or "": attributes["value"] or ""
-        for tag, attributes in Tags(text).tags
-        if tag == "input" and attributes.get("type") == "hidden"
-    }
-
-
-def change(console: Console, path: str, form: dict[str, str], confirm: str = "") -> Any:
-    """Go through a change as a browser does: the form, its preview, its button. The last answer."""
-    preview = console.get(path)
-    if "What will happen" not in preview.text:  # a deletion has nothing to choose
-        preview = console.post(path, {**kept_by(preview.text), **form})
-    assert preview.status == 200, preview.text
-    assert "What will happen" in preview.text
-    final = kept_by(preview.text)
-    assert final["step"] == "do"
-    return console.post(path, {**final, "confirm": confirm})
-
-
-def test_a_topic_is_created_altered_and_deleted_with_previews(changing: Console) -> None:
-    form = {"name": "made", "partitions": "2", "settings": "retention.ms=60000\n"}
-    preview = changing.post("/new-topic", {**kept_by(changing.get("/new-topic").text), **form})
-    assert "60000" in preview.text
-    assert changing.get("/topics/made").status == 404, "a preview changes nothing"
-    done = change(changing, "/new-topic", form)
-    assert (done.status, done.headers["location"]) == (303, "/topics/made")
-    assert len(changing.json("/topics/made.json")["partitions"]) == 2
-
-    def value() -> Any:
-        rows = {row["name"]: row for row in changing.json("/topics/made.json")["settings"]}
-        return rows["retention.ms"]["value"], rows["retention.ms"]["source"]
-
-    altered = {"setting": "retention.ms", "value": "70000", "how": "the new value"}
-    assert change(changing, "/topics/made/alter", altered).status == 303
-    assert value() == ("70000", "topic")
-    altered = {"setting": "retention.ms", "value": "", "how": "the default"}
-    assert change(changing, "/topics/made/alter", altered).status == 303
-    assert value()[1] == "default"
-    refused = change(changing, "/topics/made/delete", {}, confirm="Made")
-    assert (refused.status, "nothing was deleted: type made" in refused.text) == (400, True)
-    assert changing.get("/topics/made").status == 200
-    done = change(changing, "/topics/made/delete", {}, confirm="made")
-    assert (done.status, done.headers["location"]) == (303, "/topics")
-    assert changing.get("/topics/made").status == 404
-
-
-def test_records_below_an_offset_are_deleted_as_the_preview_said(changing: Console) -> None:
-    form = {"partition": "", "to": "an offset", "value": "3"}
-    assert change(changing, "/topics/hostile/delete-records", form).status == 400
-    done = change(changing, "/topics/hostile/delete-records", form, confirm="hostile")
-    assert done.status == 303
-    (row,) = changing.json("/topics/hostile.json")["partitions"]
-    assert (row["start"], row["end"]) == (3, len(HOSTILE))
-
-
-def test_a_groups_offsets_are_reset_and_the_group_is_deleted(changing: Console) -> None:
-    path = "/groups/a%2Fb%20%3Cx%3E"
-    form = {"topic": "orders", "partition": "1", "to": "the beginning", "value": ""}
-    assert change(changing, f"{path}/reset", form).status == 303
-    rows = changing.json(f"{path}.json")["partitions"]
-    assert [row["offset"] for row in rows] == [100, 0]
-    assert change(changing, f"{path}/delete", {}, confirm="a/b <x>").status == 303
-    assert changing.get(path).status == 404
-
-
-@pytest.mark.parametrize(
-    ("path", "form", "words"),
-    [
-        ("/new-topic", {"name": "no/good"}, "no/good"),
-        ("/new-topic", {"name": "orders"}, "orders"),
-        ("/new-topic", {"name": "n", "partitions": "0"}, "accepted: 1 to 100000"),
-        ("/new-topic", {"name": "n", "settings": "retention"}, "accepted: NAME=VALUE"),
-        ("/new-topic", {"name": "n", "settings": "no.such=1"}, "no.such"),
-        ("/topics/orders/delete-records", {"to": "an offset", "value": "x"}, "accepted: 0, 1, 2"),
-        ("/topics/orders/delete-records", {"to": "the end", "partition": "9"}, "partition: &#39;9"),
-        ("/topics/orders/alter", {"setting": "no.such", "value": "1"}, "no.such"),
-    ],
-)
-def test_a_change_that_cannot_be_is_refused_before_its_button(
-    changing: Console, path: str, form: dict[str, str], words: str
-) -> None:
-    token = changing.token("/new-topic")
-    answer = changing.post(path, {"token": token, "step": "preview", **form})
-    assert (answer.status, words in answer.text) == (400, True), answer.text
-
-
-CHANGES = (
-    "/new-topic",
-    "/topics/orders/alter",
-    "/topics/orders/delete",
-    "/topics/orders/delete-records",
-    "/groups/billing/reset",
-    "/groups/billing/delete",
-)
-
-
-@pytest.mark.parametrize("path", CHANGES)
-def test_without_allow_changes_nothing_changes(console: Console, path: str) -> None:
-    assert console.get(path).status == 403
-    token = console.token("/tier")
-    names = {"step": "do", "confirm": "orders", "name": "sneaked", "offsets": "0:10"}
-    assert console.post(path, {"token": token, **names}).status == 403
-    for shown in ("/topics", "/topics/orders", "/groups/billing"):
-        assert not [one for one in CHANGES if f'href="{one}"' in console.get(shown).text]
-
-
-@pytest.mark.parametrize("path", CHANGES)
-def test_a_change_needs_the_token_of_this_console(
-    changing: Console, console: Console, path: str
-) -> None:
-    names = {"step": "do", "confirm": "orders", "name": "sneaked", "offsets": "0:10"}
-    for token in ("", console.token("/tier")):
-        answer = changing.post(path, {"token": token, **names})
-        assert (answer.status, "not of a page of this console" in answer.text) == (400, True)
-    assert console.get("/topics/sneaked").status == 404
