@@ -14,6 +14,8 @@ from answers import Answers, Traffic
 
 WIDTH = 960
 COLUMNS_MAX = 168
+SHRUNK_MIN = 0.92
+"""The least scale of a drawing: its labels of 12 pixels stay above 11."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
 HOUR = timedelta(hours=1)
 
@@ -31,7 +33,7 @@ dl.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));g
 dl.tiles div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 14px}
 dt{color:var(--soft);font-size:13px}dd{margin:0;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums}
 dd small{font-size:13px;font-weight:400;color:var(--soft)}
-svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
+.chart{overflow-x:auto}svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 svg text.value,svg text.name{fill:var(--ink)}.grid{stroke:var(--line);stroke-width:1}
 .requests{fill:var(--requests)}.errors{fill:var(--errors)}.bytes{fill:var(--bytes)}
 rect.hit{fill:transparent}g:hover>rect.hit{fill:var(--line);opacity:.45}
@@ -112,7 +114,7 @@ def tiles(answers: Answers) -> str:
     totals = [
         ("Requests", f"{requests:,}", ""),
         ("Errors", f"{answers.errors:,}", f"{share:.1%}"),
-        ("Bytes answered", short(answers.bytes), ""),
+        ("Answered", f"{short(answers.bytes)}B", ""),
         ("Bad lines", f"{answers.bad_lines:,}", "kept apart"),
         ("Read from the bucket", f"{answers.origins.get('bucket', 0):,}", "records"),
         ("Read from the broker", f"{answers.origins.get('broker', 0):,}", "records"),
@@ -154,7 +156,10 @@ def over_time(hours: Sequence[Traffic]) -> list[Traffic]:
 
 
 def column_chart(columns: Sequence[Traffic], what: str, title: str, height: int = 220) -> str:
-    """Return a column chart over time of one of the counts."""
+    """Return a column chart over time of one of the counts; a line of text where nothing happened."""
+    if not columns:
+        return "<p>No requests.</p>"
+    unit = "B" if what == "bytes" else ""
     values: list[int] = [getattr(column, what) for column in columns]
     most = nice_ceiling(max(values, default=0))
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(values))
@@ -166,13 +171,13 @@ def column_chart(columns: Sequence[Traffic], what: str, title: str, height: int 
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
         parts.append(
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(most * step / 4)}</text>'
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(most * step / 4)}{unit}</text>'
         )
     gap = min(2.0, wide * 0.2)
     for number, (column, value) in enumerate(zip(columns, values, strict=True)):
         x = LEFT + number * wide
         bar = tall * value / most
-        label = f"{column.name:%a %d %b %Y %H:%M}: {value:,}"
+        label = f"{column.name:%a %d %b %Y %H:%M}: {value:,}{unit and ' ' + unit}"
         parts.append(
             f"<g><title>{label}</title>"
             f'<rect class="hit" x="{x:.2f}" y="{TOP}" width="{wide:.2f}" height="{tall}"/>'
@@ -185,8 +190,6 @@ def column_chart(columns: Sequence[Traffic], what: str, title: str, height: int 
 
 def time_axis(columns: Sequence[Traffic], wide: float, height: int) -> Iterable[str]:
     """At most eight labels under a column chart: hours where the log is short, days where it is long."""
-    if not columns:
-        return
     every = ceil(len(columns) / 8)
     long = columns[-1].name - columns[0].name > timedelta(days=8)
     for number in range(0, len(columns), every):
@@ -222,7 +225,9 @@ def bar_chart(
     width: int = 460,
     name_width: int = 150,
 ) -> str:
-    """Horizontal bars, each with its name to the left and its number to the right."""
+    """Horizontal bars, each with its name to the left and its number to the right; a line of text without rows."""
+    if not rows:
+        return "<p>None.</p>"
     row = 26
     most = max((count for _, count in rows), default=0) or 1
     room = width - name_width - 78
@@ -243,9 +248,11 @@ def bar_chart(
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     """Return a drawing with a name for screen readers."""
+    # On a phone a drawing scrolls sideways: scaled down to the window its labels had 4 pixels.
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        f'<div class="chart"><svg viewBox="0 0 {width} {height}" style="min-width:{round(width * SHRUNK_MIN)}px" '
+        f'role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg></div>"
     )
 
 

@@ -58,7 +58,6 @@ PATHS = (
     "/quorum",
     "/transactions",
     "/settings",
-    "/pipelines",
 )
 
 

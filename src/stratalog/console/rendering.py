@@ -96,7 +96,6 @@ _SECTIONS: Final = (
     ("transactions", "Transactions"),
     ("quorum", "Quorum"),
     ("tier", "Tier"),
-    ("pipelines", "Pipelines"),
     ("settings", "Settings"),
 )
 

@@ -78,3 +78,28 @@ def test_an_axis_ends_above_its_highest_value(number):
 
 def test_large_numbers_are_shortened():
     assert [short(n) for n in (0, 999, 1500, 2_000_000, 3e9)] == ["0", "999", "1.5k", "2M", "3G"]
+
+
+def test_an_empty_log_has_words_and_no_empty_axes():
+    text = page(answers(), ["log"])
+    assert list(parsed(text).iter("svg")) == []
+    assert text.count("No requests.") == 3
+
+
+def test_bytes_have_their_unit():
+    text = page(answers([hour(1, size=2_000_000), hour(2)]), ["log"])
+    assert re.search(r"<dt>Answered</dt><dd>2MB", text)
+    chart = next(
+        svg for svg in parsed(text).iter("svg") if svg.get("aria-label").startswith("Bytes")
+    )
+    labels = [part.text for part in chart.iter("text") if part.get("text-anchor") == "end"]
+    assert labels == ["0B", "500kB", "1MB", "1.5MB", "2MB"]
+
+
+def test_no_label_shrinks_below_eleven_pixels():
+    hours = [hour(number) for number in range(200)]
+    text = page(answers(hours, [Traffic("/", 5, 1, 100)], {200: 5}), ["log"])
+    for svg in parsed(text).iter("svg"):
+        width = int(svg.get("viewBox").split()[2])
+        least = int(re.search(r"min-width:(\d+)px", svg.get("style"))[1])
+        assert 12 * least / width >= 11

@@ -30,7 +30,6 @@ _PAGES: Final[dict[tuple[str, ...], Callable[[Context, PageRequest], Awaitable[P
     ("quorum",): nodes.quorum,
     ("tier",): tier.tier,
     ("tier", "verify"): tier.verification,
-    ("pipelines",): nodes.pipelines,
     ("settings",): nodes.settings,
     ("new-topic",): changes.new_topic,
 }

@@ -1,4 +1,4 @@
-"""The cluster's inside: its quorum, its transactions, its settings, and the pipelines that read it.
+"""The cluster's inside: its quorum, its transactions, its settings.
 
 In: the cluster's facts. Out: pages. Where a cluster does not serve one of these, its page says so.
 """
@@ -13,7 +13,7 @@ from stratalog.console.pages.settings_rows import rows_of
 from stratalog.errors import Rejected, Unavailable
 from stratalog.wire.ids import topic_id_text
 
-__all__ = ["pipelines", "quorum", "settings", "transactions"]
+__all__ = ["quorum", "settings", "transactions"]
 
 _DESCRIBED_MAX: Final = 100
 
@@ -136,9 +136,3 @@ def _is_a_brokers_own(name: str) -> bool:
         "log.dirs",
         "metadata.log.dir",
     } or ("listener" in name)
-
-
-async def pipelines(context: Context, _request: PageRequest) -> Page:
-    """Return the page `/pipelines`."""
-    _ = context
-    return Page("pipelines.html", "Pipelines", {"pipelines": []})

@@ -1,0 +1,260 @@
+"""The web console in a real browser: headless Chromium looks at each page, light, dark and on a phone.
+
+No page runs a foreign script, scrolls sideways, shows small text, or asks another server. Keys alone reach everything;
+without JavaScript everything works but freshness.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.broker_process import BrokerProcess
+from tests.compat.tools import cannot_be_had
+from tests.integration.console_cluster import filled_broker
+from tests.integration.console_process import Console, console_process
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.client.aio import Client
+from stratalog.wire.records import BatchBuilder
+
+pytestmark = [pytest.mark.big, pytest.mark.timeout(600)]
+INSTALL_TIMEOUT_S = 540
+WAIT_MS = 30_000
+SMALLEST_PX = 12
+PATHS = (
+    "/",
+    "/brokers",
+    "/brokers/1",
+    "/topics",
+    "/topics/orders",
+    "/topics/orders/alter",
+    "/topics/orders/delete",
+    "/topics/orders/messages?format=json",
+    "/topics/hostile/messages",
+    "/topics/empty/messages",
+    "/topics/gone",
+    "/new-topic",
+    "/groups",
+    "/groups/billing",
+    "/groups/a%2Fb%20%3Cx%3E",
+    "/tier?topic=orders",
+    "/quorum",
+    "/transactions",
+    "/settings?q=log",
+)
+LOOKS = {
+    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+}
+SMALL_TEXT = """() => [...document.querySelectorAll("body *")].filter((one) =>
+  [...one.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())
+  && one.getClientRects().length && parseFloat(getComputedStyle(one).fontSize) < SMALLEST
+).map((one) => one.outerHTML.slice(0, 80))""".replace("SMALLEST", str(SMALLEST_PX))
+CONTRAST = """() => {
+  const light = (color) => {
+    const [r, g, b] = color.match(/[0-9.]+/g).map((one) => one / 255)
+      .map((one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(color)) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  return [...document.querySelectorAll("body *")].filter((one) =>
+    [...one.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())
+    && one.getClientRects().length && one.tagName !== "OPTION" && !one.closest("svg, header, .skip")
+  ).map((one) => {
+    const [above, below] = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => b - a);
+    return [(above + 0.05) / (below + 0.05), one.outerHTML.slice(0, 80)];
+  }).filter(([ratio]) => ratio < 4.5);
+}"""
+
+
+def chromium() -> str:
+    """Debian's Chromium; installed by root, like the Java of `scripts/setup.sh`. Skips where it cannot be had."""
+    found = shutil.which("chromium")
+    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
+        install = "apt-get -q update && apt-get -q install -y --no-install-recommends chromium"
+        subprocess.run(
+            ["sh", "-c", install],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_TIMEOUT_S,
+            check=False,
+        )
+        found = shutil.which("chromium")
+    if found is None:
+        cannot_be_had("chromium", "apt-get install chromium")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with filled_broker(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def console(broker: BrokerProcess) -> Iterator[Console]:
+    options = ("--tier", broker.bucket_url, "--allow-changes")
+    with console_process(broker.directory / "console", broker.address, *options) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(console: Console, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page that may ask this console alone, and whose script never fails."""
+    look = {**LOOKS["light"], **getattr(request, "param", {})}
+    context = browser.new_context(
+        base_url=console.url, timezone_id="Europe/Berlin", locale="en-GB", **look
+    )
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "console",
+        lambda line: (
+            wrong.append(line.text)
+            if line.type == "error" and "status of" not in line.text and "ERR_CONN" not in line.text
+            else None
+        ),
+    )
+    page.on(
+        "request",
+        lambda asked: wrong.append(asked.url) if not asked.url.startswith(console.url) else None,
+    )
+    yield page
+    context.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("opened", LOOKS.values(), ids=LOOKS, indirect=True)
+def test_every_page_fits_its_window_with_text_that_can_be_read(opened: Page) -> None:
+    for path in PATHS:
+        opened.goto(path)
+        expect(opened.locator("h1")).to_have_count(1)
+        assert not opened.evaluate("document.documentElement.scrollWidth > innerWidth"), path
+        assert opened.evaluate(SMALL_TEXT) == [], path
+        assert opened.evaluate(CONTRAST) == [], path
+        assert "owned" not in opened.title()
+
+
+def test_times_are_the_viewers_with_utc_on_hover(opened: Page) -> None:
+    opened.goto("/topics/orders/messages?limit=1")
+    shown = opened.locator("#records time").first
+    utc = shown.get_attribute("title") or ""
+    assert utc.endswith("Z")
+    hour = (int(utc[11:13]) + 1) % 24  # Berlin in winter
+    summer = (hour + 1) % 24
+    assert f" {hour:02}:" in shown.inner_text() or f" {summer:02}:" in shown.inner_text()
+
+
+def test_keys_alone_reach_a_record(opened: Page) -> None:
+    opened.goto("/")
+    opened.keyboard.press("Tab")
+    expect(opened.get_by_text("Skip to the page")).to_be_focused()
+    opened.keyboard.press("g")
+    opened.keyboard.press("t")
+    expect(opened.locator("h1")).to_have_text("Topics")
+    opened.keyboard.press("/")
+    expect(opened.locator("input[name=q]")).to_be_focused()
+    opened.keyboard.type("orde")
+    opened.keyboard.press("Enter")
+    opened.wait_for_url("**/topics?q=orde*")
+    opened.locator("tbody a").first.focus()
+    opened.keyboard.press("Enter")
+    opened.get_by_role("link", name="Records", exact=True).focus()
+    opened.keyboard.press("Enter")
+    expect(opened.locator("h1")).to_have_text("Records of orders")
+    first = opened.locator("#records tr").first.get_attribute("data-offset")
+    opened.keyboard.press("n")
+    opened.wait_for_url("**until=*")
+    assert opened.locator("#records tr").first.get_attribute("data-offset") != first
+    opened.keyboard.press("p")
+    expect(opened.locator("#records tr").first).to_have_attribute("data-offset", str(first))
+
+
+def produce(address: str, value: bytes) -> None:
+    async def send() -> None:
+        async with await Client.connect(TcpNetwork(), address) as client:
+            builder = BatchBuilder()
+            builder.add(None, value, int(time.time() * 1000))
+            await client.produce("empty", 0, builder.build())
+
+    with ThreadPoolExecutor(1) as apart:  # Playwright's own loop runs on this thread
+        apart.submit(lambda: asyncio.run(send())).result()
+
+
+def test_following_shows_new_records_as_text_through_a_killed_broker(
+    opened: Page, broker: BrokerProcess
+) -> None:
+    opened.goto("/topics/empty/messages")
+    opened.locator("#follow").press("Enter")
+    expect(opened.locator("#follow")).to_have_text("Stop following")
+    produce(broker.address, b"<script>document.title='owned'</script>")
+    expect(opened.locator("#records")).to_contain_text("document.title='owned'")
+    broker.kill()
+    opened.wait_for_timeout(1500)
+    broker.start()
+    opened.goto("/topics/empty/messages")
+    opened.locator("#follow").press("Enter")
+    produce(broker.address, b"second")
+    expect(opened.locator("#records tr").first).to_contain_text("second")
+    assert "owned" not in opened.title()
+
+
+def test_a_page_that_is_watched_says_that_the_broker_is_gone_and_recovers(
+    opened: Page, broker: BrokerProcess
+) -> None:
+    opened.goto("/topics")
+    expect(opened.locator("h1")).to_have_text("Topics")
+    broker.kill()
+    expect(opened.locator("main")).to_contain_text("start the brokers of", timeout=WAIT_MS)
+    broker.start()
+    expect(opened.locator("h1")).to_have_text("Topics", timeout=2 * WAIT_MS)
+
+
+NO_SCRIPT: dict[str, Any] = {"java_script_enabled": False}
+
+
+@pytest.mark.parametrize("opened", [{}, NO_SCRIPT], ids=["script", "no script"], indirect=True)
+def test_a_topic_is_created_and_deleted_by_keys_with_and_without_script(opened: Page) -> None:
+    opened.goto("/new-topic")
+    expect(opened.locator("input[name=name]")).to_be_focused()
+    opened.keyboard.type("by-hand")
+    opened.keyboard.press("Enter")
+    expect(opened.locator("main")).to_contain_text("What will happen")
+    opened.get_by_role("button", name="Do it").press("Enter")
+    expect(opened.locator("h1")).to_have_text("by-hand")
+    opened.get_by_role("link", name="Delete the topic").press("Enter")
+    expect(opened.locator("input[name=confirm]")).to_be_focused()
+    opened.keyboard.type("by-mistake")
+    opened.keyboard.press("Enter")
+    expect(opened.locator("main")).to_contain_text("nothing was deleted")
+    opened.goto("/topics/by-hand/delete")
+    opened.keyboard.type("by-hand")
+    opened.keyboard.press("Enter")
+    expect(opened.locator("h1")).to_have_text("Topics")
+    expect(opened.locator("main")).not_to_contain_text("by-hand")
