@@ -28,7 +28,8 @@ STYLE = """
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:1040px;margin:0 auto;padding:32px 20px 64px}h1{margin:0;font-size:28px;letter-spacing:-.02em}
 h2{margin:0 0 12px;font-size:16px}p.sub{margin:4px 0 24px;color:var(--soft);overflow-wrap:anywhere}
-section{min-width:0;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:18px 20px;margin:0 0 18px}
+section{min-width:0;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:18px 20px;
+margin:0 0 18px}
 dl.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin:0 0 18px}
 dl.tiles div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 14px}
 dt{color:var(--soft);font-size:13px}dd{margin:0;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums}

@@ -82,6 +82,8 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
 
 def run(words: Sequence[str]) -> None:
     """Run the command of these arguments. A server starts without typer where that reads the arguments alike."""
+    if words[-1:] == ["-h"]:
+        words = [*words[:-1], "--help"]
     if words[:1] == ["server"]:
         from stratalog.cli.node.serving import plain_words, serve
 
@@ -96,7 +98,7 @@ def run(words: Sequence[str]) -> None:
     from stratalog.errors import UserError
 
     try:  # completion needs the same name for every way to start the command
-        code = app(prog_name="strata", standalone_mode=False)
+        code = app(list(words), prog_name="strata", standalone_mode=False)
     except typer.Abort:
         sys.exit("Aborted!")
     except TyperException as error:

@@ -33,12 +33,12 @@ from stratalog.config.tls import check_server_tls, read_tls
 from stratalog.errors import UserError
 from stratalog.ports import Security, Tls
 
-# Variables that Kafka's start scripts and images read themselves: never settings of a broker.
+# Variables that Kafka's start scripts and images, or our other commands, read themselves: never settings of a broker.
 NOT_SETTINGS = frozenset(
     """
     KAFKA_CLUSTER_ID KAFKA_DIR KAFKA_GC_LOG_OPTS KAFKA_HEAP_OPTS KAFKA_HOME KAFKA_JMX_HOSTNAME KAFKA_JMX_OPTS
     KAFKA_JMX_PORT KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_OPTS KAFKA_LOG4J_ROOT_LOGLEVEL
-    KAFKA_MODE KAFKA_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_VERSION KAFKA_DEBUG
+    KAFKA_MODE KAFKA_OPTS KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_VERSION KAFKA_DEBUG STRATA_BOOTSTRAP_SERVER
     """.split()
 )
 PREFIXES = ("KAFKA_", "STRATA_")

@@ -174,8 +174,8 @@ def reset_offsets(
     to: Annotated[
         str,
         typer.Option(
-            metavar="beginning|end|OFFSET|@MS",
-            help="The new position; @MS is the first record at that time (epoch milliseconds).",
+            metavar="beginning|end|OFFSET|TIME",
+            help="The new position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ],
     partition: Annotated[

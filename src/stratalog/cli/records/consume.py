@@ -55,10 +55,14 @@ def consume(
         str,
         typer.Option(
             "--from",
-            metavar="beginning|end|OFFSET|@MS",
-            help="Start position; @MS is the first record at that time (epoch milliseconds).",
+            metavar="beginning|end|OFFSET|TIME",
+            help="Start position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ] = "end",
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Begin N records before the end of each partition."),
+    ] = None,
     partition: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
     ] = None,
@@ -92,6 +96,8 @@ def consume(
     kind. It commits the printed records after each round of reads, so after a crash some may be printed again. With
     --partition it does not join, and a group with members refuses its commits.
 
+    Example: strata consume t --last 10 --until-end
+
     Example: strata consume t --from beginning --format '%p %o %k: %s\n'
     """
     from asyncio import CancelledError
@@ -101,7 +107,9 @@ def consume(
 
     printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
     isolation = int(isolation_level is Isolation.COMMITTED)
-    wanted = Wanted(topic, start, partition, group, until_end, max_messages, timeout, isolation)
+    wanted = Wanted(
+        topic, start, partition, group, until_end, max_messages, timeout, isolation, last
+    )
     try:
         run(follow(bootstrap_server, wanted, printer))
     except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM

@@ -34,6 +34,8 @@ class Wanted:
     timeout_s: float | None = None
     isolation: int = 0
     """As in a Fetch request: 1 for committed records only."""
+    last: int | None = None
+    """Begin so many records before the end of each partition, instead of at `start`."""
 
     @property
     def other_offsets(self) -> str:
@@ -140,6 +142,12 @@ class Following:
 
         isolation = wanted.isolation
         positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
+        if wanted.last is not None:
+            ends = await first_offsets(client, wanted.topic, partitions, "end", isolation)
+            starts = await first_offsets(client, wanted.topic, partitions, "beginning")
+            positions = {
+                index: max(starts[index], end - wanted.last) for index, end in ends.items()
+            }
         if wanted.group is not None:
             positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
         ends: dict[int, int] = {}

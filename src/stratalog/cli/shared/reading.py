@@ -72,6 +72,8 @@ async def first_offsets(
 
     Raises UserError, which names `option`, for words that are not understood.
     """
+    from stratalog.adapters.system import SystemClock
+    from stratalog.cli.shared.moments import ACCEPTED, moment_ms
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.errors import UserError
     from stratalog.wire.ids import TopicPartition
@@ -79,16 +81,13 @@ async def first_offsets(
     if is_int64(start):
         return dict.fromkeys(partitions, int(start))
     words = {"beginning": EARLIEST, "end": LATEST}
-    if start in words:
-        timestamp = words[start]
-    elif start.startswith("@") and is_int64(start[1:]):
-        timestamp = int(start[1:])
-    else:
+    moment = words[start] if start in words else moment_ms(start, SystemClock().now_ms())
+    if moment is None:
         raise UserError(
-            f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, @ms"
+            f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, {ACCEPTED}"
         )
     keys = [TopicPartition(topic, index) for index in partitions]
-    listed = await client.list_offsets(dict.fromkeys(keys, timestamp), isolation=isolation)
+    listed = await client.list_offsets(dict.fromkeys(keys, moment), isolation=isolation)
     late = [key for key in keys if listed[key].offset < 0]
     ends = {}
     if late:

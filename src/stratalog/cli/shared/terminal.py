@@ -4,6 +4,7 @@ In: rows and options. Out: lines on standard output; notes on standard error. It
 """
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +27,12 @@ Outcome = TypeVar("Outcome", "Altered", "ResourceConfigs", "TopicResult")
 BootstrapServer = Annotated[
     str,
     typer.Option(
-        "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker, or several with commas."
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help="A broker, or several with commas.",
+        envvar="STRATA_BOOTSTRAP_SERVER",
+        show_envvar=False,  # once in docs/cli.md, and not in each command
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -83,7 +89,8 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
         ).rstrip()
         for row in table
     )
-    typer.echo("\n".join([typer.style(head, bold=True), *lines]))
+    is_plain = bool(os.environ.get("NO_COLOR"))  # https://no-color.org
+    typer.echo("\n".join([head if is_plain else typer.style(head, bold=True), *lines]))
 
 
 def show_json(value: Any) -> None:
