@@ -143,10 +143,10 @@ class Following:
         isolation = wanted.isolation
         positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
         if wanted.last is not None:
-            ends = await first_offsets(client, wanted.topic, partitions, "end", isolation)
             starts = await first_offsets(client, wanted.topic, partitions, "beginning")
+            tails = await first_offsets(client, wanted.topic, partitions, "end", isolation)
             positions = {
-                index: max(starts[index], end - wanted.last) for index, end in ends.items()
+                index: max(starts[index], tail - wanted.last) for index, tail in tails.items()
             }
         if wanted.group is not None:
             positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
