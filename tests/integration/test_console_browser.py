@@ -82,7 +82,7 @@ CONTRAST = """() => {
 
 
 def chromium() -> str:
-    """Debian's Chromium; installed by root, like the Java of `scripts/setup.sh`. Skips where it cannot be had."""
+    """Debian's Chromium; installed by root, like the Java of `scripts/setup.sh`. Skips where it is not available."""
     found = shutil.which("chromium")
     if found is None and os.getuid() == 0 and shutil.which("apt-get"):
         install = "apt-get -q update && apt-get -q install -y --no-install-recommends chromium"
