@@ -23,6 +23,7 @@ from stratalog.client.calls import (
     TopicInfo,
 )
 from stratalog.client.cluster_admin import RegisteredBroker, describe_cluster
+from stratalog.client.security import PLAIN, ClientSecurity
 from stratalog.console.kept import Kept
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Clock, Network
@@ -52,8 +53,11 @@ class Span:
 class Cluster:
     """Facts about one cluster. Methods raise Unavailable where no broker answers."""
 
-    def __init__(self, network: Network, bootstrap: str, clock: Clock) -> None:
+    def __init__(
+        self, network: Network, bootstrap: str, clock: Clock, security: ClientSecurity = PLAIN
+    ) -> None:
         self.bootstrap = bootstrap
+        self._security = security
         self.clock = clock
         self._network = network
         self._client: Client | None = None
@@ -85,7 +89,11 @@ class Cluster:
 
     async def _connect(self) -> Client:
         return await Client.connect(
-            self._network, self.bootstrap, client_id="strata-console", timeout_s=_TIMEOUT_S
+            self._network,
+            self.bootstrap,
+            client_id="strata-console",
+            timeout_s=_TIMEOUT_S,
+            security=self._security,
         )
 
     def forget(self) -> None:
