@@ -96,8 +96,7 @@ class Node:
         self._on_fatal = on_fatal
         self._watches: list[TimedDisk] = []
         self._monitor: Monitor | None = None
-        self.console_url: str | None = None
-        """Where a web console runs beside this node, for the monitor's first page."""
+        self.console_url: str | None = None  # of a web console beside this node
         self._is_stopping = False
         self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
@@ -291,8 +290,7 @@ class Node:
 
     async def _open_monitor(self) -> int | None:
         """Open the monitor before the node loads anything: the monitor answers that the node is starting."""
-        address = self.config.monitor
-        if address is None:
+        if (address := self.config.monitor) is None:
             return None
         # Importing the server takes a quarter of a second and some megabytes: only where a monitor is configured.
         from stratalog.monitor.server import Monitor  # noqa: PLC0415
