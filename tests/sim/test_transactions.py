@@ -6,6 +6,8 @@ Method: the real node under a virtual clock, requests as clients of both of Kafk
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from tests.sim.raw import Raw, list_offsets_body
 from tests.sim.transactional import Producer, committed, eventually
 from tests.sim.world import START_MS, World
 
+from stratalog.broker.coordination.markers import Markers
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
 from stratalog.quorum.features import UpgradeType
@@ -271,6 +274,26 @@ def test_a_late_marker_does_not_end_the_transaction_after_its_own() -> None:
         assert await committed(raw) == [b"one"]
 
     story(play)
+
+
+def test_the_next_transaction_begins_while_the_markers_of_the_last_one_come() -> None:
+    """The leader asks the coordinator before it has the marker, and gets the answer after it."""
+    real = Markers.write
+
+    async def late(self: Markers, *words: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await real(self, *words)
+
+    async def play(_machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw, raises=True)
+        await producer.begin()
+        for number in range(3):
+            assert await producer.write(0, b"%d" % number) is ErrorCode.none
+            assert await producer.end(commit=True) is ErrorCode.none
+        await eventually(lambda: committed(raw), [b"0", b"1", b"2"])
+
+    with patch.object(Markers, "write", late):
+        story(play)
 
 
 def test_both_protocols_work_on_one_cluster_and_the_second_one_needs_its_level() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "fenced",
     "is_repeat",
     "kept",
+    "next_client",
     "raised",
     "record_of",
     "transaction_of",
@@ -174,19 +175,29 @@ def fenced(found: Transaction, now: Now) -> Transaction:
 
 def completed(ended: Transaction, now: Now) -> Transaction:
     """Return a prepared end's transaction once its markers are written."""
-    done = replace(
+    producer_id, epoch = next_client(ended)
+    is_exhausted = ended.next_id >= 0 and ended.next_epoch < 0
+    return replace(
         ended,
+        producer_id=producer_id,
+        producer_epoch=epoch,
         state=COMPLETE[ended.state],
         partitions=frozenset(),
         updated_ms=now.wall_ms,
+        previous_id=ended.producer_id if is_exhausted else ended.previous_id,
         next_id=-1,
         next_epoch=-1,
     )
-    if ended.next_epoch >= 0:
-        return replace(done, producer_id=ended.next_id, producer_epoch=ended.next_epoch)
-    if ended.next_id < 0:
-        return done
-    return replace(done, producer_id=ended.next_id, producer_epoch=0, previous_id=ended.producer_id)
+
+
+def next_client(ended: Transaction) -> tuple[int, int]:
+    """Return the producer id and epoch of the transaction after a prepared end.
+
+    In the second protocol the answer to the end has them, so a client may use them before the markers are written.
+    """
+    if ended.next_id >= 0 and ended.next_epoch < 0:
+        return ended.next_id, 0
+    return ended.client
 
 
 def record_of(transactional_id: str, one: Transaction) -> TransactionRecord:

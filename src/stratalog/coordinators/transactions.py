@@ -35,6 +35,7 @@ from stratalog.coordinators.transaction import (
     fenced,
     is_repeat,
     kept,
+    next_client,
     raised,
     record_of,
     transaction_of,
@@ -267,8 +268,9 @@ class TransactionShard:
             if found.state is COMPLETE[prepared]:
                 return Decision((), (found.producer_id, found.producer_epoch))
             raise _nothing_open(transactional_id, found)
+        self._wait_for_markers(transactional_id, producer)
         found = self._of_client(transactional_id, producer)
-        if found.state in PREPARED:  # fenced, with an epoch that no client has received
+        if found.state in PREPARED:  # with the last epoch of its id, which no client receives
             raise _fenced(transactional_id, *producer)
         if found.state is not State.ONGOING and commit:
             raise _nothing_open(transactional_id, found)
@@ -279,7 +281,7 @@ class TransactionShard:
             raise _fenced(transactional_id, *producer)
         ended = raised(found, prepared, fresh_id, now)
         self._before[transactional_id] = producer
-        answer = completed(ended, now).client
+        answer = next_client(ended)
         return Decision((record_of(transactional_id, ended),), answer)
 
     def describe(self, transactional_id: str) -> Decision[TransactionRecord, Transaction]:
@@ -367,6 +369,7 @@ class TransactionShard:
 
     def _of(self, transactional_id: str, producer: tuple[int, int]) -> Transaction:
         """Return the transaction that a producer writes. Raises Rejected."""
+        self._wait_for_markers(transactional_id, producer)
         found = self._by_id.get(transactional_id)
         if found is None or found.next_epoch < 0 or found.state is not State.ONGOING:
             return self._of_client(transactional_id, producer)
@@ -377,6 +380,12 @@ class TransactionShard:
             ErrorCode.invalid_txn_state,
             f"{transactional_id} has a transaction that was kept to be ended, not to be written to",
         )
+
+    def _wait_for_markers(self, transactional_id: str, producer: tuple[int, int]) -> None:
+        """Raise CONCURRENT_TRANSACTIONS to a producer that has its next epoch before the last markers are written."""
+        found = self._by_id.get(transactional_id)
+        if found is not None and found.state in PREPARED and next_client(found) == producer:
+            raise _again(transactional_id)
 
     def _of_client(self, transactional_id: str, producer: tuple[int, int]) -> Transaction:
         """Return the transaction that a producer may end. Raises Rejected."""

@@ -220,6 +220,23 @@ def test_an_end_of_the_second_protocol_raises_the_epoch_and_may_be_repeated(comm
     assert one.refusal(*ask, commit=commit) is ErrorCode.producer_fenced
 
 
+@pytest.mark.parametrize("epoch", [0, LAST])
+def test_the_next_transaction_waits_for_the_markers_of_the_last_one(epoch):
+    """The answer to the end has the next epoch, and comes before the markers."""
+    one = raised()
+    for number in range(epoch):
+        one.decide("end_raised", "x", (FRESH, number), None, commit=False)
+        one.complete()
+    one.decide("add_partitions", "x", (FRESH, epoch), PARTS, implicitly=True)
+    renewed = one.decide("end_raised", "x", (FRESH, epoch), 901, commit=True)
+    assert renewed == ((901, 0) if epoch else (FRESH, 1))
+    asks = [("end_raised", "x", renewed, 902), ("add_partitions", "x", renewed, PARTS)]
+    codes = [one.refusal(*asks[0], commit=False), one.refusal(*asks[1], implicitly=True)]
+    assert codes == [ErrorCode.concurrent_transactions] * 2
+    one.complete()
+    assert one.decide(*asks[0], commit=False) == (renewed[0], renewed[1] + 1)
+
+
 def test_an_abort_of_the_second_protocol_needs_no_partition_and_a_commit_does():
     one = Coordinator()
     one.init()

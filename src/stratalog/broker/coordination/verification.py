@@ -4,11 +4,13 @@ In: a partition that this broker leads, a transactional id and its producer. Out
 producer gets. It appends nothing, and decides nothing about transactions.
 
 A batch that comes late, after its transaction's end, would open a transaction that nothing ends (KIP-890). So the
-first batch waits for the coordinator's answer. A marker that comes meanwhile makes the answer worthless. The questions
-of one turn of the event loop are one request for each coordinator.
+first batch waits for the coordinator's answer. The questions of one turn of the event loop are one request for each
+coordinator.
 
-A client of the first protocol has named the partition before: the coordinator verifies that. A client of the second one
-names none, and the question adds the partition to its transaction.
+A client of the first protocol has named the partition before: the coordinator verifies that. A marker that comes
+meanwhile makes the answer worthless. A client of the second one names none, and the question adds the partition to its
+transaction. A marker that comes meanwhile usually ends the transaction before. One that ends this transaction has a
+higher epoch, so the log refuses the batch (INVALID_PRODUCER_EPOCH).
 
 Kafka: `AddPartitionsToTxnManager`, `VerificationStateEntry`.
 """
@@ -71,10 +73,12 @@ class _Question(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A question that is on its way, and how many markers of the producer the log had before."""
+    """A question that is on its way, and how many markers of the producer the log had before; None: markers of this
+    transaction have a higher epoch.
+    """
 
     answer: asyncio.Future[ErrorCode]
-    markers: int
+    markers: int | None
 
 
 class Verification:
@@ -140,7 +144,9 @@ class Verification:
         pending = self._pending.get(key)
         if pending is None:
             answer = self._ask(transactional_id, producer, hosted.name, adds=adds)
-            pending = self._pending[key] = _Pending(answer, _markers(hosted, producer[0]))
+            pending = self._pending[key] = _Pending(
+                answer, None if adds else _markers(hosted, producer[0])
+            )
             # It runs right before the calls below: a batch that comes between them would be out of order.
             answer.add_done_callback(lambda _answer: self._pending.pop(key))
         pending.answer.add_done_callback(
@@ -287,7 +293,7 @@ class Verification:
 
 def _go_on(
     key: _Key,
-    markers: int,
+    markers: int | None,
     then: Callable[[], None],
     failed: Done,
     abortable: bool,  # noqa: FBT001 - bound by `submit`
@@ -295,7 +301,8 @@ def _go_on(
 ) -> None:
     hosted, producer_id, epoch = key
     code = answer.result()
-    if code is ErrorCode.none and _markers(hosted, producer_id) != markers:
+    is_old = markers is not None and _markers(hosted, producer_id) != markers
+    if code is ErrorCode.none and is_old:
         code = ErrorCode.transaction_abortable  # the transaction that was asked about has ended
     if code is ErrorCode.transaction_abortable and not abortable:
         code = ErrorCode.invalid_txn_state
