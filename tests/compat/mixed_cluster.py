@@ -81,8 +81,9 @@ class MixedCluster:
         brokers: Mapping[int, Product],
         *,
         features: Mapping[str, int] | None = None,
+        settings: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
-        """`features` are levels of a new cluster that differ from Kafka's own choice."""
+        """`features` are levels of a new cluster that differ from Kafka's own choice, `settings` those of one node."""
         self.place = place
         self.cluster_id = new_cluster_id(SystemEntropy())
         ports = free_ports(len(controllers) + len(brokers))
@@ -95,7 +96,8 @@ class MixedCluster:
             self.nodes[node] = Node(node, product, "broker", place / f"node-{node}", ports.pop())
         for one in self.nodes.values():
             one.place.mkdir(parents=True)
-            one.file.write_text("".join(f"{k}={v}\n" for k, v in self._settings(one).items()))
+            lines = {**self._settings(one), **(settings or {}).get(one.id, {})}.items()
+            one.file.write_text("".join(f"{k}={v}\n" for k, v in lines))
             self._format(one, features or {})
 
     def _settings(self, node: Node) -> dict[str, str]:

@@ -46,10 +46,11 @@ def _java() -> None:
 class Load:
     """A producer that goes on until `finish`; `acknowledged` has each record's place and value."""
 
-    def __init__(self, addresses: str, topic: str) -> None:
+    def __init__(self, addresses: str, topic: str, size: int = 1) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.failures: list[str] = []
         self._topic = topic
+        self._size = size
         self._producer = Producer(
             {
                 "bootstrap.servers": addresses,
@@ -83,7 +84,7 @@ class Load:
     def _run(self) -> None:
         number = 0
         while not self._is_over.is_set():
-            value = b"%d" % number
+            value = (b"%d" % number).ljust(self._size, b".")
             self._producer.produce(
                 self._topic, value, partition=number % PARTITIONS, on_delivery=self._delivered
             )
@@ -99,8 +100,8 @@ class Load:
 
 
 @contextmanager
-def load(nodes: MixedCluster, topic: str) -> Iterator[Load]:
-    running = Load(nodes.brokers, topic)
+def load(nodes: MixedCluster, topic: str, size: int = 1) -> Iterator[Load]:
+    running = Load(nodes.brokers, topic, size)
     try:
         yield running
     finally:
@@ -253,6 +254,84 @@ def test_both_brokers_lead_and_follow_under_kills(tmp_path: Path, controllers: P
         )
         check_records(nodes, OURS, "t", running.acknowledged)
         check_no_repeats(nodes, OURS, "t")
+
+
+def segments(bucket: Path) -> Counter[int]:
+    """Return how many segments of each partition are in a bucket with one topic."""
+    return Counter(int(one.parent.name) for one in bucket.rglob("*.seg"))
+
+
+def read_all(addresses: str, topic: str, count: int) -> dict[tuple[int, int], bytes]:
+    """Return the records of a topic from its beginning, at least `count`, by partition and offset."""
+    consumer = Consumer({"bootstrap.servers": addresses, "group.id": "reads", "log_level": 2})
+    found: dict[tuple[int, int], bytes] = {}
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+
+        def more() -> bool:
+            for one in consumer.consume(1000, timeout=1):
+                assert one.error() is None, one.error()
+                found[one.partition() or 0, one.offset() or 0] = one.value() or b""
+            return len(found) >= count
+
+        wait_for(more, f"{count} records of {topic}")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_our_brokers_archive_under_kafkas_controllers(tmp_path: Path) -> None:
+    """A tiered topic has its replicas on our brokers. Each leads and archives, and is killed, under load."""
+    bucket = tmp_path / "bucket"
+    ours = {"tier.url": bucket.as_uri(), "remote.log.manager.task.interval.ms": "200"}
+    ours |= {"log.retention.check.interval.ms": "500"}
+    theirs = {"remote.log.storage.system.enable": "true"}
+    products: dict[int, Product] = {KAFKAS: "kafka", 2: "strata", 3: "strata"}
+    with MixedCluster(
+        tmp_path,
+        {CONTROLLER: "kafka"},
+        products,
+        features=SERVED_BY_BOTH,
+        settings={CONTROLLER: theirs, 2: ours, 3: ours},
+    ) as nodes:
+        for node in (CONTROLLER, KAFKAS, 2, 3):
+            nodes.start(node)
+        admin = admin_of(nodes, KAFKAS, 2, 3)
+        wait_for(lambda: set(admin.list_topics(timeout=30).brokers) == {KAFKAS, 2, 3}, "brokers")
+        settings = {"remote.storage.enable": "true", "segment.bytes": str(1 << 20)}
+        settings |= {"local.retention.bytes": "1", "retention.ms": "-1"}
+        topic = NewTopic("t", PARTITIONS, replica_assignment=[[2, 3], [3, 2]], config=settings)
+        admin.create_topics([topic])["t"].result(30)
+        with load(nodes, "t", 5000) as running:
+
+            def grow() -> None:
+                """Wait until each partition has more segments in the bucket."""
+                before = segments(bucket)
+                wait_for(
+                    lambda: all(segments(bucket)[one] > before[one] for one in range(PARTITIONS)),
+                    "more segments",
+                )
+
+            grow()
+            for victim, survivor in ((2, 3), (3, 2)):
+                nodes.kill(victim)
+                seen = admin_of(nodes, survivor)
+                wait_for(
+                    lambda seen=seen, survivor=survivor: (
+                        [one[0] for one in partitions(seen, "t")] == [survivor] * PARTITIONS
+                    ),
+                    f"leader {survivor}",
+                )
+                grow()
+                nodes.start(victim)
+                wait_for_isr(seen, "t", [2, 3])
+                running.go_on()
+        for node in (2, 3):
+            first = nodes.nodes[node].data / "t-0" / f"{0:020}.log"
+            wait_for(lambda first=first: not first.exists(), f"broker {node} drops its history")
+        read = read_all(",".join(map(nodes.address, (2, 3))), "t", len(running.acknowledged))
+        wrong = {at for at, value in running.acknowledged.items() if read.get(at) != value}
+        assert not wrong, f"acknowledged and not there: {sorted(wrong)[:5]}"
 
 
 def test_a_broker_of_ours_names_the_features_that_it_does_not_serve(tmp_path: Path) -> None:
