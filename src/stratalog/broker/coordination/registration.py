@@ -117,14 +117,18 @@ class Registration:
                 return await self._controller.register_broker(registration)
             except Rejected as error:
                 if error.code in _FINAL or loop.time() + delay_s > deadline:
-                    levels = self._image.image.features
-                    reason = unserved(levels, registration.features) or error.message
                     raise UserError(
-                        f"node.id: {self.node_id} is not registered as a broker: {reason}"
+                        f"node.id: {self.node_id} is not registered as a broker: "
+                        f"{self._reason(registration, error)}"
                     ) from error
                 self._log.info("not registered yet", node=self.node_id, reason=error.message)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, self._session_s)
+
+    def _reason(self, registration: BrokerRegistration, error: Rejected) -> str:
+        if error.code is ErrorCode.duplicate_broker_registration:
+            return "another broker has this id and is alive; stop it, or give this node an id of its own"
+        return unserved(self._image.image.features, registration.features) or error.message
 
     async def _is_unfenced(self) -> bool:
         try:

@@ -107,6 +107,10 @@ async def remove_controller(node_id: int, bootstrap: str) -> None:
         if voter is None:
             ids = ", ".join(str(one.node_id) for one in found.replicas if one.is_voter)
             raise UserError(f"node {node_id} is no voter; accepted: {ids}")
+        if not voter.directory_id.int:
+            raise UserError(
+                "kraft.version is 0: controller.quorum.voters names the voters, which never change"
+            )
         await client.on_any(remove_voter(node_id, voter.directory_id))
     typer.echo(f"node {node_id} votes no more")
 
