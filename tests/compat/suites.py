@@ -152,11 +152,15 @@ def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStac
 
 
 class SuiteNodes(ClusterProcesses):
-    """Nodes 0, 1 and 2. As on one node, a file sets the advertised listeners; a suite assigns replicas to node 0."""
+    """Nodes 0, 1 and 2, each in a rack of its own as a suite expects: `RACK0` …
+
+    As on one node, a file sets the advertised listeners. A suite assigns replicas to node 0.
+    """
 
     def addresses(self, node: int) -> dict[str, str]:
         advertised = f"PLAINTEXT://{HOST}:{self.ports[node].clients}"
-        return {**super().addresses(node), "advertised.listeners": advertised}
+        set_too = {"advertised.listeners": advertised, "broker.rack": f"RACK{node}"}
+        return {**super().addresses(node), **set_too}
 
 
 def several_nodes(place: Path, settings: dict[str, str], nodes: int, stack: ExitStack) -> str:

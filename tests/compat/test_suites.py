@@ -8,14 +8,16 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.compat import kafka_python, librdkafka, node_rdkafka
 from tests.compat.kafka_python import outcomes
-from tests.compat.librdkafka import CASE, LATER, judge
+from tests.compat.librdkafka import CASE, THREE_REPLICAS, chosen, judge
 from tests.compat.suites import (
     HERE,
+    NODES,
     Outcome,
     Suite,
     account,
@@ -25,12 +27,18 @@ from tests.compat.suites import (
 
 SUITES = [kafka_python.SUITE, librdkafka.SUITE, node_rdkafka.SUITE]
 EACH = pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+EACH_ON_ANY = pytest.mark.parametrize(
+    "suite",
+    [replace(suite, nodes=nodes) for nodes in NODES for suite in SUITES],
+    ids=lambda suite: f"{suite.name}-{suite.nodes}",
+)
+ON_THREE = "## Only on three nodes"
 
 
 @pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(3600)
-@EACH
+@EACH_ON_ANY
 def test_recorded_tests_still_pass(suite: Suite) -> None:
     found = run_suite(suite, [])
     print(account(suite, found))
@@ -42,7 +50,7 @@ def test_recorded_tests_still_pass(suite: Suite) -> None:
     assert lost == {}
 
 
-@EACH
+@EACH_ON_ANY
 def test_a_pass_list_only_grows(suite: Suite) -> None:
     listed = suite.pass_list.read_text().splitlines()
     assert listed == sorted(set(listed))
@@ -58,32 +66,61 @@ def test_a_pass_list_only_grows(suite: Suite) -> None:
     assert ever - set(listed) == set()
 
 
-@EACH
+def findings() -> tuple[str, str]:
+    """Return what FINDINGS.md says of any number of nodes, and its section about three nodes."""
+    text = (HERE / "FINDINGS.md").read_text()
+    begin = text.index(ON_THREE)
+    end = text.index("\n## ", begin + len(ON_THREE))
+    return text[:begin] + text[end:], text[begin:end]
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+@EACH_ON_ANY
 def test_a_finding_names_every_test_that_is_not_recorded(suite: Suite) -> None:
     passes_there = {test for test, result in suite.apache_kafka().items() if result != "skip"}
-    explained = set(re.findall(r"`([^`]+)`", (HERE / "FINDINGS.md").read_text()))
+    always, on_three = map(names_in, findings())
+    explained = always if suite.nodes == 1 else always - THREE_REPLICAS | on_three
     assert passes_there - suite.must_pass() - explained == set()
     assert suite.must_pass() & explained == set()
 
 
 @EACH
 def test_the_findings_give_the_counts(suite: Suite) -> None:
-    """A heading's words are the lists' own: `## name version: n of m pass, Apache Kafka k`. Cases count apart."""
-    peer = {test: result for test, result in suite.apache_kafka().items() if CASE not in test}
-    theirs = sum(result == "pass" for result in peer.values())
-    ours = [test for test in suite.must_pass() if CASE not in test]
-    heading = (
-        rf"^## {suite.name.replace('_', '-')} [\d.]+: (\d+) of (\d+) pass, Apache Kafka (\d+)$"
-    )
+    """A heading has the lists' own counts, without cases."""
+
+    def whole(tests: set[str]) -> int:
+        return sum(CASE not in test for test in tests)
+
+    peer = suite.apache_kafka()
+    theirs = whole({test for test, result in peer.items() if result == "pass"})
+    one, three = (whole(replace(suite, nodes=nodes).must_pass()) for nodes in NODES)
+    name = suite.name.replace("_", "-")
+    heading = rf"^## {name} [\d.]+: of (\d+), (\d+) pass, (\d+) on three nodes; Apache Kafka (\d+)$"
     (counts,) = re.findall(heading, (HERE / "FINDINGS.md").read_text(), re.MULTILINE)
-    assert tuple(map(int, counts)) == (len(ours), len(peer), theirs)
+    assert tuple(map(int, counts)) == (whole(set(peer)), one, three, theirs)
 
 
 def test_the_findings_list_the_tests_that_never_run() -> None:
     text = (HERE / "FINDINGS.md").read_text()
     (section,) = re.findall(r"^## Tests that never run$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     skipped = {test for test, result in librdkafka.SUITE.apache_kafka().items() if result == "skip"}
-    assert set(re.findall(r"\b\d{4}_\w+", section)) == LATER.keys() | skipped
+    assert set(re.findall(r"\b\d{4}_\w+", section)) == skipped
+
+
+def test_tests_of_three_replicas_run_where_three_nodes_are() -> None:
+    def all_chosen(nodes: int) -> set[str]:
+        return {
+            test
+            for apart in (False, True)
+            for group in chosen([], apart=apart, nodes=nodes).values()
+            for test in group
+        }
+
+    assert all_chosen(3) - all_chosen(1) == THREE_REPLICAS
+    assert librdkafka.SUITE.apache_kafka().keys() >= THREE_REPLICAS
 
 
 # What requirements/dev.in has beyond the product.
@@ -176,11 +213,10 @@ def test_a_case_passes_where_it_ran() -> None:
 
 def test_the_cases_are_counted_too() -> None:
     peer = [test for test in librdkafka.SUITE.apache_kafka() if CASE in test]
-    ours = [test for test in librdkafka.SUITE.must_pass() if CASE in test]
-    assert (
-        f"{len(ours)} of {len(peer)} pass, and Apache Kafka all"
-        in (HERE / "FINDINGS.md").read_text()
-    )
+    for nodes in NODES:
+        ours = [test for test in replace(librdkafka.SUITE, nodes=nodes).must_pass() if CASE in test]
+        where = "on one node" if nodes == 1 else "on three"
+        assert f"{len(ours)} of {len(peer)} pass {where}" in (HERE / "FINDINGS.md").read_text()
 
 
 def test_a_skipped_test_says_why() -> None:

@@ -7,6 +7,7 @@ repeats the faults, not the processes' timing.
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,9 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3, choices=(3, 4, 5))
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     chosen = parser.parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("stopped")
+    )  # `timeout` must leave nothing behind
     begun = time.monotonic()
     place = Path(tempfile.mkdtemp(prefix="stratalog-kills-"))
     print(f"seed {chosen.seed}, data and logs in {place}", flush=True)
