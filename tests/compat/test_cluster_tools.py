@@ -15,7 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses
 from tests.compat.tools import java_command, java_environment, java_tool, kafka_lib
+from tests.integration.server_process import strata
+from tests.integration.test_voters_cli import CLUSTER, properties, roles, served
 from tests.integration.waiting import wait_for
+
+from stratalog.adapters.free_ports import free_ports
 
 TOOLS = "org.apache.kafka.tools"
 RECORDS = 200
@@ -156,3 +160,44 @@ def test_the_verifiable_ones_agree_on_three_replicas(nodes: ClusterProcesses) ->
     sent = places(produced, "producer_send_success")
     assert len(sent) == RECORDS
     assert places(read, "record_data") == sent
+
+
+def test_a_controller_is_added_and_removed_by_kafkas_command(tmp_path: Path) -> None:
+    """The voters of `controller.quorum.bootstrap.servers` change (KIP-853); the last one cannot be removed."""
+    kafka_lib()
+    ports = free_ports(4)
+    one = properties(tmp_path, 1, ports[:2], ports[1])
+    two = properties(tmp_path, 2, ports[2:], ports[1])
+    address = f"127.0.0.1:{ports[0]}"
+    for file, how in ((one, "--standalone"), (two, "--no-initial-controllers")):
+        done = strata("storage", "format", str(file), "-t", CLUSTER, how)
+        assert done.returncode == 0, done.stderr
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return java_tool(
+            f"{TOOLS}.MetadataQuorumCommand", "--bootstrap-server", address, *words, timeout_s=120
+        )
+
+    def directory_id(node: int) -> str:
+        text = (tmp_path / f"data-{node}" / "meta.properties").read_text()
+        (found,) = re.findall(r"^directory\.id=(\S+)$", text, re.MULTILINE)
+        return str(found)
+
+    def remove(node: int) -> subprocess.CompletedProcess[str]:
+        named = ("--controller-id", str(node), "--controller-directory-id", directory_id(node))
+        return command("remove-controller", *named)
+
+    with served(tmp_path, one), served(tmp_path, two):
+        done = command("--command-config", str(two), "add-controller")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert roles(address) == {1: "leader", 2: "voter"}
+        done = command("--command-config", str(two), "add-controller")
+        assert "DuplicateVoterException" in done.stdout + done.stderr
+        done = remove(2)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert roles(address) == {1: "leader", 2: "observer"}
+        for node in (1, 2):
+            done = remove(node)
+            assert done.returncode == 1
+            assert "VoterNotFoundException" in done.stdout + done.stderr
+        assert roles(address) == {1: "leader", 2: "observer"}
