@@ -18,6 +18,8 @@ pub const ROW_FIELDS: usize = 21;
 pub const ANSWER_FIELDS: usize = 4;
 pub const GROUP_FIELDS: usize = 5;
 pub const COUNTS: usize = 4;
+/// The place of the bytes held among the counts. It is always up to date, the others after `read`.
+const HELD: usize = 3;
 /// The largest frame of a row. Python receives larger ones straight into their memory.
 pub const FRAME_BYTES_MAX: usize = 16 << 10;
 pub const BATCHES_BYTES: usize = 1 << 20;
@@ -188,6 +190,7 @@ impl Door {
             self.queue.retain(|one| *one != slot);
         }
         self.bytes_held -= connection.rest.len();
+        self.counts[HELD] = self.bytes_held as i64;
         self.free.push(slot);
         Some((connection.rest, connection.unsent))
     }
@@ -372,6 +375,7 @@ impl Door {
             frames.extend_from_slice(&self.received[one.frame.clone()]);
         }
         self.bytes_held += frames.len();
+        self.counts[HELD] = self.bytes_held as i64;
         frames.extend_from_slice(&connection.rest);
         connection.rest = frames;
         connection.is_over = true;

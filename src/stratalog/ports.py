@@ -328,8 +328,9 @@ class Door(Protocol):
     of one turn are of one partition.
     """
 
-    bytes_held: int
-    """Received bytes that are not rows yet."""
+    @property
+    def bytes_held(self) -> int:
+        """Received bytes that are not rows yet."""
 
     def open(
         self,

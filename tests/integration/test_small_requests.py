@@ -5,6 +5,7 @@ Three brokers get the same streams: one without a door, one with the compiled do
 
 import random
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def exchange(port: int, frames: list[bytes], chance: random.Random) -> list[byte
     return answers
 
 
+def wait_until(holds, what: str) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, what
+        time.sleep(0.01)
+
+
 def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[str, object]:
     """Send the streams of a seed to a broker; return all that it answered, wrote and counted."""
     quiet = {
@@ -160,6 +168,7 @@ def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[
                 if one.name.topic in TOPICS
             },
         }
+        wait_until(lambda: not inner.client_memory.requests, "no request is in memory")
         broker.stop()
         files = {
             (path.parent.name, path.name): path.read_bytes()

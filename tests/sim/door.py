@@ -135,10 +135,6 @@ class PythonDoor:
     def bytes_held(self) -> int:
         return sum(len(one.rest) for one in self._borrowed.values())
 
-    @bytes_held.setter
-    def bytes_held(self, value: int) -> None:
-        raise NotImplementedError
-
     def open(
         self,
         decide: Callable[[Sequence[RowGroup]], Collection[int]],

@@ -71,7 +71,6 @@ class CompiledDoor:
     """See `ports.Door`. Use it on one event loop."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.bytes_held = 0
         self._call = library
         self._door = library.door_open()
         assert self._door, "the system has an epoll instance for each broker"
@@ -87,6 +86,11 @@ class CompiledDoor:
         self._transports: dict[int, asyncio.Transport] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
+
+    @property
+    def bytes_held(self) -> int:
+        """See `ports.Door`."""
+        return self._counts[3]
 
     def _memory(self, part: int, size: int) -> memoryview:
         address = self._call.door_memory(self._door, part)
@@ -165,7 +169,6 @@ class CompiledDoor:
             return
         has_more = self._checked(self._call.door_read(door))
         returned = dict.fromkeys(self._returned[: counts[2]])
-        self.bytes_held = counts[3]
         if counts[0]:
             held = self._decide(self._read_groups(counts[1]))
             sent = self._checked(self._call.door_send(door))
