@@ -2,7 +2,7 @@
 
 usage: python -m bench.controller [--partitions 200000] [--brokers 200]
 
-The controller runs without disks and without a network, on a log in memory: the figures are CPU time of one core, and
+The controller runs without disks and without a network, on a log in memory. It measures CPU time of one core, and
 the memory of this process. Each of three controllers loads the log and has the image; the active one also has the
 index. The command prints a line for each of these: partitions created, a rack lost (every broker of it falls silent at
 once), the log loaded, a snapshot written and loaded, the next controller opened. It fails unless every partition is

@@ -21,6 +21,7 @@ from tests.sim.machine import Machine
 from tests.sim.network import STORY
 
 from stratalog.client.peer import Peer
+from stratalog.client.security import Dialer
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.metadata.image import Partition
 from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
@@ -481,7 +482,7 @@ class Faults:
             active = self._cluster.active()
             if active is not None:
                 peer = Peer(
-                    self._cluster.world.network,
+                    Dialer(self._cluster.world.network),
                     host_of(active),
                     CONTROLLER_PORT,
                     client_id="voters",
