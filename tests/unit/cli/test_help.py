@@ -18,6 +18,8 @@ from stratalog.cli.app import app
 from stratalog.testing import TemporaryBroker
 
 NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "topic delete"} | {
+    "acl add",
+    "acl remove",
     "broker undrain",
     "cluster bootstrap",
     "cluster kill",

@@ -111,7 +111,7 @@ def add(
 ) -> None:
     """Permit operations of principals on resources, or deny them with --deny.
 
-    Example: strata acl add --principal User:alice --operation read --topic orders --group billing
+    Example: strata acl add --principal User:a --operation read --topic t
     """
     wanted = _acls(
         topic, group, transactional_id, cluster, principal, operation, host, prefixed, deny
@@ -134,7 +134,7 @@ def remove(
 ) -> None:
     """Remove ACLs: the same options as for add.
 
-    Example: strata acl remove --principal User:alice --operation read --topic orders
+    Example: strata acl remove --principal User:a --operation read --topic t
     """
     wanted = _acls(
         topic, group, transactional_id, cluster, principal, operation, host, prefixed, deny
