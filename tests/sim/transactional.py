@@ -28,7 +28,7 @@ from stratalog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from stratalog.wire.records import Record, build_batch
+from stratalog.wire.records import Record, build_batch, read_records
 from stratalog.wire.transactions import Aborted
 
 ID = "tx"
@@ -53,6 +53,8 @@ class Producer:
         self.name = name
         self.id, self.epoch = -1, -1
         self.sequences: dict[int, int] = {}
+        self.offset = -1
+        """Of the last acknowledged write."""
 
     async def begin(self, *, timeout_ms: int = 60_000) -> ErrorCode:
         """Find the coordinator, and begin as the newest producer of the id."""
@@ -94,8 +96,10 @@ class Producer:
         answer = await self.raw.ask(
             version, replace(request, transactional_id=self.name if named else None)
         )
-        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        (written,) = answer.responses[0].partition_responses
+        code = ErrorCode(written.error_code)
         if code is ErrorCode.none:
+            self.offset = written.base_offset
             self.sequences[partition] = sequence + 1
         return code
 
@@ -133,6 +137,23 @@ class Producer:
         if self.raises and not answer.error_code:
             self.id, self.epoch, self.sequences = answer.producer_id, answer.producer_epoch, {}
         return ErrorCode(answer.error_code)
+
+
+async def polled(raw: Raw, partition: int, offset: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Return the committed records of a partition of `t` from `offset` on, and where the next poll begins."""
+    request = fetch_body([("t", partition, offset)], isolation_level=1, max_wait_ms=0, min_bytes=0)
+    (found,) = (await raw.ask(11, request)).responses[0].partitions
+    aborted = Aborted(
+        [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+    )
+    records: list[tuple[int, bytes]] = []
+    view = memoryview(records_of(found))
+    for position, header in scan(view):
+        if not aborted.has(header) and not header.is_control:
+            batch = view[position : position + header.size]
+            records += [(one.offset, one.value or b"") for one in read_records(batch)]
+        offset = header.next_offset
+    return records, offset
 
 
 async def committed(raw: Raw, partition: int = 0) -> list[bytes]:

@@ -6,12 +6,15 @@ In: the name of a bug. Out: a context in which the node has that bug. Some seed 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from stratalog.broker.coordination import transactions as shell
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.verification import Verification
+from stratalog.broker.tier import reads
+from stratalog.coordinators import transactions
 from stratalog.coordinators.transactions import TransactionShard
 from stratalog.log.producers import ProducerStates
 from stratalog.replication.partition import PartitionReplica
@@ -81,6 +84,38 @@ def nothing_added() -> Iterator[Patch]:
     yield Verification, "is_needed", is_needed
 
 
+def abort_index_missing() -> Iterator[Patch]:
+    """A fetch of committed records lists no aborted transaction."""
+    yield reads, "overlapping", lambda *_: []
+
+
+def end_without_epoch() -> Iterator[Patch]:
+    """An end of the second protocol does not raise the epoch, and the leaders take its markers."""
+    real = transactions.raised
+
+    def raised(found: Any, *args: Any) -> Any:
+        return replace(real(found, *args), producer_epoch=found.producer_epoch)
+
+    yield transactions, "raised", raised
+
+
+def fence_without_epoch() -> Iterator[Patch]:
+    """A newer producer does not fence the older ones of its id."""
+    real = TransactionShard._begin
+
+    def begin(self: Any, key: str, producer_id: int, epoch: int, *args: Any) -> Any:
+        return real(self, key, producer_id, max(0, epoch - 1), *args)
+
+    yield TransactionShard, "_begin", begin
+
+
+def old_marker_accepted() -> Iterator[Patch]:
+    """A marker that comes late is accepted, whatever its epoch."""
+    yield from marker_twice()
+    yield ProducerStates, "check_marker", lambda *_: None
+    yield ProducerStates, "check_raised", lambda *_: None
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     "abort seen": abort_seen,
     "commit lost": commit_lost,
@@ -89,6 +124,10 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     "fenced producer writes": fenced_producer_writes,
     "expired transaction stays open": expired_stays_open,
     "partition not added": nothing_added,
+    "abort index missing": abort_index_missing,
+    "end without a raised epoch": end_without_epoch,
+    "fence without a raised epoch": fence_without_epoch,
+    "marker of an old epoch accepted": old_marker_accepted,
 }
 
 

@@ -12,6 +12,9 @@ transaction whether its producer has asked for the commit, and the answer:
 - In the end each transaction is there in all its partitions or in none, and the acknowledged ones are there.
 - No transaction stays open: its time-out ends it.
 - A fenced producer's write is refused.
+
+Producers also read, in their transactions. The history of all clients has none of the anomalies of Jepsen's Kafka
+workload (`anomalies.py`).
 """
 
 import asyncio
@@ -23,8 +26,9 @@ from typing import Any, TypeVar
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
-from tests.sim.transactional import Producer, committed
+from tests.sim.transactional import Producer, committed, polled
 from tests.sim.world import World
+from tests.txn.anomalies import ALLOWED, At, End, Operation, first_anomaly
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
@@ -35,6 +39,8 @@ IDS = ("a", "b", "c")
 PARTITIONS = 3
 TIMEOUT_MS = 4_000
 KILLS = 3
+READS = 0.5
+"""How many transactions read before they end."""
 RAISES = 0.5
 """How many producers speak the second protocol."""
 RUN_S = 60
@@ -59,6 +65,8 @@ NEEDED = (
     "kills",
     "refused writes",
     "reads",
+    "reads in transactions",
+    "G0",
 )
 
 
@@ -73,8 +81,9 @@ class Lost(Exception):
 class Transaction:
     """A transaction as its producer knows it."""
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, session: str) -> None:
         self.value = value
+        self.did = Operation(session)
         self.partitions: list[int] = []
         """Where its value was written, and acknowledged."""
         self.may_commit = False
@@ -103,6 +112,8 @@ class Run:
         self.machine = Machine(World(seed), SETTINGS)
         self.by_value: dict[bytes, Transaction] = {}
         self.seen: dict[int, list[bytes]] = {one: [] for one in range(PARTITIONS)}
+        self._polls: list[Operation] = []
+        self._sessions = 0
         self._is_over = False
 
     async def carry_out(self) -> None:
@@ -127,6 +138,7 @@ class Run:
         for partition in range(PARTITIONS):
             self._look(partition, await self._answer(raw, committed(raw, partition)))
         self._check_whole()
+        self._check_history()
         await self.machine.stop()
 
     async def _connected(self) -> Raw:
@@ -160,11 +172,12 @@ class Run:
                 await self._repeated(producer, lambda one: one.begin(timeout_ms=TIMEOUT_MS))
                 if old is not None:
                     await self._write_again(raw, old)
+                session, positions = self._session(name), dict.fromkeys(range(PARTITIONS), 0)
                 for _ in range(self.chance.randint(1, 6)):
                     number += 1
-                    one = Transaction(f"{name}-{number}".encode())
+                    one = Transaction(f"{name}-{number}".encode(), session)
                     self.by_value[one.value] = one
-                    if not await self._carry_out(producer, one):
+                    if not await self._carry_out(producer, one, positions):
                         break
                 old = producer
             except Lost:
@@ -172,23 +185,45 @@ class Run:
 
     async def _repeated(self, producer: Producer, step: Step) -> ErrorCode:
         """Repeat a step while its error asks for that; return the last error."""
-        while True:
+        for _ in range(round(ENDED_WITHIN_S / 0.05)):
             code = await self._answer(producer.raw, step(producer))
             if code not in PASSING:
                 return code
             await asyncio.sleep(0.05)
+        raise Broken(f"{producer.name} gets {code.name} for {ENDED_WITHIN_S:g} s")
 
-    async def _carry_out(self, producer: Producer, one: Transaction) -> bool:
+    def _session(self, name: str) -> str:
+        self._sessions += 1
+        return f"{name}/{self._sessions}"
+
+    async def _poll(
+        self, raw: Raw, partition: int, positions: dict[int, int], did: Operation
+    ) -> None:
+        """Read on from a session's position."""
+        records, positions[partition] = await self._answer(
+            raw, polled(raw, partition, positions[partition])
+        )
+        did.read += [At(partition, offset, value) for offset, value in records]
+
+    async def _carry_out(
+        self, producer: Producer, one: Transaction, positions: dict[int, int]
+    ) -> bool:
         """Run one transaction; return whether the producer may go on."""
         chance = self.chance
         partitions = chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS))
         if await self._repeated(producer, lambda it: it.add(*partitions)) is not ErrorCode.none:
             return False
         for partition in partitions:
+            one.did.sent.append(At(partition, None, one.value))
             code = await self._repeated(producer, lambda it, at=partition: it.write(at, one.value))
             if code is not ErrorCode.none:
                 return False
+            one.did.sent[-1] = At(partition, producer.offset, one.value)
             one.partitions.append(partition)
+            await asyncio.sleep(chance.uniform(0, 0.3))  # others write in between
+        if chance.random() < READS:
+            await self._poll(producer.raw, chance.randrange(PARTITIONS), positions, one.did)
+            self.counts["reads in transactions"] += 1
         await asyncio.sleep(chance.uniform(0, 1.5))
         ending = chance.choices(("commit", "abort", "leave", "late"), (5, 3, 1, 1))[0]
         if ending == "leave":
@@ -209,7 +244,7 @@ class Run:
     async def _write_again(self, raw: Raw, old: Producer) -> None:
         """Have a fenced producer write: it must be refused."""
         old.raw = raw
-        one = Transaction(f"fenced-{len(self.by_value)}".encode())
+        one = Transaction(f"fenced-{len(self.by_value)}".encode(), self._session("fenced"))
         self.by_value[one.value] = one
         partition = self.chance.randrange(PARTITIONS)
         code = await self._repeated(old, lambda it: it.write(partition, one.value))
@@ -223,9 +258,13 @@ class Run:
         """Read committed records all the time."""
         while not self._is_over:
             raw = await self._connected()
+            session, positions = self._session("reader"), dict.fromkeys(range(PARTITIONS), 0)
             try:
                 while not self._is_over:
                     partition = self.chance.randrange(PARTITIONS)
+                    did = Operation(session, end=End.COMMITTED)
+                    self._polls.append(did)
+                    await self._poll(raw, partition, positions, did)
                     self._look(partition, await self._answer(raw, committed(raw, partition)))
                     self.counts["reads"] += 1
                     await asyncio.sleep(self.chance.uniform(0.2, 1))
@@ -259,6 +298,18 @@ class Run:
                 raise Broken(f"{one.value!r} is in {where} of {sorted(one.partitions)}")
             if one.is_committed and not where:
                 raise Broken(f"{one.value!r} was committed, and is lost")
+
+    def _check_history(self) -> None:
+        """Raise Broken for an anomaly. Operations are in each session's order; that is what the checkers need."""
+        for one in self.by_value.values():
+            ends = {(True, True): End.COMMITTED, (True, False): End.UNKNOWN}
+            one.did.end = ends.get((one.may_commit, one.is_committed), End.ABORTED)
+        history = [*(one.did for one in self.by_value.values()), *self._polls]
+        found = first_anomaly(history)
+        if found is not None:
+            raise Broken(found)
+        for name, checker in ALLOWED.items():
+            self.counts[name] += len(list(checker(history)))
 
 
 def check_counts(counts: Counter[str]) -> None:
