@@ -1,4 +1,4 @@
-"""Requests about ACLs, as `authorization_cases`. In: nothing. Out: bodies. It sends nothing. Kafka: `AclApis`."""
+"""Requests about ACLs, logins and users, as `authorization_cases`. In: nothing. Out: bodies. Kafka: `AclApis`."""
 
 from tests.sim.authorization_case import CLUSTER, Case, case
 
@@ -19,7 +19,23 @@ _EVERY_ACL = {
     "operation": 1,
     "permission_type": 1,
 }
+_NO_SASL = 34
+"""Kafka: ILLEGAL_SASL_STATE; the listener has no SASL."""
+_DELETION = {"name": "alice", "mechanism": 1}
 ACL_CASES: dict[str, list[Case]] = {
+    "SaslHandshake": [case("sasl_handshake", 1, _NO_SASL, lambda _: {"mechanism": "PLAIN"})],
+    "SaslAuthenticate": [case("sasl_authenticate", 2, _NO_SASL, lambda _: {"auth_bytes": b"x"})],
+    "DescribeUserScramCredentials": [
+        case("describe_user_scram_credentials", 0, CLUSTER, lambda _: {"users": None})
+    ],
+    "AlterUserScramCredentials": [
+        case(
+            "alter_user_scram_credentials",
+            0,
+            CLUSTER,
+            lambda _: {"deletions": [_DELETION], "upsertions": []},
+        )
+    ],
     "DescribeAcls": [case("describe_acls", 3, CLUSTER, lambda _: _EVERY_ACL)],
     "CreateAcls": [case("create_acls", 3, CLUSTER, lambda _: {"creations": [_ACL]})],
     "DeleteAcls": [case("delete_acls", 3, CLUSTER, lambda _: {"filters": [_EVERY_ACL]})],

@@ -43,7 +43,7 @@ def test_a_session_is_made_at_accept_and_learns_the_clients_software() -> None:
         assert session.host
         assert str(session.principal) == "User:ANONYMOUS"
         assert session.listener.security == PLAINTEXT
-        assert session.authenticated_until_ms is None
+        assert session.sasl is None
         assert session.software == "lib 1.2"
         bad = ApiVersionsRequest(client_software_name="-", client_software_version="1.2")
         assert (await other.ask(3, bad)).error_code == ErrorCode.invalid_request

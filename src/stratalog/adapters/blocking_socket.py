@@ -71,5 +71,8 @@ class BlockingNetwork:
             raise
         return SecuredStream(secured)
 
+    def now_s(self) -> float:
+        return time.monotonic()
+
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

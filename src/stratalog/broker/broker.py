@@ -25,12 +25,14 @@ from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
+from stratalog.broker.coordination.users import users_of
 from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.sasl import Users
 from stratalog.broker.network.standard_authorizer import standard_authorizer
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.hosting import Hosting
@@ -94,6 +96,7 @@ class Broker:
     recompression: Recompression
     topics: Topics
     transactions: Transactions
+    users: Users
     verification: Verification
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts that a node opens
@@ -162,7 +165,7 @@ class Broker:
             TRANSACTIONS_TOPIC: self.transactions.ensure_topic,
         }
         self.topics = Topics(config, cluster.controller, ensure)
-        self.purgatory = Purgatory()
+        self.purgatory, self.users = Purgatory(), users_of(metadata, outside.entropy)
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )

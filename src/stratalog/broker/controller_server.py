@@ -8,6 +8,7 @@ from stratalog.broker.apis import apis_of_controllers
 from stratalog.broker.coordination.cluster_metadata import ClusterMetadata
 from stratalog.broker.coordination.forwarding import Forwarding
 from stratalog.broker.coordination.topics import Topics
+from stratalog.broker.coordination.users import users_of
 from stratalog.broker.metrics import BrokerMetrics
 from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.client_memory import ClientMemory
@@ -41,5 +42,6 @@ class ControllerServer:
         self.topics = Topics(config, cluster.controller, {})
         self.metadata = cluster.image
         self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
+        self.users = users_of(cluster.image, outside.entropy)
         self.cluster = cluster.image
         """What handlers that a broker's listener has too ask of `Broker.cluster`: the image, and the cluster's id."""

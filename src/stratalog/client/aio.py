@@ -271,7 +271,7 @@ class Client:
         key = (address.host, address.port)
         async with self._opening.setdefault(key, asyncio.Lock()):
             link = self._links.get(key)
-            if link is None or link.closed:
+            if link is None or link.is_over:
                 link = await open_link(
                     self._dialer, *key, client_id=self._client_id, timeout_s=self.timeout_s
                 )

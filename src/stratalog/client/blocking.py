@@ -8,6 +8,7 @@ refuses.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -22,6 +23,7 @@ from stratalog.client.calls import (
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import FetchedPartition, FetchSpan
+from stratalog.client.sasl import OF_LIFETIME, Login, log_in
 from stratalog.client.security import PLAIN, ClientSecurity
 from stratalog.errors import Rejected, Unavailable
 from stratalog.ports import Buffer, Tls
@@ -49,6 +51,9 @@ class Network(Protocol):
 
     def pause(self, seconds: float) -> None: ...
 
+    def now_s(self) -> float:
+        """Return seconds of a steady clock."""
+
 
 class _Link:
     """One connection: a stream and the core's state."""
@@ -56,6 +61,8 @@ class _Link:
     def __init__(self, stream: Stream, core: ClientConnection) -> None:
         self.core = core
         self.stream = stream
+        self.ends_s = inf
+        """When the caller must open another link, by the network's clock."""
 
     def call(self, call: Call[T]) -> T:
         correlation_id, pieces = self.core.send(call)
@@ -76,6 +83,16 @@ class _Link:
             raise Unavailable(f"broker {self.core.peer} did not answer in time") from None
         except OSError as error:
             raise Unavailable(f"broker {self.core.peer}: {reason(error)}") from error
+
+    def log_in(self, login: Login) -> int:
+        """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Unavailable."""
+        steps = log_in(login)
+        try:
+            call = next(steps)
+            while True:
+                call = steps.send(self.call(call))
+        except StopIteration as end:
+            return int(end.value)
 
 
 class BlockingClient:
@@ -174,6 +191,9 @@ class BlockingClient:
     def _link(self, address: BrokerAddress) -> _Link:
         key = (address.host, address.port)
         link = self._links.get(key)
+        if link is not None and link.ends_s != inf and self._network.now_s() >= link.ends_s:
+            self._drop(address)
+            link = None
         if link is None:
             peer = f"{address.host}:{address.port}"
             try:
@@ -186,6 +206,12 @@ class BlockingClient:
             link = _Link(stream, ClientConnection(peer, self._client_id, is_secured=is_secured))
             try:
                 link.core.versions = link.call(calls.api_versions())
+                if self._security.login is not None:
+                    lifetime_ms = link.log_in(self._security.login)
+                    if lifetime_ms:
+                        link.ends_s = self._network.now_s() + lifetime_ms / 1000 * OF_LIFETIME
+                if self._security.login is not None:
+                    link.log_in(self._security.login)
             except Unavailable as error:
                 stream.close()
                 raise link.core.unreachable(error) from error

@@ -5,12 +5,14 @@ In: calls. Out: their answers, as futures. It never connects again and never rep
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 from typing import Any, TypeVar, cast
 
 from stratalog.client import calls
 from stratalog.client.apis import SPOKEN
 from stratalog.client.calls import Call
 from stratalog.client.core import ClientConnection, reason
+from stratalog.client.sasl import OF_LIFETIME, Login, log_in
 from stratalog.client.security import Dialer
 from stratalog.errors import Rejected, Unavailable
 
@@ -27,6 +29,7 @@ class Link(asyncio.BufferedProtocol):
         self.peer = core.peer
         self.core = core
         self.closed = False
+        self._ends_s = inf
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._writable = asyncio.Event()
@@ -66,6 +69,17 @@ class Link(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         self._fail(Unavailable(f"connection to broker {self.peer} is closed"))
+
+    def ends_with(self, lifetime_ms: int) -> None:
+        """Take no call after most of the session's lifetime (KIP-368): the caller opens another link then."""
+        if lifetime_ms:
+            loop = asyncio.get_running_loop()
+            self._ends_s = loop.time() + lifetime_ms / 1000 * OF_LIFETIME
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the caller must open another link for its next call."""
+        return self.closed or asyncio.get_running_loop().time() >= self._ends_s
 
     def send(self, call: Call[T]) -> "asyncio.Future[T]":
         """Send at once; the future gets the answer. Requests of one link arrive in the order of these calls."""
@@ -113,6 +127,20 @@ def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
     future.exception()  # otherwise asyncio reports "exception was never retrieved" for the future
 
 
+async def _log_in(link: Link, login: Login, timeout_s: float) -> int:
+    """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Unavailable."""
+    steps = log_in(login)
+    try:
+        call = next(steps)
+        while True:
+            call = steps.send(await link.within(timeout_s, link.send(call)))
+    except StopIteration as end:
+        return int(end.value)
+    except BaseException:
+        link.close()
+        raise
+
+
 async def open_link(
     dialer: Dialer,
     host: str,
@@ -140,6 +168,9 @@ async def open_link(
     link = cast("Link", protocol)
     try:
         core.versions = await link.within(timeout_s, link.send(calls.api_versions()))
+        if dialer.security.login is not None:
+            lifetime_ms = await _log_in(link, dialer.security.login, timeout_s)
+            link.ends_with(lifetime_ms)
     except Unavailable as error:
         raise core.unreachable(error) from error
     except asyncio.CancelledError:

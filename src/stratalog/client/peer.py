@@ -59,7 +59,7 @@ class Peer:
     async def _open(self) -> Link:
         async with self._opening:
             link = self._link
-            if link is None or link.closed:
+            if link is None or link.is_over:
                 self._check_open()
                 link = await open_link(
                     self._dialer,

@@ -1,26 +1,31 @@
 """How a client secures its connections, by the settings of Kafka's clients.
 
-In: `security.protocol`, `ssl.*`, as text. Out: `ClientSecurity`, or UserError that names setting, value and remedy. It
-reads no file, and never repeats a secret.
+In: `security.protocol`, `ssl.*`, `sasl.*`, as text. Out: `ClientSecurity`, or UserError that names setting, value and
+remedy. It reads no file, and never repeats a secret.
 
     security_of({"security.protocol": "SSL", "ssl.truststore.location": "/etc/strata/authority.pem"})
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from stratalog.client.sasl import Login
+from stratalog.config.jaas import read_jaas
 from stratalog.config.kinds import BadValue, Value
-from stratalog.config.security_settings import SECURITY
+from stratalog.config.sasl import PLAIN as PLAIN_MECHANISM
+from stratalog.config.sasl import SERVED_MECHANISMS
+from stratalog.config.security_settings import JAAS, SECURITY
 from stratalog.config.tls import read_tls
 from stratalog.errors import UserError
 from stratalog.ports import Network, Tls
 
-__all__ = ["PLAIN", "SECRETS", "ClientSecurity", "Dialer", "security_of"]
+__all__ = ["PLAIN", "SECRETS", "ClientSecurity", "Dialer", "login_of", "security_of"]
 
 _PROTOCOL: Final = "security.protocol"
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SASL: Final = ("sasl.mechanism", JAAS)
 _OURS: Final = ("ssl.", "sasl.", "security.")
 _SETTINGS: Final = {
     setting.name: setting
@@ -33,16 +38,23 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """They tune Java's TLS."""
 SECRETS: Final = frozenset(
-    {"ssl.key.password", "ssl.keystore.key", "ssl.keystore.password", "ssl.truststore.password"}
+    {
+        JAAS,
+        "ssl.key.password",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+    }
 )
 """Settings whose values must be shown nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """`tls` None: the client sends plain text."""
+    """`tls` None: the client sends plain text. `login` None: it does not log in."""
 
     tls: Tls | None = None
+    login: Login | None = None
 
 
 PLAIN: Final = ClientSecurity()
@@ -68,7 +80,8 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
         )
     values: dict[str, Value] = {}
     for name, text in properties.items():
-        if not name.startswith(_OURS) or name == _PROTOCOL or name in _WITHOUT_EFFECT:
+        ignored = name == _PROTOCOL or name in _WITHOUT_EFFECT or name in _SASL
+        if ignored or not name.startswith(_OURS):
             continue
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -79,8 +92,9 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
             values[name] = setting.parse(text)
         except BadValue as bad:
             raise UserError(str(bad)) from None
-    if protocol == "PLAINTEXT":
-        return PLAIN
+    login = _login(properties) if protocol.startswith("SASL_") else None
+    if not protocol.endswith("SSL"):
+        return ClientSecurity(login=login)
 
     def get(name: str) -> tuple[str, Value]:
         return name, values.get(name, _SETTINGS[name].default)
@@ -90,4 +104,29 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
         raise UserError(
             "ssl.keystore.key and ssl.keystore.certificate.chain: one is set without the other; accepted: both"
         )
-    return replace(PLAIN, tls=tls)
+    return ClientSecurity(tls, login)
+
+
+def _login(properties: Mapping[str, str]) -> Login:
+    mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    if mechanism not in SERVED_MECHANISMS:
+        raise UserError(
+            f"sasl.mechanism: {mechanism!r} is not accepted; accepted: {', '.join(SERVED_MECHANISMS)}"
+        )
+    return login_of(JAAS, properties.get(JAAS, ""), mechanism)
+
+
+def login_of(name: str, text: str, mechanism: str) -> Login:
+    """Return the login of a setting of JAAS. Raises UserError with the setting's name."""
+    module = "plain.PlainLoginModule" if mechanism == PLAIN_MECHANISM else "scram.ScramLoginModule"
+    accepted = (
+        f'accepted: org.apache.kafka.common.security.{module} required username="…" password="…";'
+    )
+    try:
+        jaas = read_jaas(text)
+    except BadValue:
+        raise UserError(f"{name}: this value is not accepted; {accepted}") from None
+    user, password = jaas.options.get("username", ""), jaas.options.get("password", "")
+    if jaas.module != module.partition(".")[2] or not user or not password:
+        raise UserError(f"{name}: this value is not accepted; {accepted}")
+    return Login(mechanism, user, password)

@@ -28,6 +28,7 @@ from stratalog.config.listeners import (
 from stratalog.config.principal_rules import PrincipalRule, parse_rules
 from stratalog.config.profiles import PROFILES, WITH_THREE, WITH_TIER
 from stratalog.config.quorum_settings import Address, check_quorum, parse_servers, parse_voters
+from stratalog.config.sasl import SaslListener, read_sasl
 from stratalog.config.shown import name_in
 from stratalog.config.tls import check_server_tls, read_tls
 from stratalog.errors import UserError
@@ -45,7 +46,7 @@ PREFIXES = ("KAFKA_", "STRATA_")
 """Weakest first."""
 _CONFLUENT = "CONFLUENT_TIER_"
 _VOTERS_OF_A_CLUSTER = 3
-_SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+_SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -274,6 +275,12 @@ class BrokerConfig:
             tls = replace(tls, client_certificate="none")
         return Security(protocol, tls)
 
+    def sasl(self, listener: builtins.str) -> SaslListener | None:
+        """Return the SASL of a listener, None for none. Raises UserError."""
+        if not self.security_protocol(listener).startswith("SASL_"):
+            return None
+        return read_sasl(listener, partial(self._of_listener, listener))
+
     def client_tls(self, listener: builtins.str) -> Tls | None:
         """Return the TLS of this node as a client of the listener of another node; None for plain text."""
         if not self.security_protocol(listener).endswith("SSL"):
@@ -350,6 +357,7 @@ class BrokerConfig:
             security = self.security(listener.name)
             if security.tls is not None:
                 check_server_tls(listener.name, security.tls)
+            self.sasl(listener.name)
 
     def _check_roles(self) -> None:
         if not self.list("process.roles"):

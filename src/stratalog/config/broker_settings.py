@@ -23,7 +23,13 @@ from stratalog.config.listeners import (
 from stratalog.config.log_settings import LOG_SETTINGS
 from stratalog.config.quorum_settings import QUORUM
 from stratalog.config.replication_settings import REPLICATION
-from stratalog.config.security_settings import OF_ONE_LISTENER, SECURITY
+from stratalog.config.security_settings import (
+    JAAS_OF_MECHANISM,
+    OF_ONE_LISTENER,
+    SASL,
+    SECURITY,
+    is_jaas,
+)
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.config.transaction_settings import TRANSACTIONS
@@ -82,7 +88,7 @@ NODE = (
         "listener.security.protocol.map",
         Kind.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The security protocol of each listener name; PLAINTEXT and SSL are served.",
+        "The security protocol of each listener name; all four of Kafka's are served.",
         Shaped(check_protocols, "NAME:PROTOCOL, several separated by commas"),
     ),
     Setting(
@@ -446,6 +452,7 @@ BROKER_SETTINGS = _table(
     MONITOR,
     METADATA,
     TIER,
+    SASL,
     SECURITY,
     INERT_SETTINGS,
 )
@@ -472,4 +479,6 @@ def setting_of(name: str) -> Setting | None:
         return replace(
             setting, name=name, dynamic=Dynamic.READ_ONLY if is_fixed else Dynamic.PER_BROKER
         )
+    if name.startswith(_OF_LISTENER) and listener and is_jaas(own):
+        return replace(JAAS_OF_MECHANISM, name=name)
     return BROKER_SETTINGS.get(name)

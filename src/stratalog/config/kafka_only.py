@@ -37,16 +37,13 @@ _TABLES: Final = {
         ssl.secure.random.implementation string - own
         ssl.trustmanager.algorithm string PKIX own
     """,
-    "there is no SASL yet": """
-        connection.failed.authentication.delay.ms int 100
-        connections.max.reauth.ms long 0
+    "it is of GSSAPI, OAUTHBEARER or delegation tokens, or of a part of Kafka's in Java": """
         delegation.token.expiry.check.interval.ms long 3600000
         delegation.token.expiry.time.ms long 86400000
         delegation.token.max.lifetime.ms long 604800000
         delegation.token.secret.key password -
         principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder own
         sasl.client.callback.handler.class class -
-        sasl.enabled.mechanisms list GSSAPI own
         sasl.jaas.config password - own
         sasl.kerberos.kinit.cmd string /usr/bin/kinit own
         sasl.kerberos.min.time.before.relogin long 60000 own
@@ -64,8 +61,6 @@ _TABLES: Final = {
         sasl.login.refresh.window.jitter double 0.05 own
         sasl.login.retry.backoff.max.ms long 10000
         sasl.login.retry.backoff.ms long 100
-        sasl.mechanism.controller.protocol string GSSAPI
-        sasl.mechanism.inter.broker.protocol string GSSAPI own
         sasl.oauthbearer.assertion.algorithm string RS256
         sasl.oauthbearer.assertion.claim.aud string -
         sasl.oauthbearer.assertion.claim.exp.seconds int 300
@@ -93,7 +88,6 @@ _TABLES: Final = {
         sasl.oauthbearer.sub.claim.name string sub
         sasl.oauthbearer.token.endpoint.url string -
         sasl.server.callback.handler.class class -
-        sasl.server.max.receive.size int 524288
         security.providers string -
     """,
     "consumer groups of the classic protocol are served, no others yet": """

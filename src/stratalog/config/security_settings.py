@@ -1,4 +1,4 @@
-"""Settings of TLS, by Kafka's names.
+"""Settings of TLS and SASL, by Kafka's names.
 
 In: nothing. Out: settings, and the names that one listener may have for itself. Data only.
 
@@ -8,10 +8,18 @@ Names, types and defaults are those of Apache Kafka 4.3's `SslConfigs` and `Brok
 from collections.abc import Sequence
 from typing import Final
 
-from stratalog.config.kinds import BadValue, Dynamic, Kind, OneOf, Setting, Shaped
+from stratalog.config.jaas import read_jaas
+from stratalog.config.kinds import BadValue, Between, Dynamic, Kind, OneOf, Setting, Shaped
 from stratalog.config.principal_rules import parse_rules
 
-__all__ = ["KEYSTORE_SETTINGS", "OF_ONE_LISTENER", "SECURITY"]
+__all__ = [
+    "JAAS_OF_MECHANISM",
+    "KEYSTORE_SETTINGS",
+    "OF_ONE_LISTENER",
+    "SASL",
+    "SECURITY",
+    "is_jaas",
+]
 
 _BY_CONTENT: Final = (
     "The file's content decides: PEM and PKCS12 are read; JKS is refused and must be converted."
@@ -35,6 +43,47 @@ def _text(name: str, default: str | None, doc: str, check: OneOf | Shaped | None
     return Setting(name, Kind.STRING, default, doc, check, dynamic=Dynamic.PER_BROKER)
 
 
+SASL: Final = (
+    Setting(
+        "connection.failed.authentication.delay.ms",
+        Kind.INT,
+        100,
+        "How long the answer to a wrong password waits.",
+        Between(0),
+    ),
+    Setting(
+        "connections.max.reauth.ms",
+        Kind.LONG,
+        0,
+        "After how long a client of a SASL listener must authenticate again (KIP-368); 0: never.",
+    ),
+    Setting(
+        "sasl.enabled.mechanisms",
+        Kind.LIST,
+        ("GSSAPI",),
+        "Mechanisms of SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. A SASL listener needs one of them.",
+        dynamic=Dynamic.PER_BROKER,
+    ),
+    Setting(
+        "sasl.mechanism.controller.protocol",
+        Kind.STRING,
+        "GSSAPI",
+        "The mechanism with which this node logs in to SASL listeners of controllers.",
+    ),
+    Setting(
+        "sasl.mechanism.inter.broker.protocol",
+        Kind.STRING,
+        "GSSAPI",
+        "The mechanism with which this node logs in to SASL listeners of brokers.",
+        dynamic=Dynamic.PER_BROKER,
+    ),
+    Setting(
+        "sasl.server.max.receive.size",
+        Kind.INT,
+        524288,
+        "Most bytes of a request before its client has authenticated.",
+    ),
+)
 SECURITY: Final = (
     Setting(
         "ssl.cipher.suites",
@@ -94,6 +143,28 @@ SECURITY: Final = (
     _secret("ssl.truststore.password", "The password of a PKCS12 file of authorities."),
     _text("ssl.truststore.type", "JKS", _BY_CONTENT),
 )
+JAAS: Final = "sasl.jaas.config"
+
+
+def is_jaas(name: str) -> bool:
+    """Return whether `name`, without a listener's prefix, is `MECHANISM.sasl.jaas.config`."""
+    mechanism, dot, rest = name.partition(".")
+    return bool(mechanism and dot) and rest == JAAS
+
+
+def _check_jaas(texts: Sequence[str]) -> None:
+    if texts[0]:
+        read_jaas(texts[0])
+
+
+JAAS_OF_MECHANISM: Final = Setting(
+    JAAS,
+    Kind.PASSWORD,
+    None,
+    "Users and passwords of a mechanism, as Kafka writes them: `listener.name.NAME.plain.sasl.jaas.config`.",
+    Shaped(_check_jaas, "the name of a login module, required, options, and a semicolon"),
+    dynamic=Dynamic.PER_BROKER,
+)
 KEYSTORE_SETTINGS: Final = frozenset(
     {
         "ssl.key.password",
@@ -109,5 +180,7 @@ KEYSTORE_SETTINGS: Final = frozenset(
     }
 )
 """Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
-OF_ONE_LISTENER: Final = frozenset(setting.name for setting in SECURITY)
+OF_ONE_LISTENER: Final = frozenset(
+    {*(one.name for one in SECURITY), "connections.max.reauth.ms", "sasl.enabled.mechanisms"}
+)
 """`listener.name.NAME.` before one of these makes it that of one listener."""

@@ -44,6 +44,7 @@ from stratalog.quorum.reassignment import (
     alter_reassignments,
     reassignments,
 )
+from stratalog.quorum.scram_credentials import Deletion, Upsertion, alteration_records
 from stratalog.quorum.topics import (
     Created,
     Deleted,
@@ -327,6 +328,13 @@ class Controller:
     # Names
 
     # Rights
+
+    def alter_scram_credentials(
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+    ) -> Decision[Any, dict[str, Rejected | None]]:
+        """Change users' credentials; answer: for each user why it is refused, or None."""
+        records, results = alteration_records(self.image, deletions, upsertions)
+        return Decision(records, results)
 
     def create_acls(
         self, wanted: Sequence[Acl], entropy: Entropy

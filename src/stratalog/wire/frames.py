@@ -74,6 +74,10 @@ class FrameReader:
         self._filled = 0  # and the number of its bytes received so far.
         self._view = _EMPTY
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Change the limit of later frames."""
+        self._max_frame_bytes = max_frame_bytes
+
     def get_buffer(self, _hint: int) -> memoryview:
         """Return the buffer for the next bytes; never empty."""
         assert not self.has_more, "all that was read is cut before more is received"

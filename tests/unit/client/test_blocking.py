@@ -76,6 +76,9 @@ class ScriptedNetwork:
             raise found
         return found
 
+    def now_s(self) -> float:
+        return 0.0
+
     def pause(self, seconds: float) -> None:
         self.paused.append(seconds)
 

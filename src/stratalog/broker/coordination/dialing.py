@@ -3,8 +3,10 @@
 In: the settings, a network. Out: the `Dialer` of the connections between brokers, or to controllers. It opens none.
 """
 
-from stratalog.client.security import PLAIN, ClientSecurity, Dialer
+from stratalog.client.security import PLAIN, ClientSecurity, Dialer, login_of
 from stratalog.config import BrokerConfig
+from stratalog.config.sasl import SERVED_MECHANISMS
+from stratalog.errors import UserError
 from stratalog.ports import Network
 
 __all__ = ["dialer_to_brokers", "dialer_to_controllers"]
@@ -12,14 +14,27 @@ __all__ = ["dialer_to_brokers", "dialer_to_controllers"]
 
 def dialer_to_brokers(config: BrokerConfig, network: Network) -> Dialer:
     """Return the dialer of connections to the inter-broker listeners of other nodes."""
-    return Dialer(network, _security(config, config.inter_broker_listener))
+    mechanism = config.str("sasl.mechanism.inter.broker.protocol")
+    return Dialer(network, _security(config, config.inter_broker_listener, mechanism))
 
 
 def dialer_to_controllers(config: BrokerConfig, network: Network) -> Dialer:
     """Return the dialer of connections to controllers; Kafka: by the first of `controller.listener.names`."""
     names = config.list("controller.listener.names")
-    return Dialer(network, _security(config, names[0].upper()) if names else PLAIN)
+    mechanism = config.str("sasl.mechanism.controller.protocol")
+    security = _security(config, names[0].upper(), mechanism) if names else PLAIN
+    return Dialer(network, security)
 
 
-def _security(config: BrokerConfig, listener: str) -> ClientSecurity:
-    return ClientSecurity(config.client_tls(listener))
+def _security(config: BrokerConfig, listener: str, mechanism: str) -> ClientSecurity:
+    """Return the security of connections to other nodes. Raises UserError where the login is not set."""
+    tls = config.client_tls(listener)
+    if config.is_alone or not config.security_protocol(listener).startswith("SASL_"):
+        return ClientSecurity(tls)
+    if mechanism not in SERVED_MECHANISMS:
+        raise UserError(
+            f"sasl.mechanism.inter.broker.protocol, sasl.mechanism.controller.protocol: {mechanism!r} is not accepted "
+            f"where nodes log in to {listener}; accepted: {', '.join(SERVED_MECHANISMS)}"
+        )
+    name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    return ClientSecurity(tls, login_of(name, str(config.get(name) or ""), mechanism))

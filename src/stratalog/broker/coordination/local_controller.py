@@ -35,6 +35,7 @@ from stratalog.quorum.controller import (
 from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.quorum.leaders import Elected
 from stratalog.quorum.reassignment import Reassigned, Reassignment
+from stratalog.quorum.scram_credentials import Deletion, Upsertion
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
@@ -209,6 +210,14 @@ class LocalController:
         """Record which directory of a broker holds each partition; one error code each. Raises Rejected."""
         return await self._active.submit(
             lambda one: one.assign_directories(broker_id, broker_epoch, assigned)
+        )
+
+    async def alter_scram_credentials(
+        self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+    ) -> dict[str, Rejected | None]:
+        """Change users' credentials; for each user why it is refused, or None. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.alter_scram_credentials(deletions, upsertions)
         )
 
     async def create_acls(self, wanted: Sequence[Acl]) -> list[Rejected | None]:

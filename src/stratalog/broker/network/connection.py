@@ -56,6 +56,8 @@ class Shared:
     turns: Turns
     lender: Lender | None = None
     """Lends connections to the door, where there is one."""
+    unknown_bytes_max: int = 512 << 10
+    """The limit of a frame before its client has authenticated by SASL."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session = session
         self.active_s = 0.0
         """When the last bytes arrived, in the loop's time."""
+        self.opened_s = 0.0
         self.receiving_since_s = 0.0
         """When the partly received request began to arrive, or could continue to."""
         self.bytes_held = 0
@@ -91,9 +94,9 @@ class Connection(asyncio.BufferedProtocol):
         self._serve = serve
         self._opened = opened
         self._closed = closed
-        self._reader = FrameReader(
-            shared.frame_bytes_max, shared.scratch, frames_max=_TURN_REQUESTS
-        )
+        self._frame_bytes_max = shared.frame_bytes_max
+        limit = shared.frame_bytes_max if session.sasl is None else shared.unknown_bytes_max
+        self._reader = FrameReader(limit, shared.scratch, frames_max=_TURN_REQUESTS)
         self._frames: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
@@ -121,6 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._reading
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether the client must authenticate by SASL, and has not."""
+        return self.session.sasl is not None and not self.session.sasl.is_known
+
+    @property
     def is_taken(self) -> bool:
         """Whether the client receives its answers."""
         return self._writable
@@ -128,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
         self._transport = cast(asyncio.Transport, transport)
-        self.active_s = self._loop.time()
+        self.active_s = self.opened_s = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.session.host = host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
@@ -419,6 +427,12 @@ class Connection(asyncio.BufferedProtocol):
     def _serial_done(self, done: "asyncio.Future[Any]") -> None:
         self._serial = None
         self._flush(done)
+        sasl = self.session.sasl
+        if sasl is not None:
+            if sasl.has_failed:
+                self.close()
+            elif sasl.is_known:
+                self._reader.limit(self._frame_bytes_max)
 
     def _flush(self, done: "asyncio.Future[Any]") -> None:
         """Write the answers that are next in order."""

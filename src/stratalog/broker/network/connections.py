@@ -19,6 +19,7 @@ from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.lending import Lender
+from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.session import ListenerContext, Session
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
@@ -28,6 +29,8 @@ from stratalog.wire.frames import SCRATCH_BYTES
 _LOOK_S: Final = 2.0
 _BURST_S: Final = 1.0
 _LITTLE_BYTES: Final = 16 << 10
+_LOGIN_S_MAX: Final = 30.0
+"""How long a client of a SASL listener may take to authenticate."""
 _REQUEST_S_MAX: Final = 10.0
 _QUIET_S_MAX: Final = 3.0
 """How long a request may take to arrive, and how long without any byte, while memory is short and its client may send.
@@ -58,6 +61,7 @@ class Connections:
             bytearray(SCRATCH_BYTES),
             self.memory,
             self.turns,
+            unknown_bytes_max=config.int("sasl.server.max.receive.size"),
         )
         self._count = count
         self._all: set[Connection] = set()
@@ -100,10 +104,11 @@ class Connections:
         self.configure(self._config)
 
         def accept() -> Connection:
+            sasl = None if listener.sasl is None else SaslState(listener.sasl)
             return Connection(
                 serve,
                 self._shared,
-                Session(listener),
+                Session(listener, sasl=sasl),
                 opened=self._opened,
                 closed=self._closed,
             )
@@ -177,6 +182,8 @@ class Connections:
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
                 # Otherwise a client that does not read its answers would never be closed.
                 (connection.close if connection.is_taken else connection.abort)()
+            elif connection.is_unknown and now - connection.opened_s > _LOGIN_S_MAX:
+                connection.refuse(f"no authentication in {_LOGIN_S_MAX:g} s")
             elif is_short and self._is_slow(connection, now):
                 connection.refuse("its request does not come, and memory for requests is short")
 

@@ -195,6 +195,8 @@ class Dispatcher:
     def serve(self, session: Session, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
+        if session.sasl is not None:
+            session.sasl.admit(int.from_bytes(frame[:2]), self._broker.clock.steady_ms())
         budget = self._budget
         budget.charged = 0
         try:

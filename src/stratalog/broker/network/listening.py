@@ -83,7 +83,9 @@ class Listening:
     async def _bind(self, listener: Listener, kind: ListenerKind) -> Listener:
         security = self._config.security(listener.name)
         rules = self._config.principal_rules(listener.name)
-        context = ListenerContext(listener.name, kind, security, rules)
+        context = ListenerContext(
+            listener.name, kind, security, self._config.sasl(listener.name), rules
+        )
         try:
             bound = await self._network.listen(
                 listener.host,

@@ -9,7 +9,9 @@ Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from stratalog.broker.network.sasl import SaslState
 from stratalog.config.principal_rules import PrincipalRule
+from stratalog.config.sasl import SaslListener
 from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.apis import ListenerKind
 
@@ -44,6 +46,8 @@ class ListenerContext:
     kind: ListenerKind = ListenerKind.BROKER
     """The listener's kind: it serves the APIs of that kind."""
     security: Security = PLAINTEXT
+    sasl: SaslListener | None = None
+    """How clients log in; None without SASL."""
     principal_rules: tuple[PrincipalRule, ...] = (PrincipalRule(),)
     """How the subject of a client's certificate names its principal."""
 
@@ -56,8 +60,8 @@ class Session:
     host: str = ""
     """The client's address, without its port."""
     principal: Principal = ANONYMOUS
-    authenticated_until_ms: int | None = None
-    """Steady time at which the client must authenticate again (KIP-368); None: never."""
+    sasl: SaslState | None = None
+    """The state of the client's authentication by SASL; None on a listener without it."""
     client_id: str = ""
     """The client id of the newest request, "" where it has none."""
     software: str = ""

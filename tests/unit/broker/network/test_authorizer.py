@@ -12,7 +12,7 @@ from stratalog.broker.network.authorizer import (
 )
 from stratalog.broker.network.session import ListenerContext, Session
 
-FREE = {"ApiVersions"}
+FREE = {"ApiVersions", "SaslAuthenticate", "SaslHandshake"}
 """Operations that Kafka grants to each client."""
 UNSUPPORTED = {Right(Operation.DELETE, Resource.CLUSTER)}
 """An operation that Kafka checks, and that only a client with all rights on the cluster has."""

@@ -1,0 +1,103 @@
+"""Create, change and delete the SCRAM credentials of users: refuse, or return records.
+
+In: a request's changes, and the image. Out: records, and for each user why its changes are refused. It keeps no
+password: a record has the keys that check one.
+
+Refusals and their codes are Kafka's (`ScramControlManager`, KIP-554); the messages are this project's.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.image import Image
+from stratalog.wire import scram
+from stratalog.wire.internal.security_records import (
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+
+__all__ = ["Deletion", "Upsertion", "alteration_records", "credential_record"]
+
+_HASHES: Final = dict(scram.MECHANISMS.values())
+
+
+class Deletion(NamedTuple):
+    """The credential to delete. `mechanism` is Kafka's number."""
+
+    user: str
+    mechanism: int
+
+
+class Upsertion(NamedTuple):
+    """The credential to create or replace. `repr` has secrets: log no upsertion."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+
+def alteration_records(
+    image: Image, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
+) -> tuple[list[Any], dict[str, Rejected | None]]:
+    """Return records, and for each user why none of its changes are made, or None."""
+    results: dict[str, Rejected | None] = {}
+    seen: set[Deletion] = set()
+    changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
+    for change in changes:
+        refusal = _refusal(image, change)
+        if refusal is None and Deletion(change.user, change.mechanism) in seen:
+            refusal = Rejected(
+                ErrorCode.duplicate_resource, "a credential cannot be altered twice in one request"
+            )
+        seen.add(Deletion(change.user, change.mechanism))
+        results[change.user] = results.get(change.user) or refusal
+    records: list[Any] = [
+        RemoveUserScramCredentialRecord(name=one.user, mechanism=one.mechanism)
+        for one in deletions
+        if results[one.user] is None
+    ]
+    records += [credential_record(one) for one in upsertions if results[one.user] is None]
+    return records, results
+
+
+def credential_record(wanted: Upsertion) -> UserScramCredentialRecord:
+    """Return the record of a credential: the keys of its password."""
+    keys = scram.keys_of(_HASHES[wanted.mechanism], wanted.salted_password)
+    return UserScramCredentialRecord(
+        name=wanted.user,
+        mechanism=wanted.mechanism,
+        salt=wanted.salt,
+        stored_key=keys.stored,
+        server_key=keys.server,
+        iterations=wanted.iterations,
+    )
+
+
+def _refusal(image: Image, change: Deletion | Upsertion) -> Rejected | None:
+    if not change.user or not change.user.isprintable():
+        return Rejected(
+            ErrorCode.unacceptable_credential,
+            f"user {change.user!r} is empty or has a character that cannot be printed",
+        )
+    if change.mechanism not in _HASHES:
+        return Rejected(
+            ErrorCode.unsupported_sasl_mechanism,
+            f"SCRAM mechanism {change.mechanism} is not accepted; accepted: 1 (SHA-256), 2 (SHA-512)",
+        )
+    if isinstance(change, Upsertion):
+        low, high = scram.ITERATIONS_MIN, scram.ITERATIONS_MAX
+        if not low <= change.iterations <= high:
+            return Rejected(
+                ErrorCode.unacceptable_credential,
+                f"{change.iterations} iterations are not accepted; accepted: {low} to {high}",
+            )
+        return None
+    key = (UserScramCredentialRecord.__name__, (change.user, change.mechanism))
+    if key not in image.foreign:
+        return Rejected(
+            ErrorCode.resource_not_found, f"user {change.user} has no such credential to delete"
+        )
+    return None
