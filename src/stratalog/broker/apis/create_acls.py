@@ -30,6 +30,8 @@ async def handle(call: Call[CreateAclsRequest, Needs]) -> CreateAclsResponse:
         if not call.allows_cluster(Operation.ALTER):
             raise Rejected(ErrorCode.cluster_authorization_failed)
         if call.authorizer is None:
+            # The controller answers for the cluster: without one, the answer is its absence (Kafka forwards first).
+            await call.needs.local_controller.create_acls([])
             raise no_authorizer()
         results = await call.needs.local_controller.create_acls(
             [
