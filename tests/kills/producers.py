@@ -104,6 +104,8 @@ class Verifiable:
         settings.write_text(  # the tool's own defaults retry nothing
             f"enable.idempotence=true\nretries=2147483647\ndelivery.timeout.ms={PATIENCE_S * 1000}\n"
             "request.timeout.ms=10000\nretry.backoff.ms=50\nreconnect.backoff.max.ms=200\n"
+            # The default stays with a partition for seconds, so one may get nothing for a minute.
+            "partitioner.class=org.apache.kafka.clients.producer.RoundRobinPartitioner\n"
         )
         words = ["--bootstrap-server", address, "--topic", self.topic]
         words += ["--throughput", str(JAVA_PER_SECOND), "--command-config", str(settings)]
