@@ -137,7 +137,7 @@ class Hosting(HostedPartitions):
         creating = Creating(self.asides, self._tails, configs, loading.lost)
         for part in slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
             for topic, index, partition in part:
-                self._create(creating, topic, index, partition, is_new=False)
+                self._create(creating, topic, index, partition.leader_epoch, is_new=False)
             await asyncio.sleep(0)
         creating.flush()
         for part in slices(replicas_of(image, self._node_id), _PARTITIONS_A_TURN):
@@ -211,9 +211,12 @@ class Hosting(HostedPartitions):
         for part in slices(kept, _PARTITIONS_A_TURN):
             for key, role in part:
                 if not isinstance(role, Stop):
+                    # A leader that is not new may have led in its epoch before a restart. Any other replica begins its
+                    # epoch now, also one that was added while no broker led.
+                    led_before = isinstance(role, Lead) and not role.is_new
+                    epoch = role.leader_epoch if led_before else NO_EPOCH
                     topic = image.topics_by_id[key.topic_id]
-                    partition = topic.partitions[key.partition]
-                    self._create(creating, topic, key.partition, partition, is_new=role.is_new)
+                    self._create(creating, topic, key.partition, epoch, is_new=role.is_new)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
         creating.flush()
@@ -229,9 +232,13 @@ class Hosting(HostedPartitions):
     # Creating
 
     def _create(
-        self, creating: Creating, topic: Topic, index: int, partition: Partition, *, is_new: bool
+        self, creating: Creating, topic: Topic, index: int, epoch: int, *, is_new: bool
     ) -> None:
-        """Create a partition that is not here, empty. `is_new`: metadata placed no replica here before."""
+        """Create a partition that is not here, empty. `is_new`: metadata placed no replica here before.
+
+        `epoch` is the newest leader epoch in which this broker has a role: a start gives it that of the metadata, a
+        change gives it the next role.
+        """
         key = TopicIdPartition(topic.id, index)
         if key in self.by_id or key in self.damaged:
             return  # an empty log must not replace a damaged one
@@ -243,10 +250,6 @@ class Hosting(HostedPartitions):
         if directory is None:
             self._log.error("no log directory is left", partition=str(name))
             return
-        # A leader that is not new may have led in its epoch before a restart. Any other replica begins its epoch now,
-        # also one that was added while no broker led.
-        led_before = partition.leader == self._node_id and not is_new
-        epoch = partition.leader_epoch if led_before else NO_EPOCH
         creating.create(name, topic, directory, epoch, self._clock.steady_ms())
 
     def _admit(self, creating: Creating, key: TopicIdPartition, partition: Partition) -> None:
