@@ -367,7 +367,7 @@ def test_local_retention_bytes(make: Make, bucket: Path, broker: TemporaryBroker
     topic.produce(*[900_000] * 6)
     until(lambda: topic.segments() == [3, 4, 5], "local segments gone")
     assert topic.ends() == (0, 6)
-    assert tiered(topic, bucket) == [0, 1, 2, 3, 4]
+    until(lambda: tiered(topic, bucket) == [0, 1, 2, 3, 4], "closed segments in the bucket")
 
 
 def test_local_retention_ms(make: Make, bucket: Path) -> None:
@@ -376,7 +376,7 @@ def test_local_retention_ms(make: Make, bucket: Path) -> None:
     topic.produce(*[900_000] * 2)
     until(lambda: topic.segments() == [2, 3], "local segments gone")
     assert topic.ends() == (0, 4)
-    assert tiered(topic, bucket) == [0, 1, 2]
+    until(lambda: tiered(topic, bucket) == [0, 1, 2], "closed segments in the bucket")
 
 
 def test_tier_max_lag_ms(make: Make, bucket: Path, broker: TemporaryBroker) -> None:

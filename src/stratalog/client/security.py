@@ -8,7 +8,6 @@ remedy. It reads no file, and never repeats a secret.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from stratalog.client.sasl import Login
@@ -85,6 +84,8 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
             continue
         setting = _SETTINGS.get(name)
         if setting is None:
+            from difflib import get_close_matches  # noqa: PLC0415 - a server needs none
+
             close = get_close_matches(name, _SETTINGS, n=1, cutoff=0.8)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise UserError(f"unknown setting {name}{hint}")
