@@ -67,7 +67,7 @@ impl Drop for Poll {
     }
 }
 
-/// Receive what is there: None for "nothing yet", 0 for the end of the stream.
+/// Receive the bytes that have arrived, without waiting: None where there are none yet, 0 at the end of the stream.
 pub fn receive(fd: RawFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     // SAFETY: the pointer and the size describe one slice.
     let size = unsafe { recv(fd, buffer.as_mut_ptr(), buffer.len(), DO_NOT_WAIT) };
