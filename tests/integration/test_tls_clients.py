@@ -12,6 +12,7 @@ from tests.integration.server_process import strata
 from stratalog import read
 from stratalog.adapters.blocking_socket import BlockingNetwork
 from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.shared.terminal import client_properties
 from stratalog.client.aio import Client
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import NewTopic
@@ -59,6 +60,7 @@ def test_strata_speaks_tls_by_a_file_of_client_properties(
         done = strata("--config", config, *words, stdin=stdin)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "one\ntwo\n"
+    assert client_properties() == {}, "the file of one command serves the next in this process"
 
 
 WRONG: dict[str, tuple[Callable[[Properties, Path], Properties], str]] = {

@@ -5,6 +5,7 @@ In: nothing. Out: the application that reads a command line. It never does the w
 This module imports only typer. A command imports its own modules when it runs, so that `strata --help` is fast.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +75,7 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     _version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
@@ -87,5 +89,6 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """Read the options of every command."""
+    """Read the options of every command. They end with it: a later command in this process has its own."""
     use_client_config(config)
+    context.call_on_close(partial(use_client_config, None))
