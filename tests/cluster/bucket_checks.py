@@ -19,6 +19,8 @@ class WatchedStore:
         self._store = store
         self._epochs: dict[str, tuple[int, int]] = {}
         """Path of a version: its leader epoch, and the node that wrote it."""
+        self._writers: dict[str, int] = {}
+        """Folder of a partition's manifests: the node that wrote the last of them."""
         self._found: Broken | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -31,12 +33,18 @@ class WatchedStore:
             return
         new = decode_version(bytes(data), path)
         self._epochs[path] = new.leader_epoch, new.node_id
+        self._writers[folder] = new.node_id
         before = self._epochs.get(f"{folder}/{int(name) - 1:0{len(name)}}", (-1, -1))
         if new.leader_epoch < before[0]:
             self._found = self._found or Broken(
                 f"ArchiverIsFenced: {path}: node {new.node_id} of epoch {new.leader_epoch} wrote after node "
                 f"{before[1]} of epoch {before[0]}"
             )
+
+    def writer(self, partition: str) -> int | None:
+        """Return the node that wrote the last manifest; None before the first. `partition`: the end of its folder."""
+        found = (one for folder, one in self._writers.items() if f"{partition}manifest" in folder)
+        return next(found, None)
 
     def raise_found(self) -> None:
         """Raise the first broken property."""

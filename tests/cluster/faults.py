@@ -11,21 +11,18 @@ memory.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from errno import EIO, ENOSPC
 
 from tests.cluster.checks import newest, partitions_of, quorums
+from tests.cluster.late_archiver import LateArchiver
 from tests.cluster.schedule import Fault
-from tests.sim.cluster import CLUSTER_ID, CONTROLLER_PORT, Cluster, host_of
+from tests.cluster.voters import Voters
+from tests.sim.cluster import Cluster, host_of
 from tests.sim.machine import Machine
 from tests.sim.network import STORY
 
-from stratalog.client.peer import Peer
-from stratalog.client.security import Dialer
-from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.errors import UserError
 from stratalog.metadata.image import Partition
-from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
-from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 FIRST, SECOND = "/data", "/more"
 NETWORK = ("cut", "cut in one direction", "bad network", "late proposal")
@@ -48,13 +45,15 @@ class Faults:
         note: Callable[[str], None],
         *,
         voters_change: bool,
-        has_bucket: bool,
+        late_archiver: LateArchiver | None,
     ) -> None:
-        self._has_bucket = has_bucket
+        """`late_archiver`: in a run with a bucket."""
+        self._archiver = late_archiver
         self._cluster = cluster
         self._counts = counts
         self._note = note
         self._voters_change = voters_change
+        self.voters = Voters(cluster, counts, note)
         self._busy: set[int] = set()
         self._forgot: set[int] = set()
         """Nodes whose process died since every partition was in sync."""
@@ -102,6 +101,7 @@ class Faults:
             "voter leaves": self._voter_leaves,
             "lost disk": self._lose_disk,
             "last replica": self._last_replica,
+            "late archiver": self._late_archiver,
         }[fault.kind]
         votes = carry_out in (self._voter_leaves, self._lose_disk)
         self._busy |= busy
@@ -122,7 +122,7 @@ class Faults:
             self._lost.clear()
         if fault.kind == "last replica":
             return not self._forgot and self._is_in_sync()
-        dies = fault.kind not in ("pause", "stop", "voter leaves")
+        dies = fault.kind not in ("pause", "stop", "voter leaves", "late archiver")
         loses = fault.kind in ("loss of power", "lost disk")
         votes = fault.kind in ("lost disk", "voter leaves")
         votes &= self._cluster.machines[fault.node].is_controller
@@ -242,11 +242,20 @@ class Faults:
             await asyncio.sleep(fault.lasts_s)
 
     async def _slow_bucket(self, machine: Machine, fault: Fault) -> None:
-        if machine.is_up and self._has_bucket:
+        if machine.is_up and self._archiver is not None:
             self._begin(fault)
             machine.slow_bucket(fault.choice)
             await asyncio.sleep(fault.lasts_s)
             machine.slow_bucket(0.0)
+
+    async def _late_archiver(self, _machine: Machine, fault: Fault) -> None:
+        """See module late_archiver."""
+        led = self._archiver and self._archiver.partition_of(fault.node)
+        if self._archiver is None or led is None:
+            return
+        pauses = fault.choice < 0.5
+        self._begin(fault, f"of partition {led}, {'paused' if pauses else 'cut off'}")
+        self._note(await self._archiver.carry_out(fault.node, led, pauses=pauses))
 
     async def _step(self, machine: Machine, fault: Fault) -> None:
         self._begin(fault)
@@ -261,8 +270,8 @@ class Faults:
         await self._restart(machine, fault.lasts_s)
         if not machine.is_controller:
             return
-        await self._remove_voter(fault.node, directory)
-        await self.add_voter(fault.node)
+        await self.voters.remove(fault.node, directory)
+        await self.voters.add(fault.node)
 
     # The network
 
@@ -446,54 +455,6 @@ class Faults:
         del machine
         self._begin(fault)
         directory = quorums(self._cluster)[fault.node].log.directory.id
-        await self._remove_voter(fault.node, directory)
+        await self.voters.remove(fault.node, directory)
         await asyncio.sleep(fault.lasts_s)
-        await self.add_voter(fault.node)
-
-    async def _remove_voter(self, node_id: int, directory: object) -> None:
-        await self._until_answered(
-            lambda: RemoveRaftVoterRequest(
-                cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory
-            ),
-            ErrorCode.voter_not_found,
-        )
-        self._counts["voter changes"] += 1
-        self._note(f"{node_id} votes no more")
-
-    async def add_voter(self, node_id: int) -> None:
-        """Have the quorum take a node as a voter."""
-        listener = Listener(name="CONTROLLER", host=host_of(node_id), port=CONTROLLER_PORT)
-        await self._until_answered(
-            lambda: AddRaftVoterRequest(
-                cluster_id=CLUSTER_ID,
-                timeout_ms=5000,
-                voter_id=node_id,
-                voter_directory_id=quorums(self._cluster)[node_id].log.directory.id,
-                listeners=[listener],
-            ),
-            ErrorCode.duplicate_voter,
-        )
-        self._counts["voter changes"] += 1
-        self._note(f"{node_id} votes")
-
-    async def _until_answered(self, request: Callable[[], object], already: ErrorCode) -> None:
-        """Ask the active controller until the change is made, now or by an earlier request."""
-        while True:
-            active = self._cluster.active()
-            if active is not None:
-                peer = Peer(
-                    Dialer(self._cluster.world.network),
-                    host_of(active),
-                    CONTROLLER_PORT,
-                    client_id="voters",
-                    timeout_s=6.0,
-                )
-                with suppress(Unavailable, Rejected, KeyError):
-                    answer = await peer.request(request())
-                    code = ErrorCode(answer.error_code)
-                    if code in (ErrorCode.none, already):
-                        peer.close()
-                        return
-                    self._note(f"voters: {code.name}")
-                peer.close()
-            await asyncio.sleep(0.2)
+        await self.voters.add(fault.node)

@@ -38,6 +38,7 @@ from tests.cluster.clients import Ledger, Producer, Reader, Session
 from tests.cluster.faults import FIRST, SECOND, Faults
 from tests.cluster.groups import GROUP, Group, GroupMember, quick_sessions
 from tests.cluster.idempotent import IdempotentProducer
+from tests.cluster.late_archiver import LateArchiver
 from tests.cluster.placements import Mover
 from tests.cluster.quorum_checks import QuorumChecks
 from tests.cluster.registers import Histories, HistoryOf
@@ -80,6 +81,11 @@ SETTINGS = {
     "metadata.log.max.record.bytes.between.snapshots": "8000",
 }
 BUCKET = "memory://bucket"
+OF_THE_BUCKET = {
+    "tier.url": BUCKET,
+    "tier.max.lag.ms": "3600000",
+    "remote.log.manager.task.retry.backoff.max.ms": "2000",
+}
 BUCKET_TROUBLE = 0.2
 BUCKET_FAULTS = tuple(StoreFault)
 """Among them 503, a time-out after success, a list that is out of date, a read of damaged bytes."""
@@ -169,7 +175,7 @@ class Run:
             self._watched = WatchedStore(world.store("memory://under"))
             self._bucket = FaultyStore(self._watched, Random(f"bucket {seed}"))
             world.stores[BUCKET] = self._bucket
-            settings |= {"tier.url": BUCKET, "tier.max.lag.ms": "3600000"}
+            settings |= OF_THE_BUCKET
         roles = dict.fromkeys(range(NODES + 1, nodes + 1), "broker")
         self.cluster = Cluster(world, nodes, settings, roles, begins)
         self._skew_clocks(Random(f"clocks {seed}"))
@@ -190,8 +196,11 @@ class Run:
         self._writers = [TransactionalProducer(one, *given, next(seeds), *place) for one in (1, 2)]
         self._committed = CommittedReader(*given, next(seeds), *place)
         self._histories = Histories(*given, next(seeds), TOPIC)
+        late = None
+        if self._bucket is not None and self._watched is not None:
+            late = LateArchiver(self.cluster, self._bucket, self._watched, TOPIC)
         self._striker = Faults(
-            *given, self._note, voters_change=self._voters_change, has_bucket=tiered
+            *given, self._note, voters_change=self._voters_change, late_archiver=late
         )
         self._clients: list[Any] = [
             *self._producers,
@@ -268,7 +277,7 @@ class Run:
         await self.cluster.start()
         if self._voters_change:
             for node_id in range(2, NODES + 1):
-                await self._striker.add_voter(node_id)
+                await self._striker.voters.add(node_id)
         nodes = len(self.cluster.machines)
         await self._until(lambda: len(self._active_brokers()) == nodes, "all brokers", 60)
         session = Session(self.cluster, self.counts)

@@ -30,6 +30,7 @@ KINDS = {
     "lost disk": 1,
     "last replica": 2,
     "late proposal": 2,
+    "late archiver": 2,
 }
 """The kinds of faults, and how often each is drawn beside the others."""
 

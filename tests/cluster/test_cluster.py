@@ -7,17 +7,18 @@ from collections import Counter
 
 import pytest
 from tests.cluster.__main__ import found_after, outcome
-from tests.cluster.bugs import BUGS, planted
+from tests.cluster.bugs import BUGS, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
 from tests.cluster.run import check_counts, run_seed
 from tests.cluster.schedule import Fault
 
 SEEDS = range(4, 12)
-STORIES = ("last replica", "late proposal")
+STORIES = ("last replica", "late proposal", "late archiver")
 BUGS_OF_STORIES = (
     ("last replica", "least isr ignored"),
     ("last replica", "elr ignored"),
     ("late proposal", "stale isr"),
+    ("late archiver", "archiver not fenced"),
 )
 QUICKLY_FOUND = ("acknowledged before the isr",)
 
@@ -45,13 +46,15 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_of_three_nodes_ends_well(story: str) -> None:
-    assert run_seed(1, [story_of(story)])[story] == 1
+    is_tiered = story == "late archiver"
+    assert run_seed(1, [story_of(story)], tiered=is_tiered)[story] == 1
 
 
 @pytest.mark.parametrize(("story", "bug"), BUGS_OF_STORIES)
 def test_a_story_finds_its_bug(story: str, bug: str) -> None:
     with planted(bug):
-        found = [outcome(seed, [story_of(story)]) for seed in (1, 2, 3)]
+        is_tiered = bug in OF_THE_TIER
+        found = [outcome(seed, [story_of(story)], tiered=is_tiered) for seed in (1, 2, 3)]
     assert any(isinstance(one, Broken) for one in found), found
 
 

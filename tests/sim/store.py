@@ -1,12 +1,12 @@
 """A bucket of a simulation that fails by chance.
 
-In: a store, entropy. Out: the same store. `down` refuses every call. `trouble` is the probability of a fault, and
-`kinds` has the possible faults: by default the call had no effect, or its answer was lost. Late effects follow within
-half a second.
+In: a store, entropy. Out: the same store. `down` refuses every call, `refused(operation, path)` those for which it
+holds. `trouble` is the probability of a fault, and `kinds` has the possible faults: by default the call had no effect,
+or its answer was lost. Late effects follow within half a second.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from random import Random
 
@@ -24,12 +24,13 @@ class FaultyStore(ToldStore):
     def __init__(self, store: ObjectStore, chance: Random) -> None:
         super().__init__(store, self._draw)
         self.down = False
+        self.refused: Callable[[str, str], bool] = lambda _operation, _path: False
         self.trouble = 0.0
         self.kinds: Sequence[Fault] = (Fault.BEFORE, Fault.AFTER)
         self._chance = chance
 
-    def _draw(self, operation: str, _path: str) -> Fault | None:
-        if self.down:
+    def _draw(self, operation: str, path: str) -> Fault | None:
+        if self.down or self.refused(operation, path):
             return Fault.BEFORE
         if self._chance.random() >= self.trouble:
             return None
