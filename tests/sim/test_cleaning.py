@@ -6,98 +6,24 @@ acknowledged, or one that was sent later; and no offset changes its record.
 """
 
 import asyncio
-from dataclasses import dataclass, field
-from random import Random
 
 import pytest
+from tests.sim.compacted import (
+    CONFIGS,
+    SETTINGS,
+    TOPIC,
+    Table,
+    read_all,
+    read_for_a_while,
+    write_for_a_while,
+)
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
-from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.wire.batch import scan
-from stratalog.wire.records import BatchBuilder, Record, read_records
-
-TOPIC = "compacted"
-CONFIGS = {
-    "cleanup.policy": "compact",
-    "flush.messages": "1",
-    "segment.ms": "300",
-    "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "1000",
-    "file.delete.delay.ms": "100",
-}
-SETTINGS = {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": "100000"}
-CODECS = ("none", "lz4", "zstd")
-
-
-@dataclass
-class Table:
-    """The written records by offset, and the possible last values of each key."""
-
-    written: dict[int, tuple[bytes, bytes | None]] = field(default_factory=dict)
-    last: dict[bytes, list[bytes | None]] = field(default_factory=dict)
-    number: int = 0
-
-    async def write(self, client: Client, clock_ms: int, chance: Random) -> None:
-        builder = BatchBuilder(chance.choice(CODECS))
-        entries: list[tuple[bytes, bytes | None]] = []
-        for _ in range(chance.randint(1, 5)):
-            self.number += 1
-            key = b"key-%d" % chance.randint(0, 6)
-            value = None if chance.random() < 0.2 else b"%d" % self.number
-            entries.append((key, value))
-            builder.add(key, value, clock_ms)
-        for key, value in entries:
-            self.last.setdefault(key, [None]).append(value)
-        produced = await client.produce(TOPIC, 0, builder.build())
-        for at, (key, value) in enumerate(entries):
-            self.written[produced.base_offset + at] = key, value
-            self.last[key] = [value]
-
-    def check(self, records: list[Record]) -> None:
-        found: dict[bytes, bytes | None] = {}
-        for record in records:
-            assert record.key is not None
-            known = self.written.setdefault(record.offset, (record.key, record.value))
-            assert known == (record.key, record.value), "an offset has another record"
-            found[record.key] = record.value
-        for key, values in self.last.items():
-            assert found.get(key) in values
-            self.last[key] = [found.get(key)]
-
-
-async def write_for_a_while(machine: Machine, client: Client, table: Table) -> None:
-    chance = machine.world.chance
-    try:
-        while True:
-            await table.write(client, machine.world.clock.now_ms(), chance)
-            if chance.random() < 0.3:
-                await asyncio.sleep(chance.uniform(0, 1))
-    except (Unavailable, Rejected):
-        pass  # the broker died: the log may have the unacknowledged record or not
-
-
-async def read_all(machine: Machine, client: Client) -> list[Record]:
-    return await read_of(machine.partition(TOPIC), client)
-
-
-async def read_of(hosted: HostedPartition, client: Client) -> list[Record]:
-    offset, end = hosted.log.log_start_offset, hosted.high_watermark
-    records: list[Record] = []
-    while offset < end:
-        fetched = await client.fetch(TOPIC, 0, offset, max_bytes=2000)
-        assert isinstance(fetched.records, memoryview)
-        before = offset
-        for position, header in scan(fetched.records):
-            batch = fetched.records[position : position + header.size]
-            records += [one for one in read_records(batch) if one.offset >= before]
-            offset = header.next_offset
-        assert offset > before
-    return records
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.wire.records import BatchBuilder
 
 
 async def lives(seed: int, count: int) -> Machine:
@@ -127,19 +53,6 @@ async def lives(seed: int, count: int) -> Machine:
     await machine.stop()
     assert not machine.broken_tasks
     return machine
-
-
-async def read_for_a_while(machine: Machine, client: Client) -> None:
-    """Read from the start on, again and again, while segments are swapped: no offset goes back."""
-    hosted = machine.partition(TOPIC)
-    try:
-        while True:
-            records = await read_of(hosted, client)
-            offsets = [one.offset for one in records]
-            assert offsets == sorted(set(offsets))
-            await asyncio.sleep(machine.world.chance.uniform(0, 0.2))
-    except (Unavailable, Rejected):
-        pass
 
 
 @pytest.mark.parametrize("seed", range(10))

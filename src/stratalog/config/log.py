@@ -64,11 +64,26 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """Whether the last record of each key is kept, and older ones need not be.
 
-        Never for a tiered topic. Its own policy cannot be compact, but the broker's default may become so. The tier
-        then prevails: a cleaner would drop tombstones of keys that the bucket still has. (In Kafka compaction does,
-        and the tier has no effect: UnifiedLog.isRemoteLogEnabled.)
+        Also for a tiered topic, which Apache Kafka refuses (docs/decisions/0037).
         """
-        return "compact" in self.cleanup_policy and not self.remote_storage_enable
+        return "compact" in self.cleanup_policy
+
+    @property
+    def total_retention(self) -> tuple[int, int]:
+        """The limits of the whole log: milliseconds, and bytes. Both are -1 where the policy is compact alone."""
+        if "delete" not in self.cleanup_policy:
+            return UNLIMITED, UNLIMITED
+        return self.retention_ms, self.retention_bytes
+
+    @property
+    def local_retention(self) -> tuple[int, int]:
+        """The limits of a tiered topic's segments on the disk, once the bucket has them: milliseconds, and bytes."""
+        total_ms, total_bytes = self.total_retention
+        local_ms, local_bytes = self.local_retention_ms, self.local_retention_bytes
+        return (
+            total_ms if local_ms == SAME_AS_TOTAL else local_ms,
+            total_bytes if local_bytes == SAME_AS_TOTAL else local_bytes,
+        )
 
     @property
     def copies_to_tier(self) -> bool:
@@ -148,11 +163,10 @@ def _check_together(config: LogConfig, configs: Mapping[str, str], broker: Broke
         return
     if not broker.tier_url:
         _reject("remote.storage.enable", configs, "false, for this broker has no tier.url")
-    if "compact" in config.cleanup_policy:
-        _reject("cleanup.policy", configs, "delete, for the topic is tiered")
+    total_ms, total_bytes = config.total_retention
     limits = {
-        "local.retention.ms": (config.local_retention_ms, config.retention_ms),
-        "local.retention.bytes": (config.local_retention_bytes, config.retention_bytes),
+        "local.retention.ms": (config.local_retention_ms, total_ms),
+        "local.retention.bytes": (config.local_retention_bytes, total_bytes),
     }
     for name, (local, total) in limits.items():
         if config.remote_log_copy_disable and local not in (SAME_AS_TOTAL, total):

@@ -3,7 +3,7 @@
 In: segments, the topic's limits, the time. Out: how many of the oldest segments to delete, and the effects. It keeps
 every segment that reaches the limit offset (the high watermark), or that the bucket lacks where there is a tier. It
 also keeps a closed segment that is not durable yet: the next offset and the producers at its end would be lost with
-it.
+it. The limits of a compacted topic count only for local copies of what the bucket has.
 
 Kafka: `UnifiedLog.deleteOldSegments` (by time, by size, below log start), KIP-405 for local retention.
 """
@@ -15,8 +15,6 @@ from stratalog.log.effects import Effect, Rename, Unlink
 from stratalog.log.segment import DELETED, SNAPSHOT, Segment, segment_path
 
 __all__ = ["DeletedFiles", "deleted_paths", "expired_segments", "unconfirmed"]
-
-_SAME_AS_TOTAL = -2
 
 
 def expired_segments(  # noqa: PLR0913 - what retention looks at
@@ -34,7 +32,7 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
     retention_ms, retention_bytes = _limits(config)
     # A hotset of 0 is empty: even records with timestamps in the future leave the disk.
     at_once = config.copies_to_tier and retention_ms == 0
-    bounded = "delete" in config.cleanup_policy
+    bounded = "delete" in config.cleanup_policy or config.copies_to_tier
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
     for segment in segments:
@@ -75,13 +73,9 @@ def _only_here(segment: Segment, config: LogConfig, tiered_end: int) -> bool:
 
 
 def _limits(config: LogConfig) -> tuple[int, int]:
-    if not config.copies_to_tier:
-        return config.retention_ms, config.retention_bytes
-    local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes
-    return (
-        config.retention_ms if local_ms == _SAME_AS_TOTAL else local_ms,
-        config.retention_bytes if local_bytes == _SAME_AS_TOTAL else local_bytes,
-    )
+    if config.copies_to_tier:
+        return config.local_retention
+    return config.retention_ms, config.retention_bytes
 
 
 def deleted_paths(segments: Iterable[Segment], snapshots: set[int]) -> list[str]:

@@ -92,7 +92,6 @@ def test_every_synonym_with_an_effect_is_a_setting_of_the_broker() -> None:
         ),
         ({"cleanup.policy": "burn"}, "items of delete, compact"),
         ({"retention.ms": "-2"}, "retention.ms: '-2'"),
-        ({"remote.storage.enable": "true", "cleanup.policy": "compact"}, "cleanup.policy"),
         (
             {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "6"},
             "local.retention.ms: '6'",
@@ -116,10 +115,20 @@ def test_a_topic_setting_that_is_wrong_is_refused_by_name(
     assert said in caught.value.message
 
 
-def test_a_default_of_compact_does_not_compact_tiered_topics() -> None:
-    settings = broker(TIERED, "log.cleanup.policy=compact")
-    assert log_config(settings, {}).is_compacted
-    assert not log_config(settings, {"remote.storage.enable": "true"}).is_compacted
+@pytest.mark.parametrize(
+    ("policy", "total", "local"),
+    [("delete", 9, 5), ("compact,delete", 9, 5), ("compact", -1, 5)],
+)
+def test_the_retention_of_a_tiered_topic_follows_its_policy(
+    policy: str, total: int, local: int
+) -> None:
+    configs = {"remote.storage.enable": "true", "cleanup.policy": policy, "retention.ms": "9"}
+    whole = log_config(broker(TIERED), configs)
+    assert whole.total_retention == (total, -1)
+    assert whole.local_retention == (total, -1)
+    some = log_config(broker(TIERED), {**configs, "local.retention.ms": "5"})
+    assert some.local_retention == (local, -1)
+    assert some.is_compacted == ("compact" in policy)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +140,13 @@ def test_a_default_of_compact_does_not_compact_tiered_topics() -> None:
         {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "-2"},
         {"retention.ms": "5", "local.retention.ms": "6"},
         {"min.cleanable.dirty.ratio": "0.1", "cleanup.policy": "compact"},
+        {"remote.storage.enable": "true", "cleanup.policy": "compact"},
+        {
+            "remote.storage.enable": "true",
+            "cleanup.policy": "compact",
+            "retention.ms": "5",
+            "local.retention.ms": "6",
+        },
     ],
 )
 def test_values_that_kafka_accepts_are_accepted(configs: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from stratalog.log.cleaning.choosing import (
     cleanable,
     plan_cleaning,
     read_first_timestamps,
+    tier_of,
 )
 from stratalog.log.cleaning.cleaner import Cleaned, clean_on
 from stratalog.ports import Outside, Processes
@@ -166,6 +167,8 @@ class Cleaners:
         except (Corrupt, OSError) as error:
             if hosted.deleted or hosted.directory.failure is not None:
                 return
+            if isinstance(error, FileNotFoundError) and not _has_all(hosted, found):
+                return  # retention took a segment away meanwhile
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self._log.warning("not cleaned", partition=name, reason=str(error))
                 await self._wait()
@@ -201,10 +204,15 @@ class Cleaners:
         return await self._workers[index].submit(partial(clean_on, open_disk, plan))
 
     async def _swap_in(self, hosted: HostedPartition, found: Cleanable, done: Cleaned) -> bool:
-        """Put what was written in place, segment by segment; return whether all of it is."""
+        """Put what was written in place, segment by segment; return whether all of it is.
+
+        Not where the topic's tier has changed meanwhile: the archiver may read these segments, and the bucket may hold
+        older records than the plan took into account.
+        """
         originals = {one.base_offset: one for one in found.segments}
+        tier = found.tier
         for one in done.rewritten:
-            if not self._may_swap(hosted):
+            if not self._may_swap(hosted) or tier_of(hosted.log) != tier:
                 return False
             old = [originals[base] for base in one.replaced]
             now_ms = self._outside.clock.steady_ms()
@@ -227,3 +235,9 @@ class Cleaners:
             bytes_read=done.bytes_read,
             bytes_written=done.bytes_written,
         )
+
+
+def _has_all(hosted: HostedPartition, found: Cleanable) -> bool:
+    """Return whether the log still has the very segments that were to be cleaned."""
+    present = set(map(id, hosted.log.segments))
+    return all(id(one) in present for one in found.segments)

@@ -399,5 +399,8 @@ class Source:
 
 def _may_learn(log: PartitionLog) -> bool:
     """Return whether a local copy waits for news of the bucket."""
-    waits = log.segments[0].next_offset > log.tiered_end
-    return log.config.remote_storage_enable and len(log.segments) > 1 and waits
+    if not log.config.remote_storage_enable or len(log.segments) < 2:
+        return False
+    # The cleaner looks at every closed segment that the bucket has, retention only at the oldest one.
+    waiting = log.segments[-2 if log.config.is_compacted else 0]
+    return waiting.next_offset > log.tiered_end

@@ -146,6 +146,9 @@ class PartitionArchiver:
             await self._withdraw()
             return
         tier = await self._activate()
+        await (
+            hosted.swap_ended()
+        )  # one that began before the topic was tiered; later ones leave our segments alone
         synced = await self._keep_local()
         while (
             hosted.log.config.copies_to_tier
@@ -333,10 +336,10 @@ class PartitionArchiver:
 
     async def _expire(self, tier: TierWriter) -> None:
         hosted, bucket = self._hosted, self._bucket
-        config = hosted.log.config
+        total_ms, total_bytes = hosted.log.config.total_retention
         retention = Retention(
-            ms=config.retention_ms,
-            bytes=config.retention_bytes,
+            ms=total_ms,
+            bytes=total_bytes,
             log_start_offset=hosted.log.log_start_offset,
             local_only_bytes=_untiered_bytes(hosted),
             grace_ms=bucket.config.int("remote.delete.grace.ms"),

@@ -5,19 +5,23 @@ In: a log, its last stable offset, the time. Out: what is cleanable, and a plan.
 Clean is what a cleaning has looked at: the log below `PartitionLog.cleaned_end`. The dirty part ends before the last
 stable offset, before the active segment, before what is not durable yet, and before the first segment with a record
 younger than `min.compaction.lag.ms`. Kafka: `LogCleanerManager.cleanableOffsets`, `grabFilthiestCompactedLog`.
+
+While a topic is copied to a bucket, it also ends before the first segment that the bucket lacks: so the archiver never
+reads a file that a swap renames.
 """
 
 from dataclasses import dataclass
 
 from stratalog.config.kinds import LONG_MAX
 from stratalog.log.cleaning.cleaner import Plan, places_for
+from stratalog.log.cleaning.filtering import NOWHERE_ELSE
 from stratalog.log.effects import Program, Read
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.segment import Segment
 from stratalog.log.transaction_index import entries
 from stratalog.wire.batch import HEADER_SIZE, parse_header
 
-__all__ = ["Cleanable", "cleanable", "plan_cleaning", "read_first_timestamps"]
+__all__ = ["Cleanable", "cleanable", "plan_cleaning", "read_first_timestamps", "tier_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
+    tier: tuple[bool, bool]
+    """As `tier_of`."""
 
     @property
     def end(self) -> int:
@@ -58,6 +64,8 @@ def cleanable(log: PartitionLog, last_stable_offset: int, wall_ms: int) -> Clean
     first_dirty = log.first_dirty_offset
     lag_ms = log.config.min_compaction_lag_ms
     limit = min(last_stable_offset, log.recovery_point)
+    if log.config.copies_to_tier:
+        limit = min(limit, log.tiered_end)
     segments: list[Segment] = []
     for segment in log.segments[:-1]:
         is_dirty = segment.next_offset > first_dirty
@@ -73,7 +81,13 @@ def cleanable(log: PartitionLog, last_stable_offset: int, wall_ms: int) -> Clean
         sum(one.size for one in segments if one.next_offset <= first_dirty),
         sum(one.size for one in dirty),
         _is_overdue(dirty, log.config.max_compaction_lag_ms, wall_ms),
+        tier_of(log),
     )
+
+
+def tier_of(log: PartitionLog) -> tuple[bool, bool]:
+    """Whether a bucket holds a part of the log, and whether closed segments are copied to it."""
+    return log.config.remote_storage_enable, log.config.copies_to_tier
 
 
 def _is_overdue(dirty: list[Segment], lag_ms: int, wall_ms: int) -> bool:
@@ -91,10 +105,18 @@ def read_first_timestamps(log: PartitionLog) -> Program[None]:
             segment.first_timestamp = parse_header(data).max_timestamp
 
 
-def plan_cleaning(one: Cleanable, wall_ms: int, memory_bytes: int, load_factor: float) -> Plan:
+def plan_cleaning(
+    one: Cleanable,
+    wall_ms: int,
+    memory_bytes: int,
+    load_factor: float,
+    *,
+    bucket_cleaned_end: int = 0,
+) -> Plan:
     """Everything that a cleaning needs to know, to be carried to another process.
 
-    `memory_bytes` are for the table of keys, of which `load_factor` is filled at most.
+    `memory_bytes` are for the table of keys, of which `load_factor` is filled at most. `bucket_cleaned_end`: below it
+    a cleaning of the bucket's part has looked at every record, where the topic is tiered.
     """
     log, config = one.log, one.log.config
     producers = {
@@ -121,4 +143,5 @@ def plan_cleaning(one: Cleanable, wall_ms: int, memory_bytes: int, load_factor: 
         wall_ms=wall_ms,
         producers=producers,
         aborted=tuple(aborted),
+        deletable_end=bucket_cleaned_end if config.remote_storage_enable else NOWHERE_ELSE,
     )

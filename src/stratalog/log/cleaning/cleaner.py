@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.errors import Corrupt
-from stratalog.log.cleaning.filtering import BatchFilter, check_sound
+from stratalog.log.cleaning.filtering import NOWHERE_ELSE, BatchFilter, Horizons, check_sound
 from stratalog.log.cleaning.transactions import Transactions
 from stratalog.log.effects import (
     Append,
@@ -66,6 +66,8 @@ class Plan:
     producers: Mapping[int, tuple[int, int]]
     aborted: tuple[Aborted, ...]
     """Those with batches in `segments`; a marker may lie behind them."""
+    deletable_end: int = NOWHERE_ELSE
+    """As in `Horizons`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +102,8 @@ def clean(plan: Plan) -> Program[Cleaned]:
     done = Cleaned()
     keys = yield from _note(plan, Transactions(plan.aborted), done)
     transactions = Transactions(plan.aborted)
-    batches = BatchFilter(
-        keys,
-        done.end_offset - 1,
-        transactions,
-        plan.producers,
-        wall_ms=plan.wall_ms,
-        delete_retention_ms=plan.delete_retention_ms,
-    )
+    horizons = Horizons(plan.wall_ms, plan.delete_retention_ms, plan.deletable_end)
+    batches = BatchFilter(keys, done.end_offset - 1, transactions, plan.producers, horizons)
     looked_at = [one for one in plan.segments if one.base_offset < done.end_offset]
     for group in _groups(looked_at, plan):
         rewriting = _Rewriting(plan, group, batches)

@@ -6,9 +6,14 @@ nothing. It never changes an offset, a sequence, a timestamp or a codec.
 A batch that keeps tombstones, or a marker that nothing needs any more, gets a delete horizon in the place of its base
 timestamp: from then on they may go (KIP-534). A batch that must stay for its last offset or its producer's last
 sequence stays as a header without records. Kafka: `Cleaner.cleanInto`, `MemoryRecords.filterTo`.
+
+A partition may lie in two places, a disk and a bucket, each with its own cleanings. A tombstone that left one place
+while the other has an older record of its key would bring the key back. So tombstones and markers stay as they are from
+the offset on that the other place has not cleaned (`deletable_end`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
@@ -30,7 +35,10 @@ from stratalog.wire.batch import (
 from stratalog.wire.compression import compress, decompress
 from stratalog.wire.sift import KeyOffsets, restamp, sift
 
-__all__ = ["BatchFilter", "Producers", "check_sound"]
+__all__ = ["NOWHERE_ELSE", "BatchFilter", "Horizons", "Producers", "check_sound"]
+
+NOWHERE_ELSE: Final = (1 << 63) - 1
+"""The `deletable_end` of a log that lies in one place."""
 
 Producers = Mapping[int, tuple[int, int]]
 """By producer id: the last offset of its data, -1 where the log has none; its epoch."""
@@ -43,6 +51,18 @@ def check_sound(view: memoryview, header: BatchHeader, path: str) -> None:
         raise Corrupt(f"{path}: the CRC of the batch at offset {header.base_offset} does not hold")
 
 
+@dataclass(frozen=True, slots=True)
+class Horizons:
+    """When tombstones and markers may go: `delete_retention_ms` after `wall_ms` where they have no horizon yet.
+
+    `deletable_end`: below it no other place has an older record of a key, or of a transaction, than this place has.
+    """
+
+    wall_ms: int
+    delete_retention_ms: int
+    deletable_end: int = NOWHERE_ELSE
+
+
 class BatchFilter:
     """What stays of each batch. `last_noted` is the last offset whose key `keys` has."""
 
@@ -52,16 +72,13 @@ class BatchFilter:
         last_noted: int,
         transactions: Transactions,
         producers: Producers,
-        *,
-        wall_ms: int,
-        delete_retention_ms: int,
+        horizons: Horizons,
     ) -> None:
         self._keys = keys
         self._last_noted = last_noted
         self._transactions = transactions
         self._producers = producers
-        self._wall_ms = wall_ms
-        self._delete_retention_ms = delete_retention_ms
+        self._horizons = horizons
 
     def keep(self, view: memoryview, header: BatchHeader, *, is_last: bool) -> Buffer | None:
         """The batch that stays, None for none. `is_last`: of its segment, so that its last offset must stay.
@@ -69,9 +86,10 @@ class BatchFilter:
         Raises Corrupt for records that cannot be read.
         """
         horizon = header.delete_horizon_ms
-        has_expired = horizon is not None and horizon <= self._wall_ms
+        may_be_deleted = header.last_offset < self._horizons.deletable_end
+        has_expired = may_be_deleted and horizon is not None and horizon <= self._horizons.wall_ms
         if header.is_control:
-            is_idle = self._transactions.may_go(view, header)
+            is_idle = self._transactions.may_go(view, header) and may_be_deleted
             if not (is_idle and has_expired) and header.record_count:
                 if is_idle and horizon is None:
                     body = decompress(header.codec, view[HEADER_SIZE : header.size])
@@ -105,7 +123,8 @@ class BatchFilter:
             raise Corrupt(f"a record of the batch at offset {header.base_offset} is unsound")
         if not count:
             return None
-        needs_horizon = tombstones > 0 and header.delete_horizon_ms is None
+        may_be_deleted = header.last_offset < self._horizons.deletable_end
+        needs_horizon = tombstones > 0 and may_be_deleted and header.delete_horizon_ms is None
         if count == header.record_count and not needs_horizon:
             return view
         largest = (
@@ -120,7 +139,7 @@ class BatchFilter:
         self, header: BatchHeader, records: bytes, count: int, largest: int
     ) -> Buffer:
         """The batch with these records, restored, and its delete horizon."""
-        horizon = self._wall_ms + self._delete_retention_ms
+        horizon = self._horizons.wall_ms + self._horizons.delete_retention_ms
         body = compress(header.codec, restamp(records, count, header.base_timestamp - horizon))
         stamped = header._replace(
             attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon
