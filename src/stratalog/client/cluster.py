@@ -9,7 +9,6 @@ is an error at once.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from stratalog.client import calls
@@ -126,13 +125,20 @@ class ClusterView:
         return answer
 
     def on_each(self, call: Call[T]) -> Program[list[T]]:
-        """Run `call` on every broker; return the answers by node id."""
-        yield from self.metadata([])
-        answers: list[T] = []
-        for node_id in sorted(self.brokers):
-            answer: T = yield from _persistent(partial(_ask, node_id, call))
-            answers.append(answer)
-        return answers
+        """Run `call` on every broker of the cluster; return the answers by node id.
+
+        After a failure it asks all again: the broker may have left, and others have its partitions then.
+        """
+
+        def attempt() -> Program[list[T]]:
+            yield from self.metadata([])
+            answers: list[T] = []
+            for node_id in sorted(self.brokers):
+                answer: T = yield from _ask(node_id, call)
+                answers.append(answer)
+            return answers
+
+        return (yield from _persistent(attempt))
 
     def on_coordinator(self, key: str, call: Call[T], key_type: int = OF_GROUP) -> Program[T]:
         """Run `call` on the broker that coordinates a group, or a transactional id."""

@@ -8,6 +8,7 @@ The second one guards a producer that uses one epoch for many transactions; here
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from stratalog.client.aio import Client
@@ -24,7 +25,7 @@ from stratalog.wire.messages.add_partitions_to_txn import (
 from stratalog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-__all__ = ["LOST", "Producer", "Transaction", "begin", "end"]
+__all__ = ["LOST", "Producer", "Transaction", "begin", "end", "patiently"]
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class Transaction:
         """Add a partition, if the transaction lacks it. Raises Rejected, Unavailable."""
         if partition not in self.partitions:
             call = _add_partition(self.transactional_id, self.producer, partition)
-            await _patiently(self._client, self.transactional_id, call)
+            await _on_coordinator(self._client, self.transactional_id, call)
             self.partitions.add(partition)
 
 
@@ -80,7 +81,7 @@ async def begin(
     `two_phase`: no time-out aborts it, if the coordinator has KIP-939. Raises Rejected, Unavailable.
     """
     call = _init_transactional_id(transactional_id, timeout_ms, two_phase=two_phase)
-    producer = await _patiently(client, transactional_id, call)
+    producer = await _on_coordinator(client, transactional_id, call)
     return Transaction(client, transactional_id, producer)
 
 
@@ -91,23 +92,30 @@ async def end(client: Client, transactional_id: str, producer: Producer, *, comm
     Unavailable.
     """
     call = _end_transaction(transactional_id, producer, commit=commit)
-    await _patiently(client, transactional_id, call)
+    await _on_coordinator(client, transactional_id, call)
 
 
-async def _patiently(client: Client, transactional_id: str, call: Call[T]) -> T:
-    """Run a call on the id's coordinator, again while that loads, moves, or writes markers."""
+async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Run `attempt` again for up to a minute while a coordinator or leader loads, moves or is away, or writes markers.
+
+    A dead broker's partitions have other leaders after `broker.session.timeout.ms`. Raises Rejected, Unavailable.
+    """
     pause, longest = _PAUSES_S
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE_S
     while True:
         try:
-            return await client.on_transaction_coordinator(transactional_id, call)
+            return await attempt()
         except (Rejected, Unavailable) as error:
             passing = isinstance(error, Unavailable) or error.code in _AGAIN
             if not passing or loop.time() > deadline:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, longest)
+
+
+async def _on_coordinator(client: Client, transactional_id: str, call: Call[T]) -> T:
+    return await patiently(lambda: client.on_transaction_coordinator(transactional_id, call))
 
 
 def _init_transactional_id(

@@ -7,7 +7,8 @@ A batch takes these steps, and its writer may die between any two of them:
 
 1. Each task calls `finish`: an earlier decision's transactions are committed before a task begins its own, which aborts
    what is open under its transactional id. A batch that is decided is not written again.
-2. Each task calls `begin`, and writes its rows. The transaction stays open: it is prepared.
+2. Each task calls `begin`, and writes its rows. The transaction stays open: it is prepared. An attempt that is so late
+   that its batch is decided meanwhile aborts itself: the driver may have looked for it too early.
 3. The driver calls `commit`: it checks that all transactions are open still, writes the decision, commits each
    transaction, writes that they are committed, and aborts what else is open of the query.
 
@@ -22,10 +23,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from stratalog.client.aio import Client
-from stratalog.client.transactional import LOST, Transaction, begin, end
+from stratalog.client.transactional import LOST, Producer, Transaction, begin, end, patiently
 from stratalog.client.transactions import describe_transaction, list_transactions
 from stratalog.errors import Rejected, UserError
 from stratalog.table.decisions import Decision, Decisions, Prepared
+from stratalog.wire.ids import TopicPartition
 
 __all__ = ["BATCH_JOB", "ExactlyOnce", "Guarantee", "abort_ids", "open_ids", "queries_of"]
 
@@ -67,24 +69,33 @@ class ExactlyOnce:
         Raises UserError where a decided transaction was aborted, unless the options ask to write the batch again.
         """
         while True:
-            decision = await self._decisions.newest(self._query)
+            decision = await self._newest()
             if decision is None or decision.is_ended:
                 return decision
             lost = await self.end_decided(decision)
             if not lost:
                 await self._decisions.write_ended(decision)
                 return decision
-            if await self._decisions.newest(self._query) != decision:
+            if await self._newest() != decision:
                 continue  # another task has finished it meanwhile, and begun a transaction under an old id
             if self._guarantee.fail_on_half_committed:
                 raise UserError(_half_committed(decision, lost))
             await self._decisions.remove(decision)
 
-    async def begin(self, task: int, attempt: int) -> Transaction:
-        """Begin a task attempt's transaction."""
+    async def begin(self, task: int, attempt: int, batch: int) -> Transaction:
+        """Begin a task attempt's transaction of a batch.
+
+        Its first `add` raises UserError where the batch is decided by then: another attempt was quicker.
+        """
         transactional_id = f"{self._guarantee.prefix}-{self._query}-{task}-{attempt}"
         timeout_ms = self._guarantee.timeout_ms
-        return await begin(self._client, transactional_id, timeout_ms=timeout_ms, two_phase=True)
+        begun = await begin(self._client, transactional_id, timeout_ms=timeout_ms, two_phase=True)
+        return _Attempt(self._client, transactional_id, begun.producer, self, batch)
+
+    async def is_decided(self, batch: int) -> bool:
+        """Return whether a batch is decided. A job that has ended forgets its decision."""
+        decision = await self._newest()
+        return decision is not None and decision.batch >= batch
 
     async def commit(self, batch: int, prepared: Iterable[Prepared]) -> None:
         """Decide a batch and commit its transactions; abort all others of the query.
@@ -109,9 +120,12 @@ class ExactlyOnce:
 
     async def forget(self) -> None:
         """Remove a job's decision, once its transactions are committed."""
-        decision = await self._decisions.newest(self._query)
+        decision = await self._newest()
         if decision is not None and decision.is_ended:
             await self._decisions.remove(decision)
+
+    async def _newest(self) -> Decision | None:
+        return await patiently(lambda: self._decisions.newest(self._query))
 
     # The steps of a commit
 
@@ -120,7 +134,8 @@ class ExactlyOnce:
 
         async def check(one: Prepared) -> None:
             name = wanted.id_of(one)
-            found = await self._client.on_transaction_coordinator(name, describe_transaction(name))
+            call = describe_transaction(name)
+            found = await patiently(lambda: self._client.on_transaction_coordinator(name, call))
             if found.state == _OPEN and one.producer[:2] == (
                 found.producer_id,
                 found.producer_epoch,
@@ -162,7 +177,37 @@ class ExactlyOnce:
     async def abort_others(self) -> None:
         """Abort the open transactions of the query, and fence their producers. All that are decided have ended."""
         start = f"{self._guarantee.prefix}-{self._query}-"
-        await abort_ids(self._client, await open_ids(self._client, start))
+        names = await patiently(lambda: open_ids(self._client, start))
+        await abort_ids(self._client, names)
+
+
+class _Attempt(Transaction):
+    """A task attempt's transaction.
+
+    Its first partition opens it at the coordinator. A driver that decides the batch later finds it open, and aborts
+    it. A driver that has decided before may not, so the attempt itself looks once it is open.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        transactional_id: str,
+        producer: Producer,
+        once: ExactlyOnce,
+        batch: int,
+    ) -> None:
+        super().__init__(client, transactional_id, producer)
+        self._once = once
+        self._batch = batch
+
+    async def add(self, partition: TopicPartition) -> None:
+        is_first = not self.partitions
+        await super().add(partition)
+        if is_first and await self._once.is_decided(self._batch):
+            raise UserError(
+                f"batch {self._batch} is decided without {self.transactional_id}: another attempt of the task was "
+                "quicker"
+            )
 
 
 async def abort_ids(client: Client, names: Iterable[str]) -> None:

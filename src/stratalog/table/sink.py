@@ -98,12 +98,12 @@ async def _prepare(
 ) -> tuple[int, Prepared | None]:
     async with await _connected(options) as client:
         once = ExactlyOnce(client, guarantee, write.run)
-        decision = await once.finish()
         rows = _rows(found)
-        first = next(rows, None)
+        first = next(rows, None)  # may take long: the decision is looked up after it
+        decision = await once.finish()
         if first is None or (decision is not None and decision.batch >= write.batch):
             return 0, None
-        transaction = await once.begin(write.task, attempt)
+        transaction = await once.begin(write.task, attempt, write.batch)
         try:
             async with IdempotentPipeline(client, transaction) as pipeline:
                 batches = Batches(pipeline.send, options.codec, options.batch_bytes)

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from stratalog.client import calls
 from stratalog.client.calls import (
@@ -106,6 +107,14 @@ def test_an_unreachable_broker_is_retried_after_a_pause() -> None:
     answers[2] = info({0: 2, 1: 2})
     found, said = play(view().list_offsets(WANTED, 0), answers)
     assert len(found) == 2
+    assert said == [None, 1, PAUSES_S[0], None, 2]
+
+
+def test_a_broker_that_left_is_asked_no_more_and_all_others_are_asked_again() -> None:
+    smaller = replace(info(), brokers={2: BrokerAddress(2, "host2", 9)})
+    answers: list[Any] = [info(), Unavailable("gone"), smaller, "second"]
+    found, said = play(view().on_each(calls.init_producer_id()), answers)
+    assert found == ["second"]
     assert said == [None, 1, PAUSES_S[0], None, 2]
 
 

@@ -61,9 +61,11 @@ class Query:
         self.topic = f"once-{next(NUMBERS)}"
         self.id = str(uuid4())
         self.address = address
-        admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(self.topic, 3, 1)])[self.topic].result(30)
+        self.make(AdminClient({"bootstrap.servers": address}))
         self.options = options_of(address, topic=self.topic, **options)
+
+    def make(self, admin: AdminClient) -> None:
+        admin.create_topics([NewTopic(self.topic, 3, 1)])[self.topic].result(30)
 
     def task(
         self, batch: int, task: int, attempt: int = 0, *, writing: int = 0, rows: int = ROWS
@@ -173,6 +175,30 @@ def test_attempts_that_lost_are_aborted_with_the_commit(broker: TemporaryBroker)
     query.commit(0, winners)
     assert query.open() == []
     assert Counter(query.values()) == Counter(rows_of(0))
+
+
+def test_an_attempt_that_begins_after_the_decision_leaves_nothing_open(
+    broker: TemporaryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Speculation: the slower copy of a task comes to its first row when the batch is committed."""
+    query = Query(broker.address)
+    winners = [query.task(0, task) for task in range(TASKS)]
+    real = ExactlyOnce.begin
+
+    async def late(self: ExactlyOnce, *given: Any) -> Any:
+        assert query.options.exactly_once is not None
+        driver = ExactlyOnce(self._client, query.options.exactly_once, query.id)
+        await driver.commit(0, [one for one in winners if one is not None])
+        return await real(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExactlyOnce, "begin", late)
+        with pytest.raises(UserError, match=r"batch 0 is decided without .*-0-1: another attempt"):
+            query.task(0, 0, attempt=1, writing=7)
+    assert query.open() == []
+    assert Counter(query.values()) == Counter(rows_of(0))
+    query.run(1)
+    assert Counter(query.values()) == Counter(rows_of(0) | rows_of(1))
 
 
 def test_a_task_whose_transaction_was_ended_fails_the_batch(broker: TemporaryBroker) -> None:

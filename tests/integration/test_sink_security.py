@@ -1,0 +1,92 @@
+"""The exactly-once sink writes over TLS, and logs in by SASL; its secret stays in the environment.
+
+Method: a broker whose only listener is SASL_SSL, the sink's tasks and driver in this process, a reader with the same
+settings.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from stratalog import read
+from stratalog.adapters.network import TcpNetwork
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.client.security import security_of
+from stratalog.errors import Unavailable
+from stratalog.table.decisions import Prepared
+from stratalog.table.sink import Write, commit_batch, prepare_rows
+from stratalog.table.sink_options import SinkOptions, parse_sink_options
+from stratalog.testing import TemporaryBroker
+
+WORD = "planted-password"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
+BROKER = {
+    "listeners": "SASL_SSL://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{PLAIN} user_spark="{WORD}";',
+    "connection.failed.authentication.delay.ms": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+def login(password: str) -> str:
+    return f'{PLAIN} username="spark" password="{password}";'
+
+
+def options_of(broker: TemporaryBroker, authority: Path) -> SinkOptions:
+    return parse_sink_options(
+        {
+            "kafka.bootstrap.servers": broker.address,
+            "topic": "secured",
+            "deliveryGuarantee": "exactly-once",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.truststore.location": str(authority),
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": login("${env:SINK_PASSWORD}"),
+        }
+    )
+
+
+async def create(broker: TemporaryBroker, security: Mapping[str, str]) -> None:
+    network, secured = TcpNetwork(), security_of(security)
+    async with await Client.connect(network, broker.address, security=secured) as client:
+        await client.create_topics([NewTopic("secured", 1)])
+
+
+def prepared(options: SinkOptions, task: int) -> Prepared | None:
+    assert options.exactly_once is not None
+    rows = pa.table({"value": [f"row-{task}"]}).to_batches()
+    return prepare_rows(rows, options, options.exactly_once, Write(QUERY, 0, 1, task), 0)[1]
+
+
+def test_a_batch_is_committed_over_tls_and_sasl(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryBroker(BROKER, tls=True) as broker:
+        authority = broker.authority.certificate
+        options = options_of(broker, authority)
+        assert WORD not in repr(options)
+        security = {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": str(authority),
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": login(WORD),
+        }
+        asyncio.run(create(broker, security))
+        monkeypatch.setenv("SINK_PASSWORD", "wrong")
+        with pytest.raises(Unavailable, match="invalid credentials"):
+            prepared(options, 0)
+        monkeypatch.setenv("SINK_PASSWORD", WORD)
+        found = [one for one in (prepared(options, 0), prepared(options, 1)) if one is not None]
+        assert options.exactly_once is not None
+        commit_batch(options, options.exactly_once, QUERY, 0, found)
+        rows = read(
+            "secured",
+            bootstrap_servers=broker.address,
+            isolation="read_committed",
+            security=security,
+        ).read_all()
+        assert sorted(rows.column("value").to_pylist()) == [b"row-0", b"row-1"]
