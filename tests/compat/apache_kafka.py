@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import create_connection, create_server
@@ -53,15 +53,19 @@ def properties(directory: Path, broker_port: int, settings: dict[str, str]) -> s
 
 
 @contextmanager
-def apache_kafka(directory: Path, **settings: str) -> Iterator[str]:
-    """Run a node; yield its address. Skips without Java or Kafka; AssertionError if the node does not start."""
+def apache_kafka(directory: Path, features: Sequence[str] = (), **settings: str) -> Iterator[str]:
+    """Run a node; yield its address. Skips without Java or Kafka; AssertionError if the node does not start.
+
+    `features` are levels of the new cluster that differ from Kafka's own choice, as `name=level`.
+    """
     (port,) = free_ports(1)
     named = {name.replace("__", "."): value for name, value in settings.items()}
     file = directory / "server.properties"
     file.write_text(properties(directory, port, named))
     storage = "kafka.tools.StorageTool"
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
-    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
+    levels = [f"--feature={feature}" for feature in features]
+    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone", *levels)
     assert done.returncode == 0, done.stdout + done.stderr
     with kafka_process(file, port):
         yield f"127.0.0.1:{port}"

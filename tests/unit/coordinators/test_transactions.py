@@ -6,6 +6,12 @@ from stratalog.coordinators.transactions import State, TransactionSettings, Tran
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Now
 from stratalog.wire.ids import TopicPartition
+from stratalog.wire.internal.transactions import (
+    PartitionsSchema,
+    TransactionLogValue,
+    encode_key,
+    encode_value,
+)
 
 FRESH = 900
 LAST = 2**15 - 2
@@ -192,6 +198,32 @@ def test_records_have_kafkas_bytes():
     parts = "00000002" + "0001" + b"t".hex() + "00000002" + "0000000000000002"
     parts += "0001" + b"u".hex() + "00000001" + "00000001"
     assert ongoing.hex() == head + "01" + parts + f"{1000:016x}" * 2
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_transaction_that_kafka_left_open_is_ended(version):
+    """Kafka writes the producer's own id as the previous one, in both protocols."""
+    left = TransactionLogValue(
+        producer_id=FRESH,
+        producer_epoch=0,
+        transaction_timeout_ms=60_000,
+        transaction_status=State.ONGOING,
+        transaction_partitions=(PartitionsSchema(topic="t", partition_ids=(0,)),),
+        transaction_last_update_timestamp_ms=1,
+        transaction_start_timestamp_ms=1,
+        previous_producer_id=FRESH,
+        client_transaction_version=version,
+    )
+    assert encode_value(left).startswith(b"\x00\x01")
+    one = Coordinator()
+    one.shard.replay(encode_key("x"), encode_value(left))
+    if version:
+        assert one.decide("end_raised", "x", (FRESH, 0), None, commit=True) == (FRESH, 1)
+        assert one.complete().partitions == {TopicPartition("t", 0)}
+    else:
+        assert one.end().partitions == {TopicPartition("t", 0)}
+    one.restart()
+    assert one.shard.describe("x").answer.state is State.COMPLETE_COMMIT
 
 
 def raised():

@@ -2,9 +2,10 @@
 
 In: bytes of a key or a value, or one of the two records. Out: the other. It never decides which record wins.
 
-A key opens with the record's number as int16, a value with its version. A value of Kafka's second protocol, or of a
-transaction that was kept (KIP-939), is written at version 1, any other at version 0: Kafka and earlier releases read
-both. Kafka: `TransactionLog`.
+A key opens with the record's number as int16, a value with its version. A value with a field that version 0 lacks is
+written at version 1, any other at version 0: Kafka and earlier releases read both. Such fields are of Kafka's second
+protocol and of transactions that were kept (KIP-939); Kafka writes the previous producer id in the first one, too.
+Kafka: `TransactionLog`.
 """
 
 from struct import Struct
@@ -41,7 +42,8 @@ def encode_key(transactional_id: str) -> bytes:
 
 def encode_value(value: TransactionLogValue) -> bytes:
     """Return the value's bytes."""
-    version = int(value.client_transaction_version > 0 or value.next_producer_epoch >= 0)
+    later = (value.previous_producer_id, value.next_producer_id, value.next_producer_epoch)
+    version = int(value.client_transaction_version > 0 or max(later) >= 0)
     out = bytearray(_INT16.pack(version))
     record_codec("TransactionLogValue").write[version](out, value)
     return bytes(out)
