@@ -101,9 +101,8 @@ class Node:
         self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        self._connections = Connections(
-            config, elapsed_ns=outside.clock.elapsed_ns, count=self._count_connection
-        )
+        elapsed_ns = outside.clock.elapsed_ns
+        self._connections = Connections(config, elapsed_ns=elapsed_ns, count=self._count_connection)
         self._listening: list[Listening] = []
         self._in_effect = config
         self._background = Background(on_broken)
@@ -136,6 +135,7 @@ class Node:
         )
         self._quorum = cluster.quorum
         self._stopping.append(cluster.close)
+        self._connections.throttle_by(cluster.throttling)
         first = await self._join_quorum(cluster)
         if self.config.is_broker:
             first = await self._start_broker(cluster, hosting)

@@ -57,6 +57,8 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "SaslAuthenticate": ((0, 2), (0, 1), set()),
     "DescribeUserScramCredentials": ((0, 0), (0, 0), set()),
     "AlterUserScramCredentials": ((0, 0), (0, 0), set()),
+    "DescribeClientQuotas": ((0, 1), None, set()),
+    "AlterClientQuotas": ((0, 1), None, set()),
     "DescribeAcls": ((1, 3), None, set()),
     "CreateAcls": ((1, 3), None, set()),
     "DeleteAcls": ((1, 3), None, set()),
@@ -169,6 +171,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "SaslAuthenticate": {"auth_bytes": b"x"},
     "DescribeUserScramCredentials": {"users": [{"name": "none such"}]},
     "AlterUserScramCredentials": {"deletions": [{"name": "none such", "mechanism": 1}]},
+    "DescribeClientQuotas": {"components": [], "strict": False},
+    "AlterClientQuotas": {
+        "entries": [{"entity": [], "ops": []}],
+        "validate_only": False,
+    },
     "DescribeAcls": ANY_ACL,
     "CreateAcls": {"creations": [ACL]},
     "DeleteAcls": {"filters": [ANY_ACL]},
@@ -266,6 +273,7 @@ ANSWERED = {
     "SaslAuthenticate": {"illegal_sasl_state"},
     "DescribeUserScramCredentials": {"none", "resource_not_found"},
     "AlterUserScramCredentials": {"resource_not_found"},
+    "AlterClientQuotas": {"invalid_request"},  # of no entity
     "DescribeAcls": {"security_disabled"},
     "CreateAcls": {"security_disabled"},
     "DeleteAcls": {"security_disabled"},

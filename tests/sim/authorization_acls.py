@@ -21,6 +21,10 @@ _EVERY_ACL = {
 }
 _NO_SASL = 34
 """Kafka: ILLEGAL_SASL_STATE; the listener has no SASL."""
+_QUOTA = {
+    "entity": [{"entity_type": "user", "entity_name": "alice"}],
+    "ops": [{"key": "producer_byte_rate", "value": 1000.0, "remove": False}],
+}
 _DELETION = {"name": "alice", "mechanism": 1}
 ACL_CASES: dict[str, list[Case]] = {
     "SaslHandshake": [case("sasl_handshake", 1, _NO_SASL, lambda _: {"mechanism": "PLAIN"})],
@@ -34,6 +38,17 @@ ACL_CASES: dict[str, list[Case]] = {
             0,
             CLUSTER,
             lambda _: {"deletions": [_DELETION], "upsertions": []},
+        )
+    ],
+    "DescribeClientQuotas": [
+        case("describe_client_quotas", 1, CLUSTER, lambda _: {"components": [], "strict": False})
+    ],
+    "AlterClientQuotas": [
+        case(
+            "alter_client_quotas",
+            1,
+            CLUSTER,
+            lambda _: {"entries": [_QUOTA], "validate_only": False},
         )
     ],
     "DescribeAcls": [case("describe_acls", 3, CLUSTER, lambda _: _EVERY_ACL)],

@@ -31,6 +31,12 @@ from stratalog.errors import ErrorCode
 from stratalog.ports import PLAINTEXT
 from stratalog.wire.envelope import encode_request
 from stratalog.wire.messages import Request
+from stratalog.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
 from stratalog.wire.messages.alter_configs import AlterConfigsRequest
 from stratalog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from stratalog.wire.messages.envelope import EnvelopeRequest
@@ -129,6 +135,34 @@ def test_without_a_controller_the_answer_is_a_time_out(name: str, number: int) -
         if name != "DescribeQuorum":  # its answer is this node's own view
             assert set(error_codes(answer)) == {ErrorCode.request_timed_out}, answer
         assert scene.machine.broker.metadata.image.offset == before
+
+    story(tell)
+
+
+def test_the_controllers_quota_mutes_the_client_of_the_broker_that_forwards() -> None:
+    async def tell(scene: Story) -> None:
+        loop = asyncio.get_running_loop()
+        entity = [AlterClientQuotasRequestEntityData(entity_type="user", entity_name="ANONYMOUS")]
+        ops = [OpData(key="controller_mutation_rate", value=1.0, remove=False)]
+        entry = AlterClientQuotasRequestEntryData(entity=entity, ops=ops)
+        altered = await scene.here.ask(
+            1, AlterClientQuotasRequest(entries=[entry], validate_only=False)
+        )
+        assert altered.entries[0].error_code == 0
+        answers = []
+        for name in ("x", "y"):
+            topic = CreatableTopic(
+                name=name, num_partitions=13, replication_factor=1, assignments=(), configs=()
+            )
+            body = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+            answers.append(await scene.elsewhere.ask(7, body))
+        first, second = answers
+        assert (first.topics[0].error_code, first.throttle_time_ms) == (0, 0)
+        assert second.topics[0].error_code == ErrorCode.throttling_quota_exceeded
+        assert 1500 < second.throttle_time_ms <= 2000
+        began_s = loop.time()
+        await scene.elsewhere.ask(9, MetadataRequest(topics=[]))
+        assert loop.time() - began_s > 1.5
 
     story(tell)
 

@@ -34,6 +34,7 @@ from stratalog.broker.network.dispatch import Api
 from stratalog.broker.network.large import LargeRequests
 from stratalog.broker.network.sasl import Users
 from stratalog.broker.network.standard_authorizer import standard_authorizer
+from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.moves import Moves
@@ -94,6 +95,7 @@ class Broker:
     quorum: MetadataQuorum
     reads: Reads
     recompression: Recompression
+    throttling: Throttling
     topics: Topics
     transactions: Transactions
     users: Users
@@ -119,7 +121,7 @@ class Broker:
         self.controller = cluster.controller
         self.local_controller = cluster.local_controller
         self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
-        self.quorum = cluster.quorum
+        self.quorum, self.throttling = cluster.quorum, cluster.throttling
         self.registration = cluster.registration
         self.hosting = hosting
         self.tiering = tiering

@@ -42,6 +42,7 @@ class ControllerServer:
         self.topics = Topics(config, cluster.controller, {})
         self.metadata = cluster.image
         self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
+        self.throttling = cluster.throttling
         self.users = users_of(cluster.image, outside.entropy)
         self.cluster = cluster.image
         """What handlers that a broker's listener has too ask of `Broker.cluster`: the image, and the cluster's id."""

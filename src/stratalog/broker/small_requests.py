@@ -71,7 +71,12 @@ class SmallRequests:
         The door reads and writes the socket itself, so TLS and SASL are the handlers' alone.
         """
         is_plain = connection.session.listener.security == PLAINTEXT
-        if not is_plain or self._broker.authorizer is not None or not self._door.is_row(frame):
+        if (
+            not is_plain
+            or self._broker.throttling.is_on
+            or self._broker.authorizer is not None
+            or not self._door.is_row(frame)
+        ):
             return NOT_LENT
         received = decode_request(frame, _VERSIONS, DecodeBudget(_BUDGET_BYTES))
         request: ProduceRequest = received.body
@@ -262,6 +267,8 @@ class SmallRequests:
     def _takes_rows(self, hosted: HostedPartition, acks: set[int]) -> bool:
         """Return whether the partition may append rows with these acks now, and answer them after its own append."""
         replica = hosted.replica
+        if self._broker.throttling.is_on:
+            return False
         if hosted.deleted or not replica.leads or not acks <= {1, _ALL}:
             return False
         if _ALL in acks and (replica.followers or replica.is_below_min_isr):

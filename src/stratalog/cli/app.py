@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import pipeline
-from stratalog.cli.cluster import acl, broker, config, group, log, partition, quorum, topic, txn
+from stratalog.cli.cluster import (
+    acl,
+    broker,
+    config,
+    group,
+    log,
+    partition,
+    quorum,
+    quota,
+    topic,
+    txn,
+)
 from stratalog.cli.node import cluster, console, demo, restore, server, storage
 from stratalog.cli.records import consume, get, produce
 from stratalog.cli.shared.terminal import use_client_config
@@ -45,6 +56,7 @@ app.add_typer(config.config_app, name="config")
 app.add_typer(group.group_app, name="group")
 app.add_typer(txn.txn_app, name="txn")
 app.add_typer(acl.acl_app, name="acl")
+app.add_typer(quota.quota_app, name="quota")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("get")(get.get)

@@ -22,6 +22,7 @@ from stratalog.config.listeners import (
 )
 from stratalog.config.log_settings import LOG_SETTINGS
 from stratalog.config.quorum_settings import QUORUM
+from stratalog.config.quota_settings import QUOTAS
 from stratalog.config.replication_settings import REPLICATION
 from stratalog.config.security_settings import (
     JAAS_OF_MECHANISM,
@@ -448,6 +449,7 @@ BROKER_SETTINGS = _table(
     GROUPS,
     TRANSACTIONS,
     AUTHORIZER,
+    QUOTAS,
     SESSIONS,
     MONITOR,
     METADATA,

@@ -151,12 +151,8 @@ _TABLES: Final = {
         share.coordinator.write.timeout.ms int 5000
         share.fetch.purgatory.purge.interval.requests int 1000
     """,
-    "quotas are not built yet": """
+    "no class of Java's is loaded: quotas are those of the metadata log": """
         client.quota.callback.class class -
-        controller.quota.window.num int 11
-        controller.quota.window.size.seconds int 1
-        quota.window.num int 11
-        quota.window.size.seconds int 1
     """,
     "the cluster has no such limits, throttles or choices yet": """
         broker.id int -1

@@ -156,7 +156,7 @@ class Image:
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     foreign: Mapping[ForeignKey, Any] = field(default_factory=dict)
-    """Records that no node of ours acts on and that Apache Kafka's nodes need: users, their rights and their quotas."""
+    """The records of users, rights, quotas and delegation tokens, as they are."""
     open_transaction: tuple[tuple[int, Any], ...] | None = None
     """Records of a metadata transaction that has not ended, with their offsets; they count once it ends (KIP-868)."""
 

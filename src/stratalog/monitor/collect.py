@@ -298,6 +298,11 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     yield from _family(m.REQUEST_ERRORS, errors)
     yield from _family(m.CONNECTIONS_ACCEPTED, [("", metrics.connections_accepted)])
     yield from _family(m.CONNECTIONS_REFUSED, [("", metrics.connections_refused)])
+    throttled, throttled_ms = broker.throttling.throttled, broker.throttling.throttled_ms
+    counts = [(labelled(m.THROTTLED, key), throttled[key]) for key in throttled]
+    yield from _family(m.THROTTLED, counts)
+    seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
+    yield from _family(m.THROTTLED_SECONDS, seconds)
     yield from _family(m.FETCH_SESSIONS, [("", len(broker.fetch_sessions))])
 
 

@@ -118,6 +118,18 @@ CONNECTIONS_REFUSED = _metric(
     "",
     "Client connections refused at a limit of connections.",
 )
+THROTTLED = _metric(
+    "client_throttles_total",
+    _COUNTER,
+    "quota",
+    "Requests, and connections, that a client quota throttled.",
+)
+THROTTLED_SECONDS = _metric(
+    "client_throttle_seconds_total",
+    _COUNTER,
+    "quota",
+    "Throttle times that a client quota gave.",
+)
 PARTITION_BYTES = _metric(
     "partition_log_bytes", _GAUGE, _PARTITION, "Bytes of local log (Kafka: Size)."
 )

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.acls import Acl, AclFilter, Acls
+from stratalog.metadata.client_quotas import ClientQuotas
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     EMPTY,
@@ -22,9 +23,10 @@ from stratalog.metadata.image import (
     Partition,
 )
 from stratalog.ports import Entropy
-from stratalog.quorum import acls, brokers
+from stratalog.quorum import acls, brokers, client_quotas
 from stratalog.quorum.broker_sessions import SESSION_TIMEOUT_MS, BrokerSessions
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
+from stratalog.quorum.client_quotas import QuotaAlteration
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
 from stratalog.quorum.directories import assign_directories
 from stratalog.quorum.electorate import Cluster
@@ -46,6 +48,7 @@ from stratalog.quorum.reassignment import (
 )
 from stratalog.quorum.scram_credentials import Deletion, Upsertion, alteration_records
 from stratalog.quorum.topics import (
+    Charge,
     Created,
     Deleted,
     NewTopic,
@@ -54,6 +57,7 @@ from stratalog.quorum.topics import (
     collision_key,
     create_records,
     delete_records,
+    free,
 )
 from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
@@ -106,6 +110,7 @@ class Controller:
         self.index = PartitionIndex(image.topics_by_id.values()) if index is None else index
         """Of the topics of `image`."""
         self._acls = Acls()
+        self._quotas = ClientQuotas()
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}
         """The offset of each broker's registration in this epoch."""
@@ -278,22 +283,36 @@ class Controller:
     # Topics and configurations
 
     def create_topics(
-        self, topics: Sequence[NewTopic], entropy: Entropy, *, validate_only: bool = False
+        self,
+        topics: Sequence[NewTopic],
+        entropy: Entropy,
+        charge: Charge = free,
+        *,
+        validate_only: bool = False,
     ) -> Decision[Any, list[Created]]:
         """Create the valid topics, all in one batch; each topic has its own result."""
-        records, results = create_records(self.image, topics, self._rules, entropy, self._colliding)
+        records, results = create_records(
+            self.image, topics, self._rules, entropy, self._colliding, charge
+        )
         return Decision([] if validate_only else records, results)
 
-    def delete_topics(self, wanted: Sequence[str | UUID]) -> Decision[Any, list[Deleted]]:
+    def delete_topics(
+        self, wanted: Sequence[str | UUID], charge: Charge = free
+    ) -> Decision[Any, list[Deleted]]:
         """Delete topics by name or id; each has its own result."""
-        records, results = delete_records(self.image, wanted)
+        records, results = delete_records(self.image, wanted, charge)
         return Decision(records, results)
 
     def create_partitions(
-        self, additions: Sequence[MorePartitions], entropy: Entropy, *, validate_only: bool = False
+        self,
+        additions: Sequence[MorePartitions],
+        entropy: Entropy,
+        charge: Charge = free,
+        *,
+        validate_only: bool = False,
     ) -> Decision[Any, list[Extended]]:
         """Add partitions to topics, all in one batch; each topic has its own result."""
-        records, results = extend_records(self.image, additions, entropy)
+        records, results = extend_records(self.image, additions, entropy, charge)
         return Decision([] if validate_only else records, results)
 
     def alter_configs(
@@ -325,9 +344,7 @@ class Controller:
         )
         return Decision([record], range(first, first + count))
 
-    # Names
-
-    # Rights
+    # Rights and quotas
 
     def alter_scram_credentials(
         self, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
@@ -349,6 +366,16 @@ class Controller:
         self._acls.follow(self.image)
         records, results = acls.delete_records(self._acls, filters)
         return Decision(records, results)
+
+    def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
+    ) -> Decision[Any, list[Rejected | None]]:
+        """Set and remove quotas, all in one batch; answer: for each entity why it is refused, or None."""
+        self._quotas.follow(self.image)
+        records, results = client_quotas.alteration_records(self._quotas, alterations)
+        return Decision([] if validate_only else records, results)
+
+    # Names
 
     def _colliding(self, name: str) -> str | None:
         key = collision_key(name)

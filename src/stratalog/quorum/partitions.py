@@ -19,7 +19,9 @@ from stratalog.quorum.placement import Replicas, place
 from stratalog.quorum.topics import (
     RECORDS_PER_REQUEST_MAX,
     TOO_MANY_RECORDS,
+    Charge,
     check_replicas,
+    free,
     new_partitions,
 )
 
@@ -45,9 +47,15 @@ class Extended:
 
 
 def extend_records(
-    image: Image, additions: Sequence[MorePartitions], entropy: Entropy
+    image: Image,
+    additions: Sequence[MorePartitions],
+    entropy: Entropy,
+    charge: Charge = free,
 ) -> tuple[list[Any], list[Extended]]:
-    """Return records that add partitions, and one result per requested topic, in order."""
+    """Return records that add partitions, and one result per requested topic, in order.
+
+    `charge` counts the partitions that each valid addition adds.
+    """
     counts = Counter(more.topic for more in additions)
     records: list[Any] = []
     results: list[Extended] = []
@@ -55,7 +63,9 @@ def extend_records(
         try:
             if counts[more.topic] > 1:
                 raise Rejected(ErrorCode.invalid_request, f"topic {more.topic} is asked for twice")
-            records += _extend(image, more, entropy, RECORDS_PER_REQUEST_MAX - len(records))
+            added = _extend(image, more, entropy, RECORDS_PER_REQUEST_MAX - len(records))
+            charge(len(added))
+            records += added
         except Rejected as refusal:
             results.append(Extended(more.topic, refusal.code, refusal.message))
             continue

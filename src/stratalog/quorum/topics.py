@@ -95,6 +95,14 @@ class TopicRules:
     elections: Callable[[], ElectionDefaults] = ElectionDefaults
 
 
+Charge = Callable[[int], None]
+"""Charges a client for partitions that it creates or deletes. Raises Rejected(THROTTLING_QUOTA_EXCEEDED), KIP-599."""
+
+
+def free(_partitions: int) -> None:
+    """Charge nothing."""
+
+
 def check_topic_name(name: str) -> None:
     """Raise Rejected(INVALID_TOPIC_EXCEPTION) for a name that no topic may have."""
     if not name:
@@ -121,10 +129,12 @@ def create_records(
     rules: TopicRules,
     entropy: Entropy,
     colliding: Callable[[str], str | None],
+    charge: Charge = free,
 ) -> tuple[list[Any], list[Created]]:
     """Return records that create the valid topics, and one result per requested name, in order.
 
-    `colliding(name)` is an existing topic whose name collides with this one.
+    `colliding(name)` is an existing topic whose name collides with this one. `charge` counts each valid topic's
+    partitions.
     """
     wanted = sum(max(0, _partition_count(topic, rules)) for topic in topics)
     if wanted > PARTITIONS_PER_REQUEST_MAX:
@@ -149,6 +159,7 @@ def create_records(
                 rules.check_configs(topic.configs)
                 checked.add(settings)
             created = _new_topic(image, topic, rules, entropy)
+            charge(len(created.partitions))
         except Rejected as refusal:
             results.append(Created(topic.name, error=refusal.code, message=refusal.message))
             continue
@@ -184,7 +195,7 @@ def _all_refused(names: Iterable[str], reason: str) -> list[Created]:
 
 
 def delete_records(
-    image: Image, wanted: Sequence[str | UUID]
+    image: Image, wanted: Sequence[str | UUID], charge: Charge = free
 ) -> tuple[list[RemoveTopicRecord], list[Deleted]]:
     """Return records that delete the existing topics, and one result for each topic by name or id, in order.
 
@@ -192,7 +203,7 @@ def delete_records(
     """
     resolved = [_find(image, name_or_id) for name_or_id in wanted]
     counts = Counter(topic.id for topic in resolved if topic is not None)
-    records = [RemoveTopicRecord(topic_id=id_) for id_, count in counts.items() if count == 1]
+    records = []
     results = []
     times = Counter(wanted)
     for name_or_id, topic in dict(zip(wanted, resolved, strict=True)).items():
@@ -201,6 +212,12 @@ def delete_records(
         elif topic is None:
             results.append(_not_found(name_or_id))
         elif counts[topic.id] == 1:
+            try:
+                charge(len(topic.partitions))
+            except Rejected as refusal:
+                results.append(Deleted(topic.name, topic.id, refusal.code, refusal.message))
+                continue
+            records.append(RemoveTopicRecord(topic_id=topic.id))
             results.append(Deleted(topic.name, topic.id))
         elif not isinstance(name_or_id, UUID):  # this topic gets its answer with its name
             results.append(Deleted(topic.name, topic.id, ErrorCode.invalid_request, "named twice"))

@@ -147,6 +147,15 @@ class Fetch(Generic[Requested]):
             marked = session.changes.marked()
             self._numbers = [marked[key] for key, _ in self.requested]
 
+    def pass_over(self) -> Answered:
+        """Return an answer without partitions, in place of `answer`: the session stays as it is, and none begins."""
+        session = self._session
+        if session is None:
+            return Answered(NO_SESSION, ())
+        is_expected = session.epoch == self._epoch
+        error = ErrorCode.none if is_expected else ErrorCode.invalid_fetch_session_epoch
+        return Answered(session.session_id, (), error)
+
     def answer(
         self,
         found: Sequence[PartitionData],

@@ -24,6 +24,7 @@ _SESSIONS: Final = 7
 _FLEXIBLE: Final = 12
 _START: Final = Struct(">ii")
 _ERROR_SESSION: Final = Struct(">hi")
+_THROTTLE: Final = Struct(">i")
 
 
 class EncodedTopics(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class EncodedResponse(msgspec.Struct, frozen=True):
     error_code: int
     session_id: int
     topics: EncodedTopics
+    throttle_time_ms: int = 0
 
 
 def encode_topics(
@@ -70,6 +72,8 @@ def addressed(response: EncodedResponse, version: int, correlation_id: int) -> l
     pieces = list(topics.pieces)
     pieces[0] = first = bytearray(pieces[0])
     _START.pack_into(first, 0, topics.size - 4, correlation_id)
+    if response.throttle_time_ms:
+        _THROTTLE.pack_into(first, _header_bytes(version), response.throttle_time_ms)
     if version >= _SESSIONS:
         # Behind the header stands the throttle time.
         at = _header_bytes(version) + 4

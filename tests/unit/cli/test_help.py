@@ -30,6 +30,8 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "group delete",
     "quorum add",
     "quorum remove",
+    "quota remove",
+    "quota set",
     "txn abort",
 }
 """Commands that print nothing but notes."""

@@ -48,6 +48,7 @@ _INIT_PRODUCER_ID = 22
 _DESCRIBE_CLUSTER = 60
 _FORWARDED = {
     "AddRaftVoter",
+    "AlterClientQuotas",
     "AlterConfigs",
     "AlterPartitionReassignments",
     "AlterUserScramCredentials",
@@ -96,6 +97,8 @@ _TABLE = (
     _api("SaslHandshake", 17, (0, 1)),
     _api("ApiVersions", 18, (0, 4)),
     _api("SaslAuthenticate", 36, (0, 2)),
+    _api("DescribeClientQuotas", 48, (0, 1), "DESCRIBE_CONFIGS CLUSTER"),
+    _api("AlterClientQuotas", 49, (0, 1), "ALTER_CONFIGS CLUSTER"),
     _api("DescribeUserScramCredentials", 50, (0, 0), "DESCRIBE CLUSTER"),
     _api("AlterUserScramCredentials", 51, (0, 0), "ALTER CLUSTER"),
     _api("CreateTopics", 19, (2, 7), "CREATE CLUSTER", "CREATE TOPIC", "DESCRIBE_CONFIGS TOPIC"),

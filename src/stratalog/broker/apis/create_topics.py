@@ -1,7 +1,8 @@
 """CreateTopics (key 19), versions 2-7.
 
-v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer has configurations. v7
-topic ids. The answer leaves out settings that Kafka does not know, unless the topic sets them.
+v2 throttle time. v4 default partitions and replication (-1, KIP-464). v5 flexible, the answer has configurations.
+v6 may answer that a quota is exceeded (KIP-599). v7 topic ids. The answer leaves out settings that Kafka does not know,
+unless the topic sets them.
 """
 
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.network.throttling import Throttling
 from stratalog.config import BrokerConfig, ConfigEntry, describe_topic
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
@@ -31,6 +33,8 @@ from stratalog.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+_STRICT_FROM: Final = 6
+"""The first version that refuses topics beyond the client's quota (KIP-599)."""
 _DENIED: Final = ErrorCode.topic_authorization_failed
 
 
@@ -40,6 +44,7 @@ class Needs(NamedTuple):
     config: BrokerConfig
     local_controller: LocalController
     metadata: ClusterImage
+    throttling: Throttling
     topics: Topics
 
 
@@ -47,6 +52,8 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
     """Create the topics; each topic has its own error."""
     created: list[Created] = []
     is_too_much = await _is_too_much(call)
+    is_strict = call.version >= _STRICT_FROM
+    mutations = call.needs.throttling.mutations(call.session, is_strict=is_strict)
     async for part in call.pace.bundles(call.body.topics, lambda topic: topic.name):
         if is_too_much:
             created += too_many_partitions(topic.name for topic in part)
@@ -57,6 +64,7 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
         try:
             created += await call.needs.local_controller.create_topics(
                 [call.needs.topics.tiered(one) for one in requested],
+                mutations.charge,
                 validate_only=call.body.validate_only,
             )
         except Rejected as error:
@@ -64,7 +72,8 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
                 Created(one.name, error=error.code, message=error.message) for one in requested
             ]
     return CreateTopicsResponse(
-        topics=[_result(call, topic) async for topic in call.pace.each(created)]
+        throttle_time_ms=mutations.throttle_ms(),
+        topics=[_result(call, topic) async for topic in call.pace.each(created)],
     )
 
 
@@ -108,7 +117,7 @@ async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTop
 
 
 def _result(call: Call[CreateTopicsRequest, Needs], topic: Created) -> CreatableTopicResult:
-    config, _, metadata, _ = call.needs
+    config, metadata = call.needs.config, call.needs.metadata
     failed = topic.error is not ErrorCode.none
     if not failed and not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
         return CreatableTopicResult(

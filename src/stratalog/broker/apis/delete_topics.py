@@ -1,6 +1,7 @@
 """DeleteTopics (key 20), versions 1-6.
 
-v1 throttle time. v3 a separate error where deletion is disabled. v4 flexible. v5 error messages. v6 topic ids.
+v1 throttle time. v3 a separate error where deletion is disabled. v4 flexible. v5 error messages; may answer
+that a quota is exceeded (KIP-599). v6 topic ids.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
+from stratalog.broker.network.throttling import Mutations, Throttling
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.controller import Deleted
@@ -23,6 +25,8 @@ from stratalog.wire.messages.delete_topics import (
 
 _DISABLED: Final = ErrorCode.topic_deletion_disabled
 _DISABLED_FROM: Final = 3
+_STRICT_FROM: Final = 5
+"""The first version that refuses topics beyond the client's quota (KIP-599)."""
 _BY_ID_FROM: Final = 6
 
 
@@ -32,6 +36,7 @@ class Needs(NamedTuple):
     config: BrokerConfig
     local_controller: LocalController
     metadata: ClusterImage
+    throttling: Throttling
 
 
 async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse:
@@ -48,13 +53,16 @@ async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse
                 both.append(Deleted(topic.name, topic.topic_id, ErrorCode.invalid_request, why))
             else:
                 wanted.append(topic.topic_id if topic.name is None else topic.name)
+    is_strict = call.version >= _STRICT_FROM
+    mutations = call.needs.throttling.mutations(call.session, is_strict=is_strict)
     ids = call.needs.metadata.image.topic_ids_by_name
     async for part in call.pace.bundles(
         wanted, lambda topic: topic if isinstance(topic, UUID) else ids.get(topic, topic)
     ):
-        deleted_topics += await _delete(call, part)
+        deleted_topics += await _delete(call, part, mutations)
     deleted_topics += both
     return DeleteTopicsResponse(
+        throttle_time_ms=mutations.throttle_ms(),
         responses=[
             DeletableTopicResult(
                 name=deleted.name,
@@ -63,12 +71,12 @@ async def handle(call: Call[DeleteTopicsRequest, Needs]) -> DeleteTopicsResponse
                 error_message=deleted.message,
             )
             async for deleted in call.pace.each(deleted_topics)
-        ]
+        ],
     )
 
 
 async def _delete(
-    call: Call[DeleteTopicsRequest, Needs], wanted: Sequence[str | UUID]
+    call: Call[DeleteTopicsRequest, Needs], wanted: Sequence[str | UUID], mutations: Mutations
 ) -> list[Deleted]:
     try:
         if not call.needs.config.bool("delete.topic.enable"):
@@ -78,7 +86,7 @@ async def _delete(
         deleted = list(denied.values())
         if len(denied) < len(wanted):
             deleted += await call.needs.local_controller.delete_topics(
-                [one for one in wanted if one not in denied]
+                [one for one in wanted if one not in denied], mutations.charge
             )
         return deleted  # noqa: TRY300 - both parts of the answer
     except Rejected as error:

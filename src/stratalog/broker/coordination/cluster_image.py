@@ -11,6 +11,7 @@ from uuid import UUID
 
 from stratalog.config import DynamicConfigs
 from stratalog.metadata.acls import Acls
+from stratalog.metadata.client_quotas import ClientQuotas
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.difference import merged, parts
 from stratalog.metadata.image import Image, Topic
@@ -45,6 +46,7 @@ class ClusterImage:
         self.holds: list[Callable[[], bool]] = []
         """Each returns whether a part still needs records that a snapshot lacks: deletions to carry out."""
         self._acls = Acls()
+        self._client_quotas = ClientQuotas()
         self._node_id = node_id
         self._on_change = on_change
         self._acts = False
@@ -63,6 +65,12 @@ class ClusterImage:
         """The ACLs of the image."""
         self._acls.follow(self.image)
         return self._acls
+
+    @property
+    def client_quotas(self) -> ClientQuotas:
+        """The client quotas of the image."""
+        self._client_quotas.follow(self.image)
+        return self._client_quotas
 
     @property
     def dynamic_configs(self) -> DynamicConfigs:

@@ -19,6 +19,7 @@ from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.metadata_snapshots import MetadataSnapshots
 from stratalog.broker.coordination.quorum_peers import QuorumPeers
 from stratalog.broker.coordination.registration import Registration
+from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
 from stratalog.errors import UserError
@@ -43,6 +44,7 @@ class ClusterMetadata:
     local_controller: LocalController
     controller: ControllerChannel
     registration: Registration
+    throttling: Throttling
 
     async def close(self) -> None:
         """Leave the quorum, and close the log cleanly. A snapshot that is being written is abandoned."""
@@ -108,7 +110,8 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
         request_timeout_s=config.int("controller.socket.timeout.ms") / 1000,
     )
     registration = Registration(config, outside.entropy, directory_ids, image, controller)
-    return ClusterMetadata(quorum, image, snapshots, local, controller, registration)
+    throttling = Throttling(config, image, clock)
+    return ClusterMetadata(quorum, image, snapshots, local, controller, registration, throttling)
 
 
 def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHistory:

@@ -18,6 +18,7 @@ from stratalog.metadata.image import Partition
 from stratalog.ports import Entropy
 from stratalog.quorum.acls import Matched
 from stratalog.quorum.brokers import ELECTED_AT_ONCE
+from stratalog.quorum.client_quotas import QuotaAlteration
 from stratalog.quorum.controller import (
     Alteration,
     Altered,
@@ -36,6 +37,7 @@ from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.quorum.leaders import Elected
 from stratalog.quorum.reassignment import Reassigned, Reassignment
 from stratalog.quorum.scram_credentials import Deletion, Upsertion
+from stratalog.quorum.topics import Charge, free
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
@@ -126,23 +128,29 @@ class LocalController:
         return answer
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool
+        self, topics: Sequence[NewTopic], charge: Charge = free, *, validate_only: bool
     ) -> list[Created]:
         """Create topics; one result each."""
         return await self._active.submit(
-            lambda one: one.create_topics(topics, self._entropy, validate_only=validate_only)
+            lambda one: one.create_topics(
+                topics, self._entropy, charge, validate_only=validate_only
+            )
         )
 
-    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[Deleted]:
+    async def delete_topics(
+        self, topics: Sequence[str | UUID], charge: Charge = free
+    ) -> list[Deleted]:
         """Delete topics by name or id; one result each."""
-        return await self._active.submit(lambda one: one.delete_topics(topics))
+        return await self._active.submit(lambda one: one.delete_topics(topics, charge))
 
     async def create_partitions(
-        self, additions: Sequence[MorePartitions], *, validate_only: bool
+        self, additions: Sequence[MorePartitions], charge: Charge = free, *, validate_only: bool
     ) -> list[Extended]:
         """Add partitions to topics; one result each."""
         return await self._active.submit(
-            lambda one: one.create_partitions(additions, self._entropy, validate_only=validate_only)
+            lambda one: one.create_partitions(
+                additions, self._entropy, charge, validate_only=validate_only
+            )
         )
 
     async def alter_configs(
@@ -218,6 +226,14 @@ class LocalController:
         """Change users' credentials; for each user why it is refused, or None. Raises Rejected."""
         return await self._active.submit(
             lambda one: one.alter_scram_credentials(deletions, upsertions)
+        )
+
+    async def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+    ) -> list[Rejected | None]:
+        """Set and remove quotas; for each entity why it is refused, or None. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.alter_client_quotas(alterations, validate_only=validate_only)
         )
 
     async def create_acls(self, wanted: Sequence[Acl]) -> list[Rejected | None]:

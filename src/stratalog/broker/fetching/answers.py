@@ -62,8 +62,19 @@ async def found_in_slices(gathering: Gathering) -> Found:
 
 
 def response(gathering: Gathering, found: Found) -> EncodedResponse:
-    """Return the answer: everything found, or in an incremental session only the partitions that changed."""
+    """Return the answer: everything found, or in an incremental session only the partitions that changed.
+
+    A consumer over its quota receives no partition, and its session stays as it is (KIP-219).
+    """
     follower = gathering.follower
+    throttling = gathering.call.needs.throttling
+    if throttling.is_on and follower is None:
+        size = sum(size for _, size, _ in found.filled)
+        throttle_ms = throttling.fetched(gathering.call.session, size)
+        if throttle_ms:
+            session_id, _, error = gathering.fetch.pass_over()
+            nothing = encode_topics((), gathering.call.version)
+            return EncodedResponse(error, session_id, nothing, throttle_ms)
     if follower is not None:
         for hosted, size, _ in found.filled:
             follower.sent(hosted, size)

@@ -16,6 +16,7 @@ from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.large import LargeRequests
+from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import EMPTY, HostedPartition
 from stratalog.broker.partitions.purgatory import Purgatory, Watched
@@ -63,6 +64,7 @@ class Needs(NamedTuple):
     leading: Leading
     purgatory: Purgatory
     reads: Reads
+    throttling: Throttling
 
 
 class Gathering:
@@ -100,6 +102,9 @@ class Gathering:
         self.rack = request.rack_id if selects else ""
         self.read_committed = request.isolation_level == _READ_COMMITTED
         allowed = call.needs.client_memory.fetch_bytes(call.needs.fetch_bytes_max)
+        throttling = call.needs.throttling
+        if throttling.is_on and self.follower is None:
+            allowed = min(allowed, int(throttling.fetch_bytes(call.session)))
         self.max_bytes = max(min(request.max_bytes, allowed), 0)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self._promised = 0  # bytes that pending reads may return

@@ -28,9 +28,8 @@ import structlog
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, is_produce
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
-from stratalog.broker.network.session import SSL, USER, Principal, Session
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
-from stratalog.config.principal_rules import name_by_rules
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
@@ -104,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._serial: asyncio.Future[Any] | None = None
         self._reading = True
         self._writable = True
+        self._is_full = False
+        self._unmute: asyncio.TimerHandle | None = None
         self._finishing = False
         self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger()
@@ -131,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_taken(self) -> bool:
         """Whether the client receives its answers."""
-        return self._writable
+        return not self._is_full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports have all of asyncio.Transport, but do not derive from it.
@@ -140,19 +141,14 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.session.host = host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
+        self.session.mute = self.mute
         if not self._opened(self):
             self.abort()
 
     def secured(self, subject: str) -> None:
         """Name the client by its certificate, on a listener that authenticates by TLS alone."""
-        listener = self.session.listener
-        if not subject or listener.security.protocol != SSL:
-            return
-        name = name_by_rules(listener.principal_rules, subject)
-        if name is None:
+        if subject and not self.session.names_by_certificate(subject):
             self.refuse("no rule of ssl.principal.mapping.rules matches the client's certificate")
-        else:
-            self.session.principal = Principal(USER, name)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -175,18 +171,30 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes += len(frame)
         self._advance()
 
-    def wait(self, seconds: float) -> None:
-        """Serve no request of a new connection until then, as if the client did not receive its answers."""
+    def mute(self, seconds: float, then: Callable[[], None] | None = None) -> None:
+        """Start no request until then, as if the client did not receive its answers; then do so, or `then`."""
+        until_s = self._loop.time() + seconds
         self._writable = False
-        self._loop.call_later(seconds, self.resume_writing)
+        if self._unmute is not None:
+            if self._unmute.when() >= until_s:
+                return
+            self._unmute.cancel()
+        self._unmute = self._loop.call_at(until_s, then or self._unmuted)
+
+    def _unmuted(self) -> None:
+        self._unmute = None
+        self._writable = not self._is_full
+        self._advance()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self._writable = False
         assert self._transport is not None, "a transport that writes"
         self._count_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._is_full = False
+        self._writable = self._unmute is None
         self._count_unsent(0)
         self._advance()
 
@@ -201,6 +209,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reclaim()
         self._transport = None
         self._forget()
+        if self._unmute is not None:
+            self._unmute.cancel()
         self._answers.clear()
         if self._serial is not None:
             # The client has disconnected: a fetch, a join. A new task takes its first step before its end, so that
@@ -350,7 +360,9 @@ class Connection(asyncio.BufferedProtocol):
             if not self._answers:
                 self._write(result)
                 return
-            result = Later(_done(self._loop, result), as_it_is)
+            ready: asyncio.Future[Answer] = self._loop.create_future()
+            ready.set_result(result)
+            result = Later(ready, as_it_is)
         work, then = result.work, self._serial_done
         if isinstance(work, Awaited):
             self._serial = work
@@ -484,9 +496,3 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(held[0])
         else:
             transport.writelines(held)
-
-
-def _done(loop: asyncio.AbstractEventLoop, answer: Answer) -> "asyncio.Future[Answer]":
-    ready: asyncio.Future[Answer] = loop.create_future()
-    ready.set_result(answer)
-    return ready

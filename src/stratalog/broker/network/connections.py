@@ -21,6 +21,7 @@ from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.lending import Lender
 from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.session import ListenerContext, Session
+from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
@@ -72,7 +73,12 @@ class Connections:
         self._log = structlog.get_logger()
         self._listeners = {""}
         self._looking: asyncio.TimerHandle | None = None
+        self._throttling: Throttling | None = None
         self.configure(config)
+
+    def throttle_by(self, throttling: Throttling) -> None:
+        """Limit connections of one address by the client quotas from now on."""
+        self._throttling = throttling
 
     def lend_by(self, lender: Lender) -> None:
         """Lend connections to a door from now on."""
@@ -130,7 +136,12 @@ class Connections:
         self._by_listener[listener] += 1
         wait_s = max(self._until_turn(listener), self._until_turn(""))
         if wait_s > 0:
-            connection.wait(wait_s)
+            connection.mute(wait_s)
+        if self._throttling is not None:
+            refused_ms = self._throttling.connected(session.host)
+            if refused_ms:
+                # As in Kafka, the address is closed out after a while: it must not come back at once.
+                connection.mute(refused_ms / 1000, connection.abort)
         return True
 
     def _until_turn(self, listener: str) -> float:

@@ -28,6 +28,7 @@ from stratalog.broker.network.authorizer import (
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.large import LargeRequests
 from stratalog.broker.network.session import Session
+from stratalog.broker.network.throttling import Throttling, Usage
 from stratalog.broker.network.turns import Pace, Turns
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected
@@ -39,6 +40,7 @@ from stratalog.wire.envelope import (
     RequestHeader,
     UnsupportedVersion,
     decode_request,
+    decode_response,
     encode_response,
     parse_header,
 )
@@ -50,6 +52,8 @@ DECODED_BYTES_MAX: Final = 40 << 20
 _AT_ONCE_BYTES: Final = 256 << 10
 """A thread decodes requests that take more memory once decoded: this much takes two milliseconds."""
 _LENGTH_BYTES: Final = 4
+_OF_NODES: Final = (Right(Operation.CLUSTER_ACTION, Resource.CLUSTER),)
+"""The rights of an API that only nodes of the cluster use."""
 _ITEMS_AT_ONCE: Final = 1000
 """A thread encodes answers with more items than this."""
 
@@ -167,6 +171,7 @@ class Served(Protocol):
     config: BrokerConfig
     metrics: BrokerMetrics
     large: LargeRequests
+    throttling: Throttling
 
     @property
     def forwarding(self) -> Forwards: ...
@@ -185,6 +190,8 @@ class Dispatcher:
             for kind in ListenerKind
         }
         self._forwarded = {api.key for api in broker.apis.values() if api.is_forwarded}
+        self._of_nodes = {api.key for api in broker.apis.values() if api.rights == _OF_NODES}
+        self._throttling = broker.throttling
         broker.forwarding.attach(self)
         self._metrics = broker.metrics.requests
         frame_bytes_max = broker.config.int("socket.request.max.bytes")
@@ -207,16 +214,21 @@ class Dispatcher:
             return Later(self._serve_large(session, frame, began_ns), as_it_is)
         except Rejected as error:
             return self._refuse(session, error)
+        usage = self._usage(session, request, len(frame)) if self._throttling.is_on else None
         if request.header.api_key in self._forwarded and self._is_elsewhere(session):
-            work = self._forward(session, request, bytes(frame), began_ns)
+            work = self._forward(session, request, bytes(frame), began_ns, usage)
             return Later(work, as_it_is, budget.charged)
         call, result = self._handle(session, request)
+        if usage is not None:
+            result = usage.begun(result, began_ns)
         if isinstance(result, CoroutineType):
-            work = self._answer_later(call, request, result, began_ns)
+            work = self._answer_later(call, request, result, began_ns, usage)
             return Later(work, as_it_is, budget.charged)
         if isinstance(result, asyncio.Future):
-            return Later(result, lambda body: self._answer(request, body, began_ns), budget.charged)
-        return self._answer(request, result, began_ns)
+            return Later(
+                result, lambda body: self._answer(request, body, began_ns, usage), budget.charged
+            )
+        return self._answer(request, result, began_ns, usage)
 
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
         """Serve a request as `serve` does, after a thread decoded it."""
@@ -228,12 +240,21 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(session, error)
         try:
+            usage = self._usage(session, request, len(frame)) if self._throttling.is_on else None
             if request.header.api_key in self._forwarded and self._is_elsewhere(session):
-                return await self._forward(session, request, bytes(frame), began_ns)
-            body = await _body(self._handle(session, request)[1])
-            return await self._answer_on_thread(request, body, began_ns)
+                return await self._forward(session, request, bytes(frame), began_ns, usage)
+            handled_ns = self._elapsed_ns()
+            result = self._handle(session, request)[1]
+            if usage is not None:
+                result = usage.begun(result, handled_ns)
+            body = await _body(result)
+            return await self._answer_on_thread(request, body, began_ns, usage)
         finally:
             memory.give_back(budget.charged)
+
+    def _usage(self, session: Session, request: Received, size: int) -> Usage:
+        is_of_node = request.header.api_key in self._of_nodes
+        return self._throttling.usage(session, request, size, is_of_node=is_of_node)
 
     def _is_elsewhere(self, session: Session) -> bool:
         """Return whether a request of a broker's client must go to the controller of another node."""
@@ -241,7 +262,12 @@ class Dispatcher:
         return is_broker and self._broker.forwarding.is_needed
 
     async def _forward(
-        self, session: Session, request: Received, frame: bytes, began_ns: int
+        self,
+        session: Session,
+        request: Received,
+        frame: bytes,
+        began_ns: int,
+        usage: Usage | None,
     ) -> Answer:
         """Return the active controller's answer; without one, the handler's where its controller refuses.
 
@@ -260,7 +286,11 @@ class Dispatcher:
             answer, refusing = None, forwarding.refusing(code)
         if answer is None:
             body = await _body(self._handle(session, request, refusing)[1])
-            return await self._answer_on_thread(request, body, began_ns)
+            return await self._answer_on_thread(request, body, began_ns, usage)
+        if usage is not None:
+            header = request.header
+            body = decode_response(header.api_key, header.version, memoryview(answer[-1]))[1]
+            return self._answer(request, body, began_ns, usage)
         taken_ns = self._elapsed_ns() - began_ns
         self._metrics.counted(request.header.api_key, Counter(), taken_ns)
         return [*answer]
@@ -315,21 +345,32 @@ class Dispatcher:
         return call, handler.handle(call)
 
     async def _answer_later(
-        self, call: Call[Any, Any], request: Received, result: Awaitable[Any], began_ns: int
+        self,
+        call: Call[Any, Any],
+        request: Received,
+        result: Awaitable[Any],
+        began_ns: int,
+        usage: Usage | None,
     ) -> Answer:
         body = await result
         if call.pace.items > _ITEMS_AT_ONCE:
-            return await self._answer_on_thread(request, body, began_ns)
-        return self._answer(request, body, began_ns)
+            return await self._answer_on_thread(request, body, began_ns, usage)
+        return self._answer(request, body, began_ns, usage)
 
-    def _answer(self, request: Received, body: Any, began_ns: int) -> Answer:
+    def _answer(self, request: Received, body: Any, began_ns: int, usage: Usage | None) -> Answer:
         """Encode and count an answer. Its time runs from the start of the request on its connection to the answer."""
+        if usage is not None:
+            body = self._throttling.charge(usage, body)
         answer = _encoded(request, body)
         self._metrics.answered(request.header.api_key, body, self._elapsed_ns() - began_ns)
         return answer
 
-    async def _answer_on_thread(self, request: Received, body: Any, began_ns: int) -> Answer:
+    async def _answer_on_thread(
+        self, request: Received, body: Any, began_ns: int, usage: Usage | None
+    ) -> Answer:
         """Encode and count a large answer as `_answer` does, on a thread."""
+        if usage is not None:
+            body = self._throttling.charge(usage, body)
 
         def work() -> tuple[Answer, Counter[int]]:
             return _encoded(request, body), Counter(error_codes(body))

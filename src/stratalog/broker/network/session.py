@@ -6,11 +6,12 @@ each `Call` of the connection carries. It never reads a socket, and never decide
 Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stratalog.broker.network.sasl import SaslState
-from stratalog.config.principal_rules import PrincipalRule
+from stratalog.config.principal_rules import PrincipalRule, name_by_rules
 from stratalog.config.sasl import SaslListener
 from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.apis import ListenerKind
@@ -52,6 +53,10 @@ class ListenerContext:
     """How the subject of a client's certificate names its principal."""
 
 
+def _mute_no_connection(_seconds: float) -> None:
+    """Mute no connection: the request came in an envelope."""
+
+
 @dataclass(slots=True)
 class Session:
     """The session of one connection's client, from accept to close."""
@@ -64,5 +69,16 @@ class Session:
     """The state of the client's authentication by SASL; None on a listener without it."""
     client_id: str = ""
     """The client id of the newest request, "" where it has none."""
+    mute: Callable[[float], None] = _mute_no_connection
+    """Read nothing from the client for some seconds (KIP-219)."""
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
+
+    def names_by_certificate(self, subject: str) -> bool:
+        """Take the principal of a certificate, on a listener of TLS alone; return False where no rule names one."""
+        if self.listener.security.protocol == SSL:
+            name = name_by_rules(self.listener.principal_rules, subject)
+            if name is None:
+                return False
+            self.principal = Principal(USER, name)
+        return True
