@@ -144,6 +144,8 @@ class Raft:
             # A leader that never answered gets the time of a backoff: it may be starting.
             wait_ms = 0 if state.has_fetched else member.backoff_ms()
             state.deadline_ms = min(state.deadline_ms, now_ms + wait_ms)
+        elif isinstance(state, Prospective | Candidate):
+            state.ballots.unreachable.add(node_id)
         elif isinstance(state, Resigned) and member.is_stopping:
             # The last controller of a cluster that stops waits for no voter.
             state.unacked.discard(node_id)

@@ -41,16 +41,22 @@ class Timeouts(Struct, frozen=True):
 
 
 class Ballots(Struct):
-    """The votes of one election, the member's own included."""
+    """The votes of one election, the member's own included.
+
+    A voter is `unreachable` while its connection is broken. Once another voter has rejected, such voters count as
+    rejecting too. Else the survivors of a dead leader, who stand at the same time, would wait for its vote.
+    """
 
     granted: set[int]
     rejected: set[int] = field(default_factory=set)
+    unreachable: set[int] = field(default_factory=set)
 
     def is_won(self, voters: VoterSet) -> bool:
         return len(self.granted.intersection(voters.ids)) >= voters.majority
 
     def is_lost(self, voters: VoterSet) -> bool:
-        left = len(voters.voters) - len(self.rejected.intersection(voters.ids))
+        lost = self.rejected | (self.unreachable - self.granted) if self.rejected else set()
+        left = len(voters.voters) - len(lost.intersection(voters.ids))
         return left < voters.majority
 
     def open_voters(self, voters: VoterSet) -> list[int]:
