@@ -4,6 +4,7 @@ In: calls. Out: their answers, as futures. It never connects again and never rep
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from math import inf
 from typing import Any, TypeVar, cast
@@ -32,6 +33,9 @@ class Link(asyncio.BufferedProtocol):
         self._ends_s = inf
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._awaited: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        """The futures of `within`, with the times when they are late, in the order of the calls."""
+        self._timer: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -88,7 +92,10 @@ class Link(asyncio.BufferedProtocol):
             _refuse(future, Unavailable(f"broker {self.peer} closed the connection"))
             return future
         correlation_id, pieces = self.core.send(call)
-        self._transport.writelines(pieces)
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
         if call.unanswered is not None:
             future.set_result(call.unanswered)
         else:
@@ -101,20 +108,43 @@ class Link(asyncio.BufferedProtocol):
 
     async def within(self, timeout_s: float, future: "asyncio.Future[T]") -> T:
         """Return the answer. After `timeout_s`, close the link and raise Unavailable: every later answer would be late,
-        too.
+        too. All calls for one link have the same `timeout_s`.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            self.close()
-            raise Unavailable(f"broker {self.peer} did not answer in {timeout_s:g} s") from None
+        if not future.done():
+            self._expect(timeout_s, future)
+        return await future
+
+    def _expect(self, timeout_s: float, future: "asyncio.Future[T]") -> None:
+        """Fail a future that is late. One timer serves all of them, because hardly any is ever late."""
+        loop, awaited = asyncio.get_running_loop(), self._awaited
+        while awaited and awaited[0][1].done():
+            awaited.popleft()
+        awaited.append((loop.time() + timeout_s, future))
+        if self._timer is None:
+            self._timer = loop.call_later(timeout_s, self._close_if_late, timeout_s)
+
+    def _close_if_late(self, timeout_s: float) -> None:
+        loop, awaited = asyncio.get_running_loop(), self._awaited
+        self._timer = None
+        while awaited and awaited[0][1].done():
+            awaited.popleft()
+        if not awaited:
+            return
+        due_s, future = awaited[0]
+        if due_s > loop.time():
+            self._timer = loop.call_at(due_s, self._close_if_late, timeout_s)
+            return
+        _refuse(future, Unavailable(f"broker {self.peer} did not answer in {timeout_s:g} s"))
+        self.close()
 
     def _fail(self, error: Unavailable) -> None:
         self.closed = True
         self._writable.set()
         if self._transport is not None:
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._awaited.clear()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -38,6 +38,8 @@ class Peer:
         self._timeout_s = timeout_s
         self._link: Link | None = None
         self._opening = asyncio.Lock()
+        self._waiting = 0
+        """How many requests wait for an open connection."""
         self._is_closed = False
 
     async def request(self, request: Request[R]) -> R:
@@ -47,7 +49,9 @@ class Peer:
         breaks, or no response comes in time: the connection is closed then, and the next call opens another one.
         Raises Rejected(UNSUPPORTED_VERSION) where the node does not serve the API.
         """
-        link = await self._open()
+        link = self._link
+        if link is None or link.is_over or self._waiting:
+            link = await self._open()
         return await link.within(self._timeout_s, link.send(asking(request, _itself)))
 
     def close(self) -> None:
@@ -57,23 +61,27 @@ class Peer:
             self._link.close()
 
     async def _open(self) -> Link:
-        async with self._opening:
-            link = self._link
-            if link is None or link.is_over:
+        """Return an open connection; calls that must wait for one get it in their order."""
+        self._waiting += 1
+        try:
+            async with self._opening:
+                link = self._link
+                if link is None or link.is_over:
+                    self._check_open()
+                    link = self._link = await open_link(
+                        self._dialer,
+                        self.host,
+                        self.port,
+                        client_id=self._client_id,
+                        timeout_s=self._timeout_s,
+                        spoken=_SPOKEN,
+                    )
+                    if self._is_closed:  # meanwhile
+                        link.close()
                 self._check_open()
-                link = await open_link(
-                    self._dialer,
-                    self.host,
-                    self.port,
-                    client_id=self._client_id,
-                    timeout_s=self._timeout_s,
-                    spoken=_SPOKEN,
-                )
-                self._link = link
-                if self._is_closed:  # meanwhile
-                    link.close()
-            self._check_open()
-            return link
+                return link
+        finally:
+            self._waiting -= 1
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -89,8 +89,7 @@ class _Session(Generic[Requested]):
         partitions = self.partitions
         if self.changes is None:
             return tuple([(key, one.requested) for key, one in partitions.items()])
-        marked = self.changes.marked()
-        return tuple([(key, partitions[key].requested) for key in marked if key in partitions])
+        return tuple([(key, partitions[key].requested) for key in self.changes.marked()])
 
 
 class Answered(NamedTuple):
@@ -108,6 +107,7 @@ class Fetch(Generic[Requested]):
         "_by_id",
         "_epoch",
         "_is_follower",
+        "_looked_at",
         "_numbers",
         "_session",
         "_sessions",
@@ -127,6 +127,7 @@ class Fetch(Generic[Requested]):
     ) -> None:
         self.requested = requested
         self._numbers: Sequence[int] = ()
+        self._looked_at = -1
         self._is_follower = is_follower
         self._sessions = sessions
         self._wants_session = wants_session
@@ -141,11 +142,11 @@ class Fetch(Generic[Requested]):
 
     def look(self) -> None:
         """Take into `requested` what the fetch must look at now. Call before each look."""
-        session = self._session
-        if session is not None and session.changes is not None:
+        session, changes = self._session, self.changes
+        if session is not None and changes is not None and changes.version != self._looked_at:
+            self._looked_at = changes.version
             self.requested = session.wanted()
-            marked = session.changes.marked()
-            self._numbers = [marked[key] for key, _ in self.requested]
+            self._numbers = list(changes.marked().values())
 
     def pass_over(self) -> Answered:
         """Return an answer without partitions, in place of `answer`: the session stays as it is, and none begins."""
@@ -184,7 +185,7 @@ class Fetch(Generic[Requested]):
             remembered = session.partitions[key]
             if remembered.is_news(one):
                 places.append(place)
-                if one.records:
+                if one.records and session.changes is None:
                     # So that not always the same partitions miss an answer that is full.
                     session.partitions[key] = session.partitions.pop(key)
         if session.changes is not None and may_pass_over is not None:
@@ -266,7 +267,8 @@ class FetchSessions(Generic[Requested]):
             return Fetch(self, ())
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = now_ms
-        fetch = Fetch(self, session.wanted(), session=session)
+        requested = session.wanted() if session.changes is None else ()
+        fetch = Fetch(self, requested, session=session)
         fetch.look()
         return fetch
 
@@ -290,6 +292,8 @@ class FetchSessions(Generic[Requested]):
                 session.changes.mark(key)
         for key in leaving:
             session.partitions.pop(key, None)
+            if session.changes is not None:
+                session.changes.drop(key)
         self._partitions += len(session.partitions) - before
         is_too_large = len(session.partitions) > SESSION_PARTITIONS_MAX
         if is_too_large or self._partitions > self._partitions_max:

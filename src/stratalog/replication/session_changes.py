@@ -3,8 +3,8 @@
 In: changes of partitions, the fetches of a session. Out: the partitions that a fetch must look at. It knows neither
 logs nor answers. A leader of thousands of partitions answers a fetch by those that changed, and not by all.
 
-Invariant: a partition that is not marked would be answered as before: without records and error, with the same high
-watermark and log start.
+Invariants: a partition that is not marked would be answered as before: without records and error, with the same high
+watermark and log start. Marked partitions are members.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ class Changes:
     __slots__ = ("_marks", "_members", "_times", "events", "fetched_ms", "identity", "watching")
 
     def __init__(self, members: Collection[PartitionKey]) -> None:
-        """`members` are the partitions of the session, and may change."""
+        """`members` are the partitions of the session, and may change: call `drop` for one that leaves."""
         self.events = 0
         """How many changes were reasons to wake a waiting fetch."""
         self.fetched_ms = 0
@@ -37,6 +37,11 @@ class Changes:
         self._times = 0
 
     @property
+    def version(self) -> int:
+        """Return a number that grows with each change of `marked`."""
+        return self._times
+
+    @property
     def is_over(self) -> bool:
         """Whether the session has ended."""
         return isinstance(self._members, tuple)
@@ -45,6 +50,7 @@ class Changes:
         """Forget everything: the session has ended."""
         self._members = ()
         self._marks.clear()
+        self._times += 1
 
     def has(self, key: PartitionKey) -> bool:
         """Return whether the partition is a member of the session."""
@@ -57,7 +63,7 @@ class Changes:
     def mark(self, key: PartitionKey) -> bool:
         """Look at the partition in the next answer; return False where it is no member of the session."""
         if key not in self._members:
-            self._marks.pop(key, None)
+            self.drop(key)
             return False
         self._times += 1
         self._marks.pop(
@@ -65,6 +71,11 @@ class Changes:
         )  # to the end: those that miss an answer that is full come first in the next one
         self._marks[key] = self._times
         return True
+
+    def drop(self, key: PartitionKey) -> None:
+        """Look at the partition no more: it left the session."""
+        self._times += 1
+        self._marks.pop(key, None)
 
     def mark_all(self) -> None:
         """Look at every partition in the next answer."""
@@ -74,4 +85,4 @@ class Changes:
     def unmark(self, key: PartitionKey, number: int) -> None:
         """Look at the partition no more, unless it changed since `marked` returned the number."""
         if self._marks.get(key) == number:
-            del self._marks[key]
+            self.drop(key)

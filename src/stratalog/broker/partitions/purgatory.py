@@ -194,7 +194,12 @@ class Purgatory:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(self._ticks[0] * _TICK_S, self._end)
+            self._timer = None
+        ticks = self._ticks
+        while ticks and ticks[0] not in self._ending:
+            heappop(ticks)  # its fetches were served: a follower's hardly ever wait to the end
+        if ticks:
+            self._timer = self.loop.call_at(ticks[0] * _TICK_S, self._end)
 
     def _end(self) -> None:
         """Wake the fetches whose wait is over."""
@@ -203,5 +208,4 @@ class Purgatory:
         while self._ticks and self._ticks[0] * _TICK_S <= now:
             for wait in self._ending.pop(heappop(self._ticks), ()):
                 wait.wake()
-        if self._ticks:
-            self._set_timer()
+        self._set_timer()
