@@ -83,6 +83,20 @@ def test_a_silent_node_costs_the_timeout() -> None:
     story(tell)
 
 
+def test_each_request_has_its_own_timeout() -> None:
+    async def tell(machine: Machine, peer: Peer) -> None:
+        network, loop = machine.world.network, asyncio.get_running_loop()
+        assert await brokers(peer) == [1]  # the timer of the link begins with this request
+        await asyncio.sleep(TIMEOUT_S * 0.75)
+        network.cut(machine.host.name, STORY)
+        began = loop.time()
+        with pytest.raises(Unavailable, match="did not answer in 2 s"):
+            await brokers(peer)
+        assert loop.time() - began == pytest.approx(TIMEOUT_S, abs=0.1)
+
+    story(tell)
+
+
 def test_a_closed_peer_refuses_requests() -> None:
     async def tell(_machine: Machine, peer: Peer) -> None:
         opening = asyncio.create_task(brokers(peer))

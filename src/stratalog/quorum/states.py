@@ -44,7 +44,7 @@ class Ballots(Struct):
     """The votes of one election, the member's own included.
 
     A voter is `unreachable` while its connection is broken. Once another voter has rejected, such voters count as
-    rejecting too. Else the survivors of a dead leader, who stand at the same time, would wait for its vote.
+    rejecting too. Else the survivors of a dead leader would wait for its vote, where they stand at the same time.
     """
 
     granted: set[int]

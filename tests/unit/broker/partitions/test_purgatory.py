@@ -114,6 +114,26 @@ def test_a_cancelled_wait_is_removed_and_not_served() -> None:
     story(main)
 
 
+def test_fetches_that_were_served_early_need_no_timers_of_their_own() -> None:
+    async def main(fetches: Story) -> None:
+        partition = Partition()
+        began, ends = fetches.loop.time(), []
+        end = fetches.purgatory._end
+        fetches.purgatory._end = lambda: (ends.append(fetches.loop.time()), end())
+        for _ in range(300):
+            wait = fetches.wait("served", [partition], 1, 500)
+            await asyncio.sleep(0.01)
+            partition.grow(1)
+            assert await wait == "served"
+        stays = fetches.wait("stays", [partition], 1, 500)
+        begun = fetches.loop.time()
+        await stays
+        assert 0 <= fetches.loop.time() - begun - 0.5 <= 0.005
+        assert len(ends) <= 2 * (fetches.loop.time() - began) / 0.5, ends
+
+    story(main)
+
+
 def test_a_fetch_that_cannot_be_served_gets_an_error_and_the_others_are_served() -> None:
     async def main(fetches: Story) -> None:
         def fail(_wait: FetchWait, _shared: Shared) -> None:
