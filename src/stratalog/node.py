@@ -150,7 +150,9 @@ class Node:
         listeners = self.config.controller_listeners
         if listeners:
             from stratalog.broker.controller_server import ControllerServer  # noqa: PLC0415
+            from stratalog.broker.coordination.own_address import keep_alone  # noqa: PLC0415
 
+            await keep_alone(self.config, cluster.quorum, self._background, self._on_fatal)
             server = ControllerServer(self.config, self.outside, cluster, self._connections.memory)
             self._stopping.append(server.large.close)
             listening = self._listening_to(server)
@@ -160,6 +162,7 @@ class Node:
         async with self._patience.waiting():
             await cluster.quorum.caught_up
         if endpoints:
+            from stratalog.broker.coordination.auto_join import join_voters_again  # noqa: PLC0415
             from stratalog.broker.coordination.controller_registration import (  # noqa: PLC0415
                 keep_controller_registered,
             )
@@ -173,19 +176,8 @@ class Node:
                     cluster.controller,
                 )
             )
-            self._join_voters(cluster.quorum, endpoints)
+            join_voters_again(self.config, cluster.quorum, endpoints, self._background)
         return endpoints[0] if endpoints else None
-
-    def _join_voters(self, quorum: MetadataQuorum, endpoints: list[Endpoint]) -> None:
-        """Ask to become a voter, again and again, where the settings want it."""
-        if self.config.bool("controller.quorum.auto.join.enable"):
-            from stratalog.broker.coordination.auto_join import join_voters  # noqa: PLC0415
-
-            timeout_ms = self.config.int("controller.quorum.request.timeout.ms")
-            self._background.repeat(
-                partial(join_voters, quorum, self.node_id, endpoints, timeout_ms),
-                self.config.int("controller.quorum.fetch.timeout.ms") / 1000,
-            )
 
     async def _start_broker(self, cluster: ClusterMetadata, hosting: Hosting) -> Endpoint:
         """Host this broker's partitions, listen, and register; return the first listener's endpoint."""

@@ -213,3 +213,55 @@ def test_a_change_without_a_quorum(tmp_path: Path) -> None:
         nodes.start(dead)
         admin.create_topics([NewTopic("after", 1, 3)])["after"].result(30)
         assert set(admin.list_topics(timeout=30).topics) == {"kept", "after"}
+
+
+def test_a_second_controller_with_the_id_of_a_voter(
+    nodes: ClusterProcesses, tmp_path: Path
+) -> None:
+    """It has the voters of the cluster, a directory of its own, and another address than the voter."""
+    for node in nodes.ids:
+        ports = free_ports(2)
+        (tmp_path / str(node)).mkdir()
+        twin = Guest(
+            nodes,
+            tmp_path / str(node),
+            process__roles="broker,controller",
+            node__id=str(node),
+            listeners=f"PLAINTEXT://{HOST}:{ports[0]},CONTROLLER://{HOST}:{ports[1]}",
+        )
+        twin.format(cluster_id(nodes))
+        assert twin.refused() == (
+            f"strata: node.id: {node}: another node serves at {HOST}:{nodes.ports[node].controllers}, which is the "
+            "address of this controller; stop that node, give this one an id of its own, or correct the voters' "
+            "addresses"
+        )
+
+
+def test_a_second_controller_that_began_before_the_voter(tmp_path: Path) -> None:
+    """It votes while the voter is down, and ends once the voter serves."""
+    with ClusterProcesses(tmp_path / "nodes") as nodes:
+        nodes.kill(3)
+        ports = free_ports(2)
+        twin = Guest(
+            nodes,
+            tmp_path,
+            process__roles="broker,controller",
+            node__id="3",
+            listeners=f"PLAINTEXT://{HOST}:{ports[0]},CONTROLLER://{HOST}:{ports[1]}",
+        )
+        twin.format(cluster_id(nodes))
+        ready, log = tmp_path / "ready.json", tmp_path / "log"
+        with log.open("wb") as output:
+            words = [*STRATA, "server", str(twin.file), "--ready-file", str(ready)]
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        try:
+            wait_for(ready.exists, "the second node with id 3")
+            nodes.begin([3])
+            assert process.wait(END_TIMEOUT_S) == 2
+        finally:
+            process.kill()
+            process.wait(30)
+        assert "node.id: 3: another node serves at" in log.read_text().splitlines()[-1]
+        wait_for((nodes.directory(3) / "ready.json").exists, "the voter")

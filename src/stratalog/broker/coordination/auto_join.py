@@ -8,18 +8,36 @@ Kafka: KafkaRaftClient.pollFollowerAsObserver, KIP-853.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 
+from stratalog.broker.background import Background
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.config import BrokerConfig
 from stratalog.errors import Rejected, Unavailable
 from stratalog.metadata.image import Endpoint
 from stratalog.quorum.voters import ReplicaKey
 from stratalog.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from stratalog.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
-__all__ = ["join_voters"]
+__all__ = ["join_voters", "join_voters_again"]
+
+
+def join_voters_again(
+    config: BrokerConfig,
+    quorum: MetadataQuorum,
+    endpoints: Sequence[Endpoint],
+    background: Background,
+) -> None:
+    """Ask again and again, where the settings want it."""
+    if config.bool("controller.quorum.auto.join.enable"):
+        timeout_ms = config.int("controller.quorum.request.timeout.ms")
+        background.repeat(
+            partial(join_voters, quorum, config.int("node.id"), endpoints, timeout_ms),
+            config.int("controller.quorum.fetch.timeout.ms") / 1000,
+        )
 
 
 async def join_voters(

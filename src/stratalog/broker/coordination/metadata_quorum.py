@@ -180,6 +180,14 @@ class MetadataQuorum:
         """Return the leader's controller listener; None while the leader or its address is unknown."""
         return self._peers.address_of(self.leader_id)
 
+    def address_of(self, node_id: int) -> Address | None:
+        """Return a node's controller listener; None while that is unknown."""
+        return self._peers.address_of(node_id)
+
+    async def ask(self, address: Address, request: RpcRequest[R]) -> R:
+        """Send an RPC to a controller on a connection of its own. Raises Unavailable, Rejected."""
+        return await self._peers.ask(address, request)
+
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Note where a node's controller listens, as a leader says of itself."""
         self._peers.learn(node_id, host, port)
@@ -197,7 +205,7 @@ class MetadataQuorum:
         address = self.leader_address()
         if address is None:
             raise Unavailable("no leader is known")
-        return await self._peers.ask(address, request)
+        return await self.ask(address, request)
 
     async def change(self, request: VoterChangeRequest) -> VoterChangeResponse:
         """Change the voters, where this node leads; wait as `quorum.voter_changes.change_voters` says."""

@@ -1,0 +1,66 @@
+"""Ask at this controller's own address which node serves there: a second node with its id must not vote beside it.
+
+In: the quorum as this node sees it. Out: nothing, or the error with which this node must end. It changes no state.
+
+`controller.quorum.voters` names no directories, so voters cannot tell two nodes with one id apart. Each of the two may
+vote, and one epoch may get two leaders. But only one of them serves at the voter's address. The question is a
+pre-vote (KIP-996) that names this node's directory: another node refuses it with INVALID_VOTER_KEY (KIP-853), and a
+pre-vote binds no voter. Apache Kafka does not ask.
+"""
+
+from collections.abc import Callable
+
+from stratalog.broker.background import Background
+from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
+from stratalog.broker.coordination.quorum_wire import response_of, wire_request
+from stratalog.config import BrokerConfig
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.quorum.messages import VoteRequest
+from stratalog.quorum.voters import ReplicaKey
+
+__all__ = ["keep_alone"]
+
+
+async def keep_alone(
+    config: BrokerConfig,
+    quorum: MetadataQuorum,
+    background: Background,
+    on_fatal: Callable[[str], None],
+) -> None:
+    """Ask before this node listens, and again and again: the other node may start later.
+
+    Raises UserError where another node answers now; `on_fatal` gets its text later.
+    """
+    node_id = config.int("node.id")
+
+    async def again() -> None:
+        try:
+            await _check(quorum, node_id)
+        except UserError as error:
+            on_fatal(str(error))
+
+    await _check(quorum, node_id)
+    background.repeat(again, config.int("controller.quorum.fetch.timeout.ms") / 1000)
+
+
+async def _check(quorum: MetadataQuorum, node_id: int) -> None:
+    """Ask once. Raises UserError where another node answers; an address without an answer is no fault."""
+    address = quorum.address_of(node_id)
+    if address is None or len(quorum.voters.voters) < 2:
+        return
+    me, epoch = ReplicaKey(node_id, quorum.log.directory.id), quorum.leader_epoch
+    for _ in range(2):  # the other node's epoch may be newer
+        question = VoteRequest(epoch, me, me, last_epoch=0, last_offset=0, pre_vote=True)
+        request = wire_request(question, quorum.image.cluster_id)
+        try:
+            answer = response_of(await quorum.ask(address, request))
+        except (Unavailable, Rejected):
+            return
+        if answer.error is ErrorCode.invalid_voter_key:
+            raise UserError(
+                f"node.id: {node_id}: another node serves at {address.host}:{address.port}, which is the address of "
+                "this controller; stop that node, give this one an id of its own, or correct the voters' addresses"
+            )
+        if answer.error is not ErrorCode.fenced_leader_epoch:
+            return
+        epoch = answer.leader_epoch
