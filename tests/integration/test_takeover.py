@@ -245,6 +245,18 @@ def test_mistakes_are_one_line_each_and_change_nothing(filled: str, tmp_path: Pa
             "is node 1's of cluster",
         ),
         ((filled, "--takeover", "--data", str(file)), f"log directory {file}: "),
+        (
+            (filled, "--takeover", "--data", str(tmp_path / "x"), "--brokers", "2,3"),
+            "--brokers: 2, 3 lack node 1, which is restored",
+        ),
+        (
+            (filled, "--takeover", "--data", str(tmp_path / "x"), "--brokers", "1,two"),
+            "--brokers: '1,two' is not accepted",
+        ),
+        (
+            (filled, "--takeover", "--data", str(tmp_path / "x"), "--replication-factor", "2"),
+            "--replication-factor: 2 is not 1 to 1, the number of --brokers",
+        ),
         ((nothing,), "holds no bucket of stratalog"),
         ((nothing, "--takeover", "--data", str(tmp_path / "x")), "holds no bucket of stratalog"),
         (("memory://x",), "a bucket in memory is seen by its own process only"),

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from stratalog.errors import ErrorCode
 from stratalog.quorum.messages import FetchRequest, VoteRequest
-from stratalog.quorum.saved_state import QuorumState
+from stratalog.quorum.saved_state import NO_NODE, QuorumState
 
-ME, NOBODY, UNKNOWN = 1, -1, -1
+ME, UNKNOWN = 1, -1
 PEERS = (2, 3)
 """The other voters: with this member one of them is a majority."""
 
@@ -20,20 +20,20 @@ class Learned:
     """What a message says: an epoch and perhaps its leader; or the candidate that asks for a vote."""
 
     epoch: int = -1
-    leader: int = NOBODY
-    candidate: int = NOBODY
+    leader: int = NO_NODE
+    candidate: int = NO_NODE
 
 
 @dataclass
 class Model:
     epoch: int = 0
-    leader: int = NOBODY
-    voted: int = NOBODY
+    leader: int = NO_NODE
+    voted: int = NO_NODE
     epochs: list[int] = field(default_factory=list)
     """The epoch of each record, by offset."""
     durable: int = 0
     high_watermark: int = 0
-    has_heard: bool = False
+    has_answer: bool = False
     """Whether the leader that this member follows has answered a fetch."""
     pre_votes: set[int] = field(default_factory=set)
     votes: set[int] = field(default_factory=set)
@@ -71,11 +71,11 @@ class Model:
         is_up_to_date = (asked.last_epoch, asked.last_offset) >= (self.last_epoch, self.end)
         if asked.pre_vote:
             return ErrorCode.none, is_up_to_date and (
-                is_newer or not (self.leads or self.has_heard)
+                is_newer or not (self.leads or self.has_answer)
             )
-        if not is_newer and self.voted != NOBODY:
+        if not is_newer and self.voted != NO_NODE:
             return ErrorCode.none, self.voted == asked.candidate.id
-        return ErrorCode.none, is_up_to_date and (is_newer or self.leader == NOBODY)
+        return ErrorCode.none, is_up_to_date and (is_newer or self.leader == NO_NODE)
 
     def fetch(self, asked: FetchRequest) -> ErrorCode:
         """Return the code of a fetch's answer."""
@@ -103,35 +103,35 @@ class Model:
         """Take a change of epoch, vote and leader, which must be one of Raft's."""
         now = (state.leader_epoch, state.leader_id, state.voted_id)
         if state.leader_epoch > self.epoch:
-            is_told = learned.epoch == state.leader_epoch
-            stands = now == (self.epoch + 1, NOBODY, ME) and bool(self.pre_votes)
-            leaves = now == (self.epoch + 1, NOBODY, NOBODY) and self.leader == ME
-            assert is_told or stands or leaves, f"{now} after {self}: no reason for a new epoch"
+            is_learned = learned.epoch == state.leader_epoch
+            stands = now == (self.epoch + 1, NO_NODE, ME) and bool(self.pre_votes)
+            leaves = now == (self.epoch + 1, NO_NODE, NO_NODE) and self.leader == ME
+            assert is_learned or stands or leaves, f"{now} after {self}: no reason for a new epoch"
             self._enter(state.leader_epoch)
-            if stands or (is_told and learned.leader == ME):
+            if stands or (is_learned and learned.leader == ME):
                 self.voted = ME
-        if now == (self.epoch, ME, NOBODY) and self.leader != ME:
+        if now == (self.epoch, ME, NO_NODE) and self.leader != ME:
             assert self.voted == ME, f"{self} leads without its own vote"
             assert self.votes, f"{self} leads without a majority"
-            self.leader, self.voted, self.is_elected = ME, NOBODY, True
+            self.leader, self.voted, self.is_elected = ME, NO_NODE, True
         if state.leader_id != self.leader:
-            assert (self.leader, learned.leader) == (NOBODY, state.leader_id), (now, self, learned)
+            assert (self.leader, learned.leader) == (NO_NODE, state.leader_id), (now, self, learned)
             assert learned.epoch == self.epoch, (now, self, learned)
             self.leader, self.opened_at = state.leader_id, UNKNOWN
         if state.voted_id != self.voted:
-            assert self.voted == NOBODY == self.leader, f"{now}: a second vote after {self}"
+            assert self.voted == NO_NODE == self.leader, f"{now}: a second vote after {self}"
             assert state.voted_id == learned.candidate, (now, self, learned)
             self.voted = state.voted_id
         assert now == (self.epoch, self.leader, self.voted), (now, self)
 
     def _enter(self, epoch: int) -> None:
-        self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+        self.epoch, self.leader, self.voted = epoch, NO_NODE, NO_NODE
         self.votes = set()
         self.entered()
 
     def entered(self) -> None:
         """Note that the member is in another state: what it knew of the state before does not count."""
-        self.has_heard, self.copied = False, UNKNOWN
+        self.has_answer, self.copied = False, UNKNOWN
         self.pre_votes = set()
         self.opened_at = self.led_to = UNKNOWN
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from tests.properties.raft_model import ME, NOBODY, PEERS, Learned, Model
+from tests.properties.raft_model import ME, PEERS, Learned, Model
 from tests.raft.bugs import planted
 from tests.raft.log import Log
 
@@ -35,6 +35,7 @@ from stratalog.quorum.messages import (
 )
 from stratalog.quorum.metadata_batches import encode_control_batch
 from stratalog.quorum.raft import Raft
+from stratalog.quorum.saved_state import NO_NODE
 from stratalog.quorum.states import Timeouts
 from stratalog.quorum.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 from stratalog.wire.batch import assign
@@ -57,7 +58,7 @@ BUGS = (
 peers = st.sampled_from(PEERS)
 ahead = st.sampled_from((-1, 0, 0, 0, 0, 0, 1, 2))
 """How far a message's epoch is ahead of the member's."""
-leaders = st.sampled_from((NOBODY, ME, *PEERS))
+leaders = st.sampled_from((NO_NODE, ME, *PEERS))
 offsets = st.sampled_from((-3, -1, 0, 0, 0, 1))
 """From the end of the member's log."""
 
@@ -179,7 +180,9 @@ class MemberAgainstModel(RuleBasedStateMachine):
         )
         error, granted = model.vote(request)
         is_valid = error is ErrorCode.none
-        learned = Learned(request.epoch if is_valid else -1, candidate=NOBODY if pre_vote else peer)
+        learned = Learned(
+            request.epoch if is_valid else -1, candidate=NO_NODE if pre_vote else peer
+        )
         self.asked_pre_vote = pre_vote
         answer = self.ask(request, learned)
         assert answer is not None
@@ -204,7 +207,7 @@ class MemberAgainstModel(RuleBasedStateMachine):
     def says_that_it_leads_no_more(self, peer: int, by: int) -> None:
         epoch = max(0, self.model.epoch + by)
         if epoch >= self.model.epoch and peer == self.model.leader:
-            self.model.has_heard = False
+            self.model.has_answer = False
         self.ask(EndQuorumEpochRequest(epoch, peer, ()), Learned(epoch, peer))
 
     @rule(
@@ -235,6 +238,11 @@ class MemberAgainstModel(RuleBasedStateMachine):
             is_read = diverging is None and offset < model.end
             assert answer.read_from == (offset if is_read else None)
             assert response.high_watermark == model.led_to
+
+    @precondition(lambda self: self.model.leads and self.model.durable < self.model.end)
+    @rule(peer=peers)
+    def has_more_than_the_leader_has_synced(self, peer: int) -> None:
+        self.fetches(peer, 0, 0, 0)
 
     # Responses of others
 
@@ -307,7 +315,7 @@ class MemberAgainstModel(RuleBasedStateMachine):
             records=b"".join(batches),
         )
         if self.waits_for(sent) and epoch == model.epoch:
-            model.has_heard = True
+            model.has_answer = True
             model.epochs += [of] * count
             model.copied = max(model.copied, high_watermark)
         self.respond(sent, response)
@@ -329,7 +337,7 @@ class MemberAgainstModel(RuleBasedStateMachine):
                 self.respond(sent, response)
             self.dies(0)
             return
-        model.has_heard = True
+        model.has_answer = True
         del model.epochs[self.cut :]
         model.durable = min(model.durable, self.cut)
         self.respond(sent, response)
@@ -384,7 +392,7 @@ class MemberAgainstModel(RuleBasedStateMachine):
                         for one, other in self.open.items()
                         if isinstance(other.request, VoteRequest)
                     ].index(sent.correlation_id)
-                    self.vote_is_answered(which, "granted", NOBODY, is_repeated=True)
+                    self.vote_is_answered(which, "granted", NO_NODE, is_repeated=True)
         if is_synced:
             self.syncs(0)
 

@@ -1,7 +1,8 @@
 """Create a node from a bucket: the cluster's next life, in an empty log directory.
 
-In: a store, an empty directory. Out: the directory of a node that leads every partition, from the end of the bucket's
-part. It starts nothing, removes nothing from the bucket, and never touches a directory with other contents.
+In: a store, an empty directory, perhaps the ids of other brokers. Out: the directory of a node that leads every
+partition, from the end of the bucket's part; the other brokers are replicas, empty until they start. It starts nothing,
+removes nothing from the bucket, and never touches a directory with other contents.
 
 The order makes it safe to interrupt anywhere, and to run twice:
 
@@ -21,6 +22,7 @@ again.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Final
 from uuid import UUID
 
@@ -52,6 +54,7 @@ from stratalog.log.epochs import LeaderEpochs
 from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import LOG, SNAPSHOT, segment_path
 from stratalog.metadata.image import (
+    DIRECTORY_UNASSIGNED,
     INCARNATION,
     TIER_RESOURCE,
     Image,
@@ -78,7 +81,7 @@ from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 from stratalog.wire.ids import topic_id_parse, topic_id_text
 from stratalog.wire.records import Record, build_batch
 
-__all__ = ["RESTORING", "Taken", "prepare", "take_over"]
+__all__ = ["ALONE", "RESTORING", "Spread", "Taken", "prepare", "take_over"]
 
 RESTORING: Final = f"{META_PROPERTIES}.restoring"
 _NOT_OURS: Final = {".lock", "lost+found"}
@@ -101,6 +104,36 @@ class Taken:
     node_id: int
     moved: int
     damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The brokers that shall have the replicas, and how many replicas each partition gets; none: the node alone."""
+
+    brokers: tuple[int, ...] = ()
+    replication_factor: int = 1
+
+    def check(self, node_id: int) -> None:
+        """Raise UserError where the node is not among the brokers, or there are too few."""
+        named = ", ".join(map(str, self.brokers))
+        if self.brokers and node_id not in self.brokers:
+            raise UserError(
+                f"--brokers: {named} lack node {node_id}, which is restored; add it, or name another by --node-id"
+            )
+        if not 1 <= self.replication_factor <= max(1, len(self.brokers)):
+            raise UserError(
+                f"--replication-factor: {self.replication_factor} is not 1 to {max(1, len(self.brokers))}, "
+                "the number of --brokers"
+            )
+
+    def replicas(self, node_id: int, turn: int) -> tuple[int, ...]:
+        """Return the replicas of a partition; `turn` counts partitions, so that leaders go round the brokers."""
+        ring = self.brokers or (node_id,)
+        first = turn % len(ring)
+        return (ring[first:] + ring[:first])[: self.replication_factor]
+
+
+ALONE: Final = Spread()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +178,7 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
     disk: Disk,
     node_id: int | None,
     *,
+    spread: Spread = ALONE,
     entropy: Entropy,
     now_ms: int,
     in_order: InOrder,
@@ -159,6 +193,7 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
     if node_id is None:
         state, _ = newest_state(store, cluster_id, newest_incarnation(store, cluster_id))
         node_id = 1 if state is None else state.node_id
+    spread.check(node_id)
     meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=entropy.uuid())
     assert meta.directory_id is not None
     disk.write_file(RESTORING, encode_meta_properties(meta))
@@ -184,7 +219,8 @@ def take_over(  # noqa: PLR0913 - the source, the destination, and the ports
         for one in partitions:
             data = groups.batches(one.index, now_ms) if topic.name == OFFSETS_TOPIC else ()
             effects += _log(topic, one, data, now_ms)
-    image = _image(found, topics, node_id, meta.directory_id, life.incarnation)
+    place = _Place(node_id, meta.directory_id, spread)
+    image = _image(found, topics, place, life.incarnation)
     effects += _metadata(image, now_ms)
     together = Together()
     together.add(effects)
@@ -239,9 +275,9 @@ class _Offsets:
             for topic, partitions in topics
             for one in partitions
         }
-        count = next((len(found) for topic, found in topics if topic.name == OFFSETS_TOPIC), 0)
-        for group, offsets in found.groups.items() if count else ():
-            records = self._records.setdefault(partition_for(group, count), [])
+        parts = next((len(found) for topic, found in topics if topic.name == OFFSETS_TOPIC), 0)
+        for group, offsets in found.groups.items() if parts else ():
+            records = self._records.setdefault(partition_for(group, parts), [])
             for one in offsets:
                 kept = self._kept(one, ends.get((one.topic, one.partition), one.offset))
                 records.append(offset_record(group, one.topic, one.partition, kept))
@@ -297,11 +333,40 @@ def _log(
     return effects
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The node that is restored, its directory, and the brokers beside it."""
+
+    node_id: int
+    directory_id: UUID
+    spread: Spread
+
+    def partition(self, turn: int, leader_epoch: int) -> Partition:
+        """Return a partition that the node leads, alone in sync.
+
+        Where it shall have no replica, it is one until the others are in sync, as in a reassignment.
+        """
+        target = self.spread.replicas(self.node_id, turn)
+        leaves = () if self.node_id in target else (self.node_id,)
+        replicas = target + leaves
+        return Partition(
+            replicas=replicas,
+            isr=(self.node_id,),
+            leader=self.node_id,
+            leader_epoch=leader_epoch,
+            directories=tuple(
+                self.directory_id if one == self.node_id else DIRECTORY_UNASSIGNED
+                for one in replicas
+            ),
+            adding_replicas=target if leaves else (),
+            removing_replicas=leaves,
+        )
+
+
 def _image(
     found: Found,
     topics: Sequence[tuple[FoundTopic, list[_Restored]]],
-    node_id: int,
-    directory_id: UUID,
+    place: _Place,
     incarnation: int,
 ) -> Image:
     """Return metadata in which the node leads everything; its next start names it leader in epochs one higher.
@@ -310,7 +375,7 @@ def _image(
 
     It has no feature levels: the first controller sets them, as for a new cluster.
     """
-    state = found.state
+    state, node_id = found.state, place.node_id
     configs = {
         (int(ResourceType.TOPIC), topic.name): topic.configs for topic, _ in topics if topic.configs
     }
@@ -319,20 +384,12 @@ def _image(
         if changed:
             configs[int(ResourceType.BROKER), owner] = changed
     configs[TIER_RESOURCE] = {INCARNATION: str(incarnation)}
+    turns = count()
     by_id = {
         topic.id: Topic(
             topic.id,
             topic.name,
-            {
-                one.index: Partition(
-                    replicas=(node_id,),
-                    isr=(node_id,),
-                    leader=node_id,
-                    leader_epoch=one.leader_epoch,
-                    directories=(directory_id,),
-                )
-                for one in partitions
-            },
+            {one.index: place.partition(next(turns), one.leader_epoch) for one in partitions},
         )
         for topic, partitions in topics
     }

@@ -11,6 +11,7 @@ import typer
 
 from stratalog.cli.cluster.moving import DryRun, MoveWords, NoWait, Throttle
 from stratalog.cli.shared.completing import topics
+from stratalog.cli.shared.quantities import node_ids
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -133,16 +134,6 @@ class Places:
     replicas: tuple[int, ...]
     brokers: tuple[int, ...]
     factor: int | None
-
-
-def node_ids(option: str, text: str) -> tuple[int, ...]:
-    """Return the ids in `1,2,3`. Raises UserError, which names the option."""
-    from stratalog.errors import UserError
-
-    words = [word.strip() for word in text.split(",")] if text else []
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        raise UserError(f"{option}: {text!r} is not accepted; accepted: node ids, each once: 1,2,3")
-    return tuple(map(int, words))
 
 
 @partition_app.command()

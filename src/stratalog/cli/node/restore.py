@@ -12,14 +12,14 @@ import typer
 
 from stratalog.cli.node.storage import locked_disk
 from stratalog.cli.shared.bucket import Url, opened, progress_of
-from stratalog.cli.shared.quantities import age_text
+from stratalog.cli.shared.quantities import age_text, node_ids
 from stratalog.cli.shared.terminal import Json, note, show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from stratalog.ops.restore import Found, FoundTopic
-    from stratalog.ops.takeover import Taken
+    from stratalog.ops.takeover import Spread, Taken
 
 _CALLS_AT_A_TIME = 8
 
@@ -47,6 +47,18 @@ def restore(
             help="The new node's id; by default the earlier node's.",
         ),
     ] = None,
+    brokers: Annotated[
+        str,
+        typer.Option(
+            metavar="ID,…", help="Brokers for the replicas, the new node among them: 1,2,3."
+        ),
+    ] = "",
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Replicas of each partition; by default one on each broker, up to 3."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a bucket can restore; with --takeover, make a node from it.
@@ -67,7 +79,16 @@ def restore(
     if data is None:
         show_found(url, as_json=json)
     else:
-        make_node(url, data, node_id, as_json=json)
+        make_node(url, data, node_id, spread_of(brokers, replication_factor), as_json=json)
+
+
+def spread_of(brokers: str, replication_factor: int | None) -> "Spread":
+    """Return the brokers that an option names. Raises UserError where they are no distinct ids."""
+    from stratalog.ops.takeover import Spread
+
+    ids = node_ids("--brokers", brokers)
+    factor = min(3, max(1, len(ids))) if replication_factor is None else replication_factor
+    return Spread(ids, factor)
 
 
 def show_found(url: str, *, as_json: bool) -> None:
@@ -89,7 +110,9 @@ def show_found(url: str, *, as_json: bool) -> None:
     note("nothing was written; --takeover --data DIR makes a node of this")
 
 
-def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> None:
+def make_node(
+    url: str, data: Path, node_id: int | None, spread: "Spread", *, as_json: bool
+) -> None:
     """Take over, and print how to start the new node."""
     from stratalog.adapters.system import SystemClock, SystemEntropy
     from stratalog.ops.takeover import take_over
@@ -104,6 +127,7 @@ def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> No
                 str(data),
                 disk,
                 node_id,
+                spread=spread,
                 entropy=SystemEntropy(),
                 now_ms=clock.now_ms(),
                 in_order=counted(advance),
@@ -126,6 +150,12 @@ def make_node(url: str, data: Path, node_id: int | None, *, as_json: bool) -> No
         f"{data} is node {taken.node_id} of cluster {taken.found.cluster_id}, incarnation {taken.incarnation}; "
         f"start it: {shlex.join(start)}"
     )
+    others = [one for one in spread.brokers if one != taken.node_id]
+    if others:
+        note(
+            f"format brokers {', '.join(map(str, others))} with `strata storage format FILE -t "
+            f"{taken.found.cluster_id}` and start them: they get their replicas"
+        )
 
 
 class counted:  # noqa: N801 - used as a function

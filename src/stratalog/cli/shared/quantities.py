@@ -1,7 +1,7 @@
-"""Parse and print quantities such as 100MB, 1GiB/s and 7d.
+"""Parse and print quantities such as 100MB, 1GiB/s and 7d, and lists of node ids.
 
-In: text. Out: numbers, and numbers as text. Raises UserError for text that is no quantity. Decimal units are powers of
-1000, those with an `i` powers of 1024.
+In: text. Out: numbers, and numbers as text. Raises UserError for text that is none of these. Decimal units are powers
+of 1000, those with an `i` powers of 1024.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final
 
 from stratalog.errors import UserError
 
-__all__ = ["age_text", "parse_bytes", "parse_duration_s", "quantity_text"]
+__all__ = ["age_text", "node_ids", "parse_bytes", "parse_duration_s", "quantity_text"]
 
 _BYTES: Final[dict[str, int]] = {
     "": 1,
@@ -84,3 +84,11 @@ def age_text(ms: int) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}s"
     return f"{seconds} second{'s' if seconds != 1 else ''}"
+
+
+def node_ids(option: str, text: str) -> tuple[int, ...]:
+    """Return the ids in `1,2,3`. Raises UserError, which names the option."""
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UserError(f"{option}: {text!r} is not accepted; accepted: node ids, each once: 1,2,3")
+    return tuple(map(int, words))
