@@ -4,6 +4,7 @@ In: an address, requests. Out: decoded answers. It retries nothing and waits 30 
 """
 
 import socket
+import ssl
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -21,9 +22,12 @@ R = TypeVar("R")
 class Wire:
     """`with Wire(address) as wire: wire.ask(version, body)`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
+        """Connect; with `trusting` by TLS."""
         host, _colon, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        if trusting is not None:
+            self._socket = trusting.wrap_socket(self._socket, server_hostname=host)
         self._stream = self._socket.makefile("rb")
         self._correlation = 0
 

@@ -1,4 +1,4 @@
-//! Damaged Produce frames against the parser: it must neither panic nor read beyond its input.
+//! Damaged Produce frames against the parser, and against that of a Fetch's header: it must neither panic nor read beyond its input.
 //!
 //! usage: cargo run --release --example fuzz -- FRAMES [SEED]
 //!
@@ -6,6 +6,7 @@
 //! where only the inner bytes are damaged, so that the walk over records is reached.
 
 use stratalog_door::crc::crc32c;
+use stratalog_door::fetch::client_id;
 use stratalog_door::produce::parse;
 
 struct Chance(u64);
@@ -94,7 +95,7 @@ fn main() {
             seeds.push((made, at, inner.len()));
         }
     }
-    let mut rows = 0u64;
+    let (mut rows, mut fetches) = (0u64, 0u64);
     for _ in 0..count {
         let (good, at, size) = &seeds[chance.below(seeds.len())];
         let mut damaged = good.clone();
@@ -118,6 +119,10 @@ fn main() {
             seal(&mut damaged[*at..at + size]);
         }
         rows += u64::from(parse(&damaged).is_some());
+        if damaged.len() > 1 {
+            damaged[..2].copy_from_slice(&[0, 1]);
+            fetches += u64::from(client_id(&damaged).is_some());
+        }
     }
-    println!("{count} frames, {rows} rows, seed {seed}");
+    println!("{count} frames, {rows} rows, {fetches} fetches, seed {seed}");
 }

@@ -5,12 +5,15 @@
 //! client's bytes is safe Rust.
 
 pub mod crc;
+pub mod fetch;
 pub mod produce;
 pub mod records;
 #[cfg(target_os = "linux")]
 mod system;
 #[cfg(target_os = "linux")]
 mod turn;
+#[cfg(target_os = "linux")]
+mod waiting;
 
 #[cfg(target_os = "linux")]
 mod exported {
@@ -43,7 +46,8 @@ mod exported {
         i64::from((*door).fd())
     }
 
-    /// Return the address of a part of the door's memory: rows, answers, groups, returned, counts, batches.
+    /// Return the address of a part of the door's memory: rows, answers, groups, returned, counts, batches, fetch rows,
+    /// fetches, back.
     #[no_mangle]
     pub unsafe extern "C" fn door_memory(door: *mut Door, part: i64) -> *const u8 {
         let door = &*door;
@@ -53,7 +57,10 @@ mod exported {
             2 => door.groups.as_ptr().cast(),
             3 => door.returned.as_ptr().cast(),
             4 => door.counts.as_ptr().cast(),
-            _ => door.batches.as_ptr(),
+            5 => door.batches.as_ptr(),
+            6 => door.fetch_rows.as_ptr().cast(),
+            7 => door.fetches.as_ptr(),
+            _ => door.back.as_ptr(),
         }
     }
 
@@ -75,16 +82,14 @@ mod exported {
         guarded(|| (*door).borrow(fd, std::slice::from_raw_parts(client_id, size)))
     }
 
-    /// Write the connection's unsent answers and then its bytes that are no rows to `out`; return both sizes as
-    /// `unsent << 32 | rest`, or -1 for an unknown connection.
+    /// Put the connection's unsent answers and then its bytes that are no rows into `back`; return both sizes as
+    /// `unsent << 24 | rest`, or -1 for an unknown connection. `rest` has less than 16 MiB.
     #[no_mangle]
-    pub unsafe extern "C" fn door_give_back(door: *mut Door, id: i64, out: *mut u8, size: usize) -> i64 {
+    pub unsafe extern "C" fn door_give_back(door: *mut Door, id: i64) -> i64 {
         guarded(|| {
-            let Some((rest, unsent)) = (*door).give_back(id) else { return -1 };
-            let out = std::slice::from_raw_parts_mut(out, size);
-            out[..unsent.len()].copy_from_slice(&unsent);
-            out[unsent.len()..unsent.len() + rest.len()].copy_from_slice(&rest);
-            (unsent.len() as i64) << 32 | rest.len() as i64
+            let Some((unsent, rest)) = (*door).give_back(id) else { return -1 };
+            assert!(rest < 1 << 24);
+            (unsent as i64) << 24 | rest as i64
         })
     }
 
@@ -104,6 +109,16 @@ mod exported {
     #[no_mangle]
     pub unsafe extern "C" fn door_send(door: *mut Door) -> i64 {
         guarded(|| (*door).send() as i64)
+    }
+
+    /// Return the number of returned connections, and 1 << 32 where others have more rows.
+    #[no_mangle]
+    pub unsafe extern "C" fn door_deliver(door: *mut Door, ids: *const i64, count: usize, answer: *const u8, size: usize) -> i64 {
+        guarded(|| {
+            let (ids, answer) = (std::slice::from_raw_parts(ids, count), std::slice::from_raw_parts(answer, size));
+            let (returned, has_more) = (*door).deliver(ids, answer);
+            i64::from(has_more) << 32 | returned as i64
+        })
     }
 
     /// Whether the frame, without its length, could be a row.

@@ -1,4 +1,4 @@
-//! The system calls: epoll, recv, send. The only unsafe code beside the exported functions and the CRC instruction.
+//! The system calls: epoll, recv, send, sendmsg. The only unsafe code beside the exported functions and the CRC instruction.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
@@ -18,12 +18,39 @@ pub struct Event {
     pub data: u64,
 }
 
+/// `struct iovec`.
+#[repr(C)]
+struct Buffer {
+    start: *const u8,
+    size: usize,
+}
+
+/// `struct msghdr`, of a connected socket and without control data.
+#[repr(C)]
+struct Message {
+    name: *const u8,
+    name_size: u32,
+    buffers: *const Buffer,
+    count: usize,
+    control: *const u8,
+    control_size: usize,
+    flags: i32,
+}
+
+impl Default for Message {
+    fn default() -> Message {
+        let none = std::ptr::null();
+        Message { name: none, name_size: 0, buffers: std::ptr::null(), count: 0, control: none, control_size: 0, flags: 0 }
+    }
+}
+
 extern "C" {
     fn epoll_create1(flags: i32) -> i32;
     fn epoll_ctl(epoll: i32, operation: i32, fd: i32, event: *mut Event) -> i32;
     fn epoll_wait(epoll: i32, events: *mut Event, events_max: i32, timeout_ms: i32) -> i32;
     fn recv(fd: i32, buffer: *mut u8, size: usize, flags: i32) -> isize;
     fn send(fd: i32, buffer: *const u8, size: usize, flags: i32) -> isize;
+    fn sendmsg(fd: i32, message: *const Message, flags: i32) -> isize;
     fn close(fd: i32) -> i32;
 }
 
@@ -79,6 +106,14 @@ pub fn send_some(fd: RawFd, data: &[u8]) -> Result<Option<usize>> {
     // SAFETY: as above.
     let size = unsafe { send(fd, data.as_ptr(), data.len(), DO_NOT_WAIT | NO_SIGNAL) };
     outcome(size)
+}
+
+/// Send two buffers, one after the other, as `send_some`.
+pub fn send_both(fd: RawFd, head: &[u8], body: &[u8]) -> Result<Option<usize>> {
+    let buffers = [head, body].map(|one| Buffer { start: one.as_ptr(), size: one.len() });
+    let message = Message { buffers: buffers.as_ptr(), count: buffers.len(), ..Message::default() };
+    // SAFETY: the message, the buffers and what they point to live through the call, which only reads them.
+    outcome(unsafe { sendmsg(fd, &message, DO_NOT_WAIT | NO_SIGNAL) })
 }
 
 fn outcome(size: isize) -> Result<Option<usize>> {

@@ -6,7 +6,11 @@
 //! A turn reads each ready connection once, until its bytes are cut into frames, at most `FRAMES_MAX` of them. A
 //! connection's rows of one turn are of one partition, so Python may refuse one without reordering answers.
 //! Connections left over come first in the next turn.
+//!
+//! A Fetch ends its connection's turn. The connection waits with it, at the front of its bytes, until Python delivers the
+//! answer; if the client sends more or leaves meanwhile, Python gets the connection back with the request.
 
+use crate::fetch;
 use crate::produce::{parse, write, Answer, Request, Topic};
 use crate::system::{receive, send_some, Event, Poll};
 use std::collections::{HashMap, VecDeque};
@@ -17,31 +21,38 @@ pub const ROWS_MAX: usize = 256;
 pub const ROW_FIELDS: usize = 21;
 pub const ANSWER_FIELDS: usize = 4;
 pub const GROUP_FIELDS: usize = 5;
-pub const COUNTS: usize = 4;
+/// Of a fetch: its connection, and where its request begins and ends in `fetches`.
+pub const FETCH_FIELDS: usize = 3;
+pub const COUNTS: usize = 5;
 /// The place of the bytes held among the counts. It is always up to date, the others after `read`.
-const HELD: usize = 3;
+pub(crate) const HELD: usize = 3;
+/// The largest frame of a fetch that waits here: one partition, and names that are not unusually long.
+const FETCH_BYTES_MAX: usize = 1 << 10;
+pub const FETCHES_BYTES: usize = ROWS_MAX * FETCH_BYTES_MAX;
 /// The largest frame of a row. Python receives larger ones straight into their memory.
 pub const FRAME_BYTES_MAX: usize = 16 << 10;
 pub const BATCHES_BYTES: usize = 1 << 20;
 pub const READ_BYTES: usize = 64 << 10;
 const FRAMES_MAX: usize = 32;
 const EVENTS_MAX: usize = 256;
-const LENGTH_BYTES: usize = 4;
+pub(crate) const LENGTH_BYTES: usize = 4;
 const SLOT_BITS: u32 = 24;
 const ANSWERED: i64 = 1;
 
-struct Connection {
-    fd: RawFd,
+pub(crate) struct Connection {
+    pub(crate) fd: RawFd,
     /// Tells this use of the slot from earlier ones.
-    id: i64,
+    pub(crate) id: i64,
     client_id: Vec<u8>,
     /// Bytes that are received and not cut into frames.
-    rest: Vec<u8>,
+    pub(crate) rest: Vec<u8>,
     /// Bytes of answers that the socket did not take.
-    unsent: Vec<u8>,
-    is_queued: bool,
+    pub(crate) unsent: Vec<u8>,
+    pub(crate) is_queued: bool,
+    /// The size of the Fetch that `rest` begins with and that waits for its answer; 0 for none.
+    pub(crate) waiting: usize,
     /// Whether Python gets the connection back: the door reads no more of it.
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 struct Partition {
@@ -60,6 +71,7 @@ struct Arrived {
 
 enum Next {
     Row(Box<Request>, usize, usize),
+    Fetch(usize),
     Incomplete,
     NoRow,
 }
@@ -67,7 +79,7 @@ enum Next {
 #[derive(Default)]
 pub struct Door {
     poll: Option<Poll>,
-    connections: Vec<Option<Connection>>,
+    pub(crate) connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     uses: i64,
     partitions: Vec<Option<Partition>>,
@@ -75,8 +87,8 @@ pub struct Door {
     by_name: HashMap<Vec<u8>, usize>,
     by_id: HashMap<Vec<u8>, usize>,
     key: Vec<u8>,
-    queue: VecDeque<usize>,
-    bytes_held: usize,
+    pub(crate) queue: VecDeque<usize>,
+    pub(crate) bytes_held: usize,
     scratch: Vec<u8>,
     arrived: Vec<Arrived>,
     received: Vec<u8>,
@@ -89,6 +101,14 @@ pub struct Door {
     pub counts: Vec<i64>,
     /// The batches of the rows, in the order of `rows`.
     pub batches: Vec<u8>,
+    /// The turn's fetches, and how many there are.
+    pub fetch_rows: Vec<i64>,
+    pub(crate) fetch_count: usize,
+    /// Their requests, without lengths and correlation ids: equal requests have equal bytes.
+    pub fetches: Vec<u8>,
+    pub(crate) fetches_end: usize,
+    /// What `give_back` took from its connection: unsent answers, then bytes that are no rows.
+    pub back: Vec<u8>,
     out: Vec<u8>,
 }
 
@@ -109,6 +129,8 @@ impl Door {
             returned: vec![0; 2 * (ROWS_MAX + EVENTS_MAX)],
             counts: vec![0; COUNTS],
             batches: vec![0; BATCHES_BYTES],
+            fetch_rows: vec![0; ROWS_MAX * FETCH_FIELDS],
+            fetches: vec![0; FETCHES_BYTES],
             ..Door::default()
         })
     }
@@ -169,6 +191,7 @@ impl Door {
             rest: Vec::new(),
             unsent: Vec::new(),
             is_queued: false,
+            waiting: 0,
             is_over: false,
         });
         if slot == self.connections.len() {
@@ -179,8 +202,9 @@ impl Door {
         id
     }
 
-    /// Stop reading from a connection; return its bytes that are no rows, and those of answers that are not sent.
-    pub fn give_back(&mut self, id: i64) -> Option<(Vec<u8>, Vec<u8>)> {
+    /// Stop reading from a connection. Put its answers that are not sent into `back`, and then its bytes that are no rows;
+    /// return both sizes.
+    pub fn give_back(&mut self, id: i64) -> Option<(usize, usize)> {
         let slot = self.slot_of(id)?;
         let connection = self.connections[slot].take()?;
         if let Some(poll) = &self.poll {
@@ -192,17 +216,20 @@ impl Door {
         self.bytes_held -= connection.rest.len();
         self.counts[HELD] = self.bytes_held as i64;
         self.free.push(slot);
-        Some((connection.rest, connection.unsent))
+        let sizes = (connection.unsent.len(), connection.rest.len());
+        self.back = connection.unsent;
+        self.back.extend_from_slice(&connection.rest);
+        Some(sizes)
     }
 
-    fn slot_of(&self, id: i64) -> Option<usize> {
+    pub(crate) fn slot_of(&self, id: i64) -> Option<usize> {
         let slot = usize::try_from(id & ((1 << SLOT_BITS) - 1)).ok()?;
         let found = self.connections.get(slot)?.as_ref()?;
         (found.id == id).then_some(slot)
     }
 
-    /// Read, and fill `rows`, `groups`, `returned` and `counts`: rows, groups, returned connections, bytes held; return
-    /// whether connections are left over.
+    /// Read, and fill `rows`, `groups`, `returned`, `fetch_rows` and `counts`: rows, groups, returned connections, bytes
+    /// held, fetches; return whether connections are left over.
     pub fn read(&mut self) -> bool {
         let mut events = [Event::default(); EVENTS_MAX];
         let count = self.poll.as_ref().map_or(0, |poll| poll.ready(&mut events));
@@ -217,9 +244,10 @@ impl Door {
         }
         self.arrived.clear();
         self.received.clear();
+        (self.fetch_count, self.fetches_end) = (0, 0);
         let mut returned = 0;
         for _ in 0..self.queue.len() {
-            if returned == self.returned.len() || self.arrived.len() == ROWS_MAX || self.received.len() + FRAME_BYTES_MAX + LENGTH_BYTES > BATCHES_BYTES {
+            if returned == self.returned.len() || self.is_full() {
                 break;
             }
             let Some(slot) = self.queue.pop_front() else { break };
@@ -241,8 +269,18 @@ impl Door {
         !self.queue.is_empty()
     }
 
+    fn is_full(&self) -> bool {
+        self.arrived.len() == ROWS_MAX
+            || self.fetch_count == ROWS_MAX
+            || self.received.len() + FRAME_BYTES_MAX + LENGTH_BYTES > BATCHES_BYTES
+    }
+
     /// Read a connection and take its rows; return whether more of them wait.
     fn read_one(&mut self, slot: usize, connection: &mut Connection) -> bool {
+        if connection.waiting > 0 {
+            connection.is_over = true;
+            return false;
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         let kept = connection.rest.len();
         scratch[..kept].copy_from_slice(&connection.rest);
@@ -259,10 +297,7 @@ impl Door {
         let mut handle = None;
         let mut has_more = false;
         for taken in 0.. {
-            let is_full = taken == FRAMES_MAX
-                || self.arrived.len() == ROWS_MAX
-                || self.received.len() + FRAME_BYTES_MAX + LENGTH_BYTES > BATCHES_BYTES;
-            if is_full {
+            if taken == FRAMES_MAX || self.is_full() {
                 has_more = is_whole(&scratch[at..end]);
                 break;
             }
@@ -270,6 +305,16 @@ impl Door {
                 Next::Incomplete => break,
                 Next::NoRow => {
                     connection.is_over = true;
+                    break;
+                }
+                // The answers before it leave first.
+                Next::Fetch(_) if handle.is_some() => {
+                    has_more = true;
+                    break;
+                }
+                Next::Fetch(size) => {
+                    self.take_fetch(connection.id, &scratch[at + LENGTH_BYTES..at + size]);
+                    connection.waiting = size;
                     break;
                 }
                 Next::Row(_, found, _) if handle.is_some_and(|one| one != found) => {
@@ -301,6 +346,10 @@ impl Door {
             return Next::NoRow;
         }
         let Some(frame) = data.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Next::Incomplete };
+        if let Some(client_id) = fetch::client_id(frame) {
+            let is_row = length <= FETCH_BYTES_MAX && client_id == &connection.client_id[..];
+            return if is_row { Next::Fetch(LENGTH_BYTES + length) } else { Next::NoRow };
+        }
         let Some(request) = parse(frame) else { return Next::NoRow };
         if frame[request.client_id.clone()] != connection.client_id[..] {
             return Next::NoRow; // Python notes each client id
@@ -358,8 +407,8 @@ impl Door {
             ]);
         }
         self.answers[..self.arrived.len() * ANSWER_FIELDS].fill(0);
-        let counts = [self.arrived.len() as i64, groups as i64, returned as i64, self.bytes_held as i64];
-        self.counts.copy_from_slice(&counts);
+        let numbers = [self.arrived.len(), groups, returned, self.bytes_held, self.fetch_count];
+        self.counts.copy_from_slice(&numbers.map(|one| one as i64));
     }
 
     /// Take the connection's row at `place`, and those behind it in this turn, back into its bytes: Python serves them.
@@ -439,7 +488,7 @@ impl Door {
 }
 
 /// Whether a whole frame is there, or one that is none: the next turn deals with it.
-fn is_whole(data: &[u8]) -> bool {
+pub(crate) fn is_whole(data: &[u8]) -> bool {
     let Some(prefix) = data.first_chunk::<LENGTH_BYTES>() else { return false };
     let length = i64::from(i32::from_be_bytes(*prefix));
     length < 0 || length > FRAME_BYTES_MAX as i64 || data.len() - LENGTH_BYTES >= length as usize

@@ -241,7 +241,7 @@ class Node:
         if door is None:
             self._log.warning("small requests are not compiled", reason="stratalog has no library")
             return
-        small = SmallRequests(door, broker)
+        small = SmallRequests(door, broker, self._connections.turns)
         self._connections.lend_by(small)
         self._stopping.append(small.close)
 

@@ -321,11 +321,18 @@ Answers = Sequence[tuple[int, int, int, int]]
 """For each row: 1 where the door answers it, base offset, append time (-1: none), log start offset."""
 
 
+FetchRow = tuple[int, bytes]
+"""A Fetch: its connection, and its frame without the correlation id. Equal requests have equal bytes."""
+
+
 class Door(Protocol):
     """Reads, checks and answers small requests of connections that it borrows (docs/decisions/0019).
 
     It reads a borrowed connection until other bytes come than rows: then it returns the connection. A connection's rows
     of one turn are of one partition.
+
+    A connection waits with each Fetch until `deliver`. It is returned, with the request, where the client sends more
+    before, or leaves.
     """
 
     @property
@@ -335,10 +342,12 @@ class Door(Protocol):
     def open(
         self,
         decide: Callable[[Sequence[RowGroup]], Collection[int]],
+        fetch: Callable[[Sequence[FetchRow]], None],
         returned: Callable[[int], None],
     ) -> None:
         """Begin turns. `decide` gives each row an answer, or refuses it, and returns connections to return.
 
+        `fetch` begins the turn's fetches, after the answers; each is delivered, or its connection given back.
         `returned` is called for each connection to return, after the answers: it must call `give_back`.
         """
 
@@ -364,6 +373,12 @@ class Door(Protocol):
 
     def answer(self, first: int, answers: Answers) -> None:
         """Answer the rows from place `first` on, once `decide` returns. Rows without a call get no answer."""
+
+    def deliver(self, connections: Sequence[int], frame: bytes) -> None:
+        """Send an answer, whose length comes first, to at most 256 connections that wait with a fetch.
+
+        Each gets the correlation id of its own request. Connections that wait no longer are passed over.
+        """
 
     def refuse(self, place: int) -> None:
         """Put the row, and later ones of its connection, among the bytes that are no rows. Not after an answer."""

@@ -5,6 +5,7 @@ Three brokers get the same streams: one without a door, one with the compiled do
 
 import random
 import socket
+import ssl
 import time
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from tests.produce import produce_body
 from tests.sim.door import PythonDoor
 from tests.wire_client import Wire
 
-from stratalog.adapters.compiled_door import open_door
+from stratalog.adapters.compiled_door import CompiledDoor, open_door
 from stratalog.broker.small_requests import SmallRequests
 from stratalog.testing import TemporaryBroker
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.envelope import encode_request
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
+from stratalog.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from stratalog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -37,6 +39,8 @@ TOPICS = {
 }
 PARTITIONS = 2
 SEEDS = (1, 2)
+COMPILED = {"small.requests.compiled": "true"}
+TOPIC, WRITE, DENY = 2, 4, 2
 
 
 def batch(chance: random.Random, sequence: dict[int, int]) -> bytearray:
@@ -234,3 +238,73 @@ def test_a_broker_without_the_library_says_so_once_and_serves(tmp_path, monkeypa
         assert wire.ask(2, ApiVersionsRequest()).error_code == 0
     said = capfd.readouterr().out
     assert said.count("small requests are not compiled") == 1
+
+
+@pytest.fixture
+def loans(monkeypatch):
+    """Note each connection that the door borrows."""
+    noted = []
+    borrow = CompiledDoor.borrow
+
+    def noting(self, transport, client_id):
+        noted.append(client_id)
+        return borrow(self, transport, client_id)
+
+    monkeypatch.setattr(CompiledDoor, "borrow", noting)
+    return noted
+
+
+def small() -> bytes:
+    return bytes(build_batch([Record(0, NOW, b"k", b"v")]))
+
+
+def test_a_failure_of_the_test_broker_reaches_a_lent_connection(loans, rows):
+    with TemporaryBroker(COMPILED) as broker, Wire(broker.address) as wire:
+        wire.topic_id("t")
+        for _ in range(10):
+            assert wire.produce("t", small()).error_code == 0
+        assert loans == ["wire"]
+        assert len(rows) > 5
+        broker.fail("Produce", "NOT_ENOUGH_REPLICAS", times=2)
+        codes = [wire.produce("t", small()).error_code for _ in range(10)]
+        assert codes == [19, 19, *[0] * 8]
+        assert loans == ["wire"], "a broker with a failure lends no connection"
+        broker.restart()
+        with Wire(broker.address) as again:
+            assert [again.produce("t", small()).error_code for _ in range(10)] == [0] * 10
+        assert loans == ["wire", "wire"], "the failure is used up"
+
+
+def test_no_connection_with_tls_is_lent(loans):
+    with TemporaryBroker(COMPILED, tls=True) as broker:
+        trusting = ssl.create_default_context(cafile=str(broker.authority.certificate))
+        with Wire(broker.address, trusting) as wire:
+            wire.topic_id("t")
+            for _ in range(10):
+                assert wire.produce("t", small()).error_code == 0
+    assert loans == []
+
+
+def test_no_connection_is_lent_where_an_authorizer_decides(loans):
+    class_name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    everything = {"authorizer.class.name": class_name, "allow.everyone.if.no.acl.found": "true"}
+    with TemporaryBroker(COMPILED | everything) as broker, Wire(broker.address) as wire:
+        wire.topic_id("t")
+        for _ in range(10):
+            assert wire.produce("t", small()).error_code == 0
+        refusal = AclCreation(
+            resource_type=TOPIC,
+            resource_name="t",
+            principal="User:*",
+            host="*",
+            operation=WRITE,
+            permission_type=DENY,
+        )
+        assert [
+            one.error_code for one in wire.ask(3, CreateAclsRequest(creations=[refusal])).results
+        ] == [0]
+        # The handler refuses at once, as a sound answer does: a row would be appended.
+        wait_until(lambda: wire.produce("t", small()).error_code == 29, "the refusal")
+        for _ in range(10):
+            assert wire.produce("t", small()).error_code == 29
+    assert loans == []

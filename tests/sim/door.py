@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import Corrupt, Rejected
-from stratalog.ports import Answers, RowGroup
+from stratalog.ports import Answers, FetchRow, RowGroup
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, check_produced
 from stratalog.wire.budget import DecodeBudget
@@ -32,6 +32,8 @@ _READ_BYTES: Final = 64 << 10
 _VERSIONS: Final = {PRODUCE: (3, 13)}
 _TOPIC_IDS_FROM: Final = 13
 _LENGTH: Final = 4
+_FETCH: Final = b"\0\1"
+_FETCH_BYTES_MAX: Final = 1 << 10
 
 
 class Request(NamedTuple):
@@ -89,8 +91,9 @@ class _Borrowed(asyncio.BufferedProtocol):
         self.owner = transport.get_protocol()
         self.rest = b""
         self.unsent = b""
+        self.waiting = 0
+        """The size of the fetch that `rest` begins with, until it is answered."""
         self.is_over = False
-        self.has_ended = False
         self._door = door
         self._buffer = bytearray(_READ_BYTES)
 
@@ -99,7 +102,8 @@ class _Borrowed(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.rest += self._buffer[:nbytes]
-        self.transport.pause_reading()
+        if not self.waiting:
+            self.transport.pause_reading()
         self._door.arrived(self)
 
     def eof_received(self) -> bool:
@@ -121,12 +125,15 @@ class PythonDoor:
     def __init__(self) -> None:
         self.rows = 0
         """How many rows there were."""
+        self.fetches = 0
+        """How many fetches waited here."""
         self._borrowed: dict[int, _Borrowed] = {}
         self._number = 0
         self._handles: dict[tuple[str | UUID, int], int] = {}
         self._partitions: dict[int, tuple[str, UUID, int]] = {}
         self._queue: deque[_Borrowed] = deque()
         self._is_due = False
+        self._turn_fetches: list[FetchRow] = []
         self._turn_rows: list[tuple[_Borrowed, int, Request, bytes]] = []
         self._order: list[int] = []
         self._answers: dict[int, tuple[int, int, int, int]] = {}
@@ -138,9 +145,10 @@ class PythonDoor:
     def open(
         self,
         decide: Callable[[Sequence[RowGroup]], Collection[int]],
+        fetch: Callable[[Sequence[FetchRow]], None],
         returned: Callable[[int], None],
     ) -> None:
-        self._decide, self._return = decide, returned
+        self._decide, self._fetch, self._return = decide, fetch, returned
 
     def close(self) -> None:
         self._queue.clear()
@@ -186,6 +194,18 @@ class PythonDoor:
         one.rest = b"".join(frames) + one.rest
         one.is_over = True
 
+    def deliver(self, connections: Sequence[int], frame: bytes) -> None:
+        for number in connections:
+            one = self._borrowed.get(number)
+            if one is None or not one.waiting or one.is_over:
+                continue
+            correlation = one.rest[_LENGTH + 4 : _LENGTH + 8]
+            one.rest, one.waiting = one.rest[one.waiting :], 0
+            one.transport.writelines((frame[:_LENGTH], correlation, frame[_LENGTH + 4 :]))
+            if one.rest:
+                one.transport.pause_reading()
+                self.arrived(one)
+
     def arrived(self, one: _Borrowed) -> None:
         """Look at the bytes of a connection at the end of this turn."""
         if one not in self._queue:
@@ -196,7 +216,7 @@ class PythonDoor:
 
     def _turn(self) -> None:
         self._is_due = False
-        self._turn_rows, self._answers = [], {}
+        self._turn_rows, self._turn_fetches, self._answers = [], [], {}
         queue, self._queue = list(self._queue), deque()
         for one in queue:
             if one.number in self._borrowed:
@@ -210,8 +230,14 @@ class PythonDoor:
         for number in returned:
             if number in self._borrowed:
                 self._return(number)
+        self.fetches += len(self._turn_fetches)
+        if self._turn_fetches:
+            self._fetch(self._turn_fetches)
 
     def _read(self, one: _Borrowed) -> None:
+        if one.waiting:
+            one.is_over = True
+            return
         handle = -1
         for _ in range(_FRAMES_MAX):
             length = int.from_bytes(one.rest[:_LENGTH], "big", signed=True)
@@ -222,6 +248,9 @@ class PythonDoor:
                 one.transport.resume_reading()
                 return
             frame = one.rest[: _LENGTH + length]
+            if frame[_LENGTH:].startswith(_FETCH):
+                self._read_fetch(one, frame, is_first=handle == -1)
+                return
             request = parse(memoryview(bytearray(frame[_LENGTH:])))
             found = None if request is None else self._handle(request)
             if (
@@ -237,6 +266,20 @@ class PythonDoor:
             self._turn_rows.append((one, found, request, frame))
             one.rest = one.rest[len(frame) :]
         self.arrived(one)
+
+    def _read_fetch(self, one: _Borrowed, frame: bytes, *, is_first: bool) -> None:
+        body = frame[_LENGTH:]
+        length = int.from_bytes(body[8:10], "big", signed=True)
+        client_id = body[10 : 10 + max(length, 0)]
+        is_row = len(body) >= 10 and length >= -1 and len(client_id) == max(length, 0)
+        if len(body) > _FETCH_BYTES_MAX or not is_row or client_id != one.client_id.encode():
+            one.is_over = True
+        elif is_first:
+            one.waiting = len(frame)
+            one.transport.resume_reading()
+            self._turn_fetches.append((one.number, body[:4] + body[8:]))
+        else:
+            self.arrived(one)
 
     def _handle(self, request: Request) -> int | None:
         by_id = request.received.header.version >= _TOPIC_IDS_FROM

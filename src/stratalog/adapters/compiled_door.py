@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from stratalog.ports import Answers, RowGroup
+from stratalog.ports import Answers, FetchRow, RowGroup
 
 __all__ = ["CompiledDoor", "open_door"]
 
@@ -26,7 +26,9 @@ _ANSWER_FIELDS: Final = 4
 _GROUP_FIELDS: Final = 5
 _RETURNED_MAX: Final = 1024
 _BATCHES_BYTES: Final = 1 << 20
-_BACK_BYTES: Final = 2 << 20
+_FETCH_FIELDS: Final = 3
+_FETCHES_BYTES: Final = _ROWS_MAX << 10
+_MORE: Final = 1 << 32
 _ROW: Final = Struct(f"={_ROW_FIELDS}q")
 _Pointer = ctypes.c_void_p
 _Number = ctypes.c_int64
@@ -41,7 +43,11 @@ _SIGNATURES: Final[dict[str, tuple[list[object], object]]] = {
     ),
     "door_drop": ([_Pointer, _Number], _Number),
     "door_borrow": ([_Pointer, ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t], _Number),
-    "door_give_back": ([_Pointer, _Number, _Pointer, ctypes.c_size_t], _Number),
+    "door_give_back": ([_Pointer, _Number], _Number),
+    "door_deliver": (
+        [_Pointer, _Pointer, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t],
+        _Number,
+    ),
     "door_read": ([_Pointer], _Number),
     "door_refuse": ([_Pointer, _Number], _Number),
     "door_send": ([_Pointer], _Number),
@@ -79,10 +85,10 @@ class CompiledDoor:
         self._answers = self._memory(1, 8 * _ROWS_MAX * _ANSWER_FIELDS).cast("q")
         self._groups = self._memory(2, 8 * _ROWS_MAX * _GROUP_FIELDS).cast("q")
         self._returned = self._memory(3, 8 * _RETURNED_MAX).cast("q")
-        self._counts = self._memory(4, 8 * 4).cast("q")
+        self._counts = self._memory(4, 8 * 5).cast("q")
         self._batches = self._memory(5, _BATCHES_BYTES)
-        self._back = bytearray(_BACK_BYTES)
-        self._back_at = ctypes.addressof(ctypes.c_char.from_buffer(self._back))
+        self._fetch_rows = self._memory(6, 8 * _ROWS_MAX * _FETCH_FIELDS).cast("q")
+        self._fetches = self._memory(7, _FETCHES_BYTES)
         self._transports: dict[int, asyncio.Transport] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
@@ -99,9 +105,10 @@ class CompiledDoor:
     def open(
         self,
         decide: Callable[[Sequence[RowGroup]], Collection[int]],
+        fetch: Callable[[Sequence[FetchRow]], None],
         returned: Callable[[int], None],
     ) -> None:
-        self._decide, self._return = decide, returned
+        self._decide, self._fetch, self._return = decide, fetch, returned
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._turn)
 
@@ -118,6 +125,8 @@ class CompiledDoor:
                 self._returned,
                 self._counts,
                 self._batches,
+                self._fetch_rows,
+                self._fetches,
             ):
                 part.release()
             self._call.door_close(door)
@@ -145,13 +154,14 @@ class CompiledDoor:
 
     def give_back(self, connection: int) -> tuple[bytes, bytes]:
         transport = self._transports.pop(connection)
-        sizes = self._checked(
-            self._call.door_give_back(self._door, connection, self._back_at, _BACK_BYTES)
-        )
-        unsent, rest = sizes >> 32, sizes & 0xFFFFFFFF
+        sizes = self._checked(self._call.door_give_back(self._door, connection))
+        unsent, rest = sizes >> 24, sizes & 0xFFFFFF
         if not transport.is_closing():
             transport.resume_reading()
-        return bytes(self._back[:unsent]), bytes(self._back[unsent : unsent + rest])
+        if not sizes:
+            return b"", b""
+        data = ctypes.string_at(self._call.door_memory(self._door, 8), unsent + rest)
+        return data[:unsent], data[unsent:]
 
     def answer(self, first: int, answers: Answers) -> None:
         flat = array("q", chain.from_iterable(answers))
@@ -160,6 +170,15 @@ class CompiledDoor:
 
     def refuse(self, place: int) -> None:
         self._checked(self._call.door_refuse(self._door, place))
+
+    def deliver(self, connections: Sequence[int], frame: bytes) -> None:
+        ids = array("q", connections)
+        address, count = ids.buffer_info()
+        sent = self._checked(self._call.door_deliver(self._door, address, count, frame, len(frame)))
+        for connection in list(self._returned[: sent & (_MORE - 1)]):
+            self._return(connection)
+        if sent & _MORE:
+            self._go_on()
 
     def _turn(self) -> None:
         """Serve what has arrived: read, decide, answer, and return connections whose bytes are no rows."""
@@ -176,9 +195,22 @@ class CompiledDoor:
         for connection in returned:
             if connection in self._transports:
                 self._return(connection)
-        if has_more and not self._is_due and self._loop is not None:
+        if counts[4]:
+            self._fetch(self._read_fetches(counts[4]))
+        if has_more:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._is_due and self._loop is not None:
             self._is_due = True
             self._loop.call_soon(self._turn)
+
+    def _read_fetches(self, count: int) -> list[FetchRow]:
+        numbers, requests = self._fetch_rows, self._fetches
+        return [
+            (numbers[at], bytes(requests[numbers[at + 1] : numbers[at + 2]]))
+            for at in range(0, count * _FETCH_FIELDS, _FETCH_FIELDS)
+        ]
 
     def _read_groups(self, count: int) -> list[RowGroup]:
         groups = []

@@ -11,15 +11,17 @@ from functools import partial
 from typing import Any, Final
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.network.answers import Answer, Later
+from stratalog.broker.network.answers import Answer, Later, is_fetch
 from stratalog.broker.network.lending import NOT_LENT, Lent
 from stratalog.broker.network.session import Session
+from stratalog.broker.network.turns import Turns
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.recompression import demands_of
+from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import Rejected
 from stratalog.log.values import Placed
-from stratalog.ports import PLAINTEXT, Door, RowGroup
+from stratalog.ports import PLAINTEXT, Door, FetchRow, RowGroup
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.batch import MAX_TIMESTAMP, SIZE, BatchHeader
 from stratalog.wire.budget import DecodeBudget
@@ -44,7 +46,7 @@ _Held = list[tuple[Answer | Later, int]]
 class SmallRequests:
     """The requests that the door reads. Create it on the event loop, once the broker has its parts."""
 
-    def __init__(self, door: Door, broker: Broker) -> None:
+    def __init__(self, door: Door, broker: Broker, turns: Turns) -> None:
         self._door = door
         self._broker = broker
         self._memory = broker.client_memory
@@ -57,7 +59,9 @@ class SmallRequests:
         self._bytes_held = 0
         self._began_ns = 0
         """When the latest turn began."""
-        door.open(self._decide, self._returned)
+        self._fetches = SmallFetches(door, broker, turns, self.recall)
+        door.open(self._decide, self._fetch, self.recall)
+        broker.metadata.on_published.append(self._look_at_quotas)
 
     async def close(self) -> None:
         """End the turns. Every connection has ended."""
@@ -71,12 +75,12 @@ class SmallRequests:
         The door reads and writes the socket itself, so TLS and SASL are the handlers' alone.
         """
         is_plain = connection.session.listener.security == PLAINTEXT
-        if (
-            not is_plain
-            or self._broker.throttling.is_on
-            or self._broker.authorizer is not None
-            or not self._door.is_row(frame)
-        ):
+        broker = self._broker
+        if not is_plain or broker.authorizer is not None or broker.throttling.is_on:
+            return NOT_LENT
+        if is_fetch(frame):
+            return self._lend(connection, transport) if self._fetches.suits(frame) else NOT_LENT
+        if not self._door.is_row(frame):
             return NOT_LENT
         received = decode_request(frame, _VERSIONS, DecodeBudget(_BUDGET_BYTES))
         request: ProduceRequest = received.body
@@ -93,26 +97,55 @@ class SmallRequests:
         internal = self._broker.cluster.internal_topics
         if hosted.name.topic in internal or not self._takes_rows(hosted, {request.acks}):
             return NOT_LENT
-        loan = self._door.borrow(transport, connection.session.client_id)
+        loan = self._lend(connection, transport)
         if loan != NOT_LENT:
             self._host(hosted)
+        return loan
+
+    def _lend(self, connection: Lent, transport: asyncio.Transport) -> int:
+        loan = self._door.borrow(transport, connection.session.client_id)
+        if loan != NOT_LENT:
             self._connections[loan] = connection
         return loan
+
+    def is_waiting(self, loan: int) -> bool:
+        """See `Lender`."""
+        return self._fetches.is_waiting(loan)
 
     def reclaim(self, loan: int) -> bytes:
         """See `Lender`."""
         del self._connections[loan]
         self._held.pop(loan, None)
+        self._fetches.left(loan)
         unsent, _rest = self._door.give_back(loan)
         self._count_held()
         return unsent
 
-    def _returned(self, loan: int) -> None:
-        """Let a connection go on by itself."""
-        connection = self._connections.pop(loan)
+    def return_all(self) -> None:
+        """See `Lender`."""
+        for loan in list(self._connections):
+            self.recall(loan)
+
+    def _look_at_quotas(self) -> None:
+        """Take all connections back once clients have quotas: the door counts nothing for them."""
+        if self._broker.throttling.is_on:
+            self.return_all()
+
+    def recall(self, loan: int) -> None:
+        """See `Lender`."""
+        self._fetches.answer_decided(loan)
+        connection = self._connections.pop(loan, None)
+        if connection is None:
+            return  # the answer did not fit into its socket
+        resumed = self._fetches.resume(loan, connection.session)
         unsent, rest = self._door.give_back(loan)
         self._count_held()
-        connection.take_back(unsent, self._held.pop(loan, []), rest)
+        results = self._held.pop(loan, [])
+        if resumed is not None:
+            result, size = resumed
+            results.append((result(int.from_bytes(rest[8:12], "big", signed=True)), size))
+            rest = rest[size:]
+        connection.take_back(unsent, results, rest)
 
     def _host(self, hosted: HostedPartition) -> None:
         if hosted in self._handles:
@@ -132,6 +165,19 @@ class SmallRequests:
         held = self._door.bytes_held
         self._memory.requests += held - self._bytes_held
         self._bytes_held = held
+
+    def _fetch(self, rows: Sequence[FetchRow]) -> None:
+        """Begin a turn's fetches, equal ones together."""
+        now_s = self._loop.time()
+        equal: dict[bytes, list[int]] = {}
+        for loan, request in rows:
+            connection = self._connections.get(loan)
+            if connection is not None:
+                connection.active_s = now_s
+                equal.setdefault(request, []).append(loan)
+        self._count_held()
+        for request, loans in equal.items():
+            self._fetches.begin(request, loans, self._connections[loans[0]].session)
 
     # Deciding
 

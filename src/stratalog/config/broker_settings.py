@@ -261,8 +261,8 @@ CONNECTIONS = (
         "small.requests.compiled",
         Kind.BOOLEAN,
         False,
-        "Whether compiled code reads and answers produce requests of one small batch, where the installation has it "
-        "(Linux with cargo). Clients see no difference.",
+        "Whether compiled code reads and answers produce requests of one small batch and fetches at the tail, where "
+        "the installation has it (Linux with cargo). Clients see no difference.",
         ours=True,
     ),
     Setting(

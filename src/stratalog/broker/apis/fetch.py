@@ -32,8 +32,13 @@ _AT_ONCE: Final = 200
 """Partitions per slice."""
 
 
-def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[EncodedResponse]:
-    """Answer at once if enough is in memory, else wait for `min_bytes` or `max_wait_ms`."""
+def handle(
+    call: Call[FetchRequest, Needs], times: int = 1
+) -> EncodedResponse | Awaitable[EncodedResponse]:
+    """Answer at once if enough is in memory, else wait for `min_bytes` or `max_wait_ms`.
+
+    `times` equal requests get this answer: their records are counted so often.
+    """
     request, needs = call.body, call.needs
     by_id = call.version >= _TOPIC_IDS_FROM
     try:
@@ -57,7 +62,7 @@ def handle(call: Call[FetchRequest, Needs]) -> EncodedResponse | Awaitable[Encod
     if gathering.pending:
         return _Waiting(gathering).for_pending(gathering.marks())
     if gathering.enough:
-        return response(gathering, found(gathering))
+        return response(gathering, found(gathering), times)
     return _Waiting(gathering).for_more()
 
 
@@ -145,17 +150,18 @@ class _Waiting:
         if answer is None:
             gathering.gather()
             if gathering.pending:
-                self._reading = asyncio.create_task(_answer_later(wait, self._read_and_answer()))
+                work = self._read_and_answer(wait)
+                self._reading = asyncio.create_task(_answer_later(wait, work))
                 return
             answer = found(gathering)
             if is_shared:
                 shared[key] = answer
-        wait.set_result(response(gathering, answer))
+        wait.set_result(response(gathering, answer, wait.times))
 
-    async def _read_and_answer(self) -> EncodedResponse:
+    async def _read_and_answer(self, wait: FetchWait) -> EncodedResponse:
         gathering = self._gathering
         await gathering.read_pending()
-        return response(gathering, found(gathering))
+        return response(gathering, found(gathering), wait.times)
 
     async def _look_again_in_slices(self) -> EncodedResponse:
         gathering = self._gathering

@@ -61,10 +61,11 @@ async def found_in_slices(gathering: Gathering) -> Found:
     return Found(partitions, filled, await call.needs.large.run(encode))
 
 
-def response(gathering: Gathering, found: Found) -> EncodedResponse:
+def response(gathering: Gathering, found: Found, times: int = 1) -> EncodedResponse:
     """Return the answer: everything found, or in an incremental session only the partitions that changed.
 
-    A consumer over its quota receives no partition, and its session stays as it is (KIP-219).
+    A consumer over its quota receives no partition, and its session stays as it is (KIP-219). `times` consumers get the
+    answer, where none has a quota.
     """
     follower = gathering.follower
     throttling = gathering.call.needs.throttling
@@ -80,8 +81,8 @@ def response(gathering: Gathering, found: Found) -> EncodedResponse:
             follower.sent(hosted, size)
     else:
         for hosted, size, records in found.filled:
-            hosted.metrics.bytes_out += size
-            hosted.metrics.messages_out += records
+            hosted.metrics.bytes_out += size * times
+            hosted.metrics.messages_out += records * times
     now_ms = gathering.call.needs.clock.steady_ms()
     session_id, places, error = gathering.fetch.answer(
         found.partitions, now_ms, gathering.may_pass_over

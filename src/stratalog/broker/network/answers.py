@@ -11,7 +11,7 @@ from typing import Any
 
 from stratalog.broker.network.session import Session
 from stratalog.ports import Buffer
-from stratalog.wire.apis import PRODUCE
+from stratalog.wire.apis import FETCH, PRODUCE
 
 Answer = list[Buffer] | None
 """An answer's buffers; None for a request without an answer."""
@@ -42,6 +42,11 @@ Serve = Callable[[Session, memoryview], Answer | Later]
 def is_produce(frame: memoryview) -> bool:
     """Return whether the frame is a Produce request: most of its bytes are records."""
     return frame[0] << 8 | frame[1] == PRODUCE if len(frame) > 1 else False
+
+
+def is_fetch(frame: memoryview) -> bool:
+    """Return whether the frame is a Fetch request."""
+    return frame[0] << 8 | frame[1] == FETCH if len(frame) > 1 else False
 
 
 def as_it_is(answer: Answer) -> Answer:

@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         """When the partly received request began to arrive, or could continue to."""
         self.bytes_held = 0
         """Bytes of requests received, whole or in part, and not yet answered, as `memory` counts them."""
-        self.loans = Loans()
+        self.loans = Loans(shared)
         self._shared = shared
         self._memory = shared.memory
         self._turns = shared.turns
@@ -112,7 +112,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether every request is answered."""
-        return not self._answers and not self._frames and self._serial is None
+        is_free = not self._answers and not self._frames and self._serial is None
+        return is_free and not self.loans.is_waiting
 
     @property
     def is_receiving(self) -> bool:
@@ -166,9 +167,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._finishing:
             reader.drop_rest()
             return
-        for frame in frames:
-            self._frames.append(frame)
-            self._waiting_bytes += len(frame)
+        self._frames += frames
+        self._waiting_bytes += sum(map(len, frames))
         self._advance()
 
     def mute(self, seconds: float, then: Callable[[], None] | None = None) -> None:
@@ -231,6 +231,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """Start no further request; close once all started ones are answered."""
+        self.loans.recall_waiting()
         self._reclaim()
         self._finishing = True
         self._forget()
@@ -313,9 +314,8 @@ class Connection(asyncio.BufferedProtocol):
         except Rejected as error:
             self.refuse(error.message)
             return
-        for frame in frames:
-            self._frames.append(frame)
-            self._waiting_bytes += len(frame)
+        self._frames += frames
+        self._waiting_bytes += sum(map(len, frames))
 
     def _read_or_stop(self) -> None:
         transport = self._transport
@@ -377,10 +377,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # Lending
 
-    def _begin_loan(self, frame: memoryview) -> None:
+    def _begin_loan(self, frame: memoryview | None) -> None:
         """Stop reading, and lend the connection once the answer has left: the door writes past the transport."""
         transport = self._transport
-        if transport is not None and self._reading and not transport.is_closing():
+        if frame and transport and self._reading and not transport.is_closing():
             transport.pause_reading()
             self.loans.id = SOON
             self._loop.call_soon(self._lend, frame)
@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         """Let the door read this connection, if nothing of it is under way here. `frame` is its latest request."""
         transport, lender = self._transport, self._shared.lender
         self.loans.id = NOT_LENT
-        if transport is None or lender is None or transport.is_closing():
+        if transport is None or transport.is_closing():
             return
         is_quiet = (
             self.is_idle
@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._writable
             and not (self._waits_for_turn or self._held or transport.get_write_buffer_size())
         )
-        if is_quiet and not self._finishing:
+        if lender is not None and is_quiet and not self._finishing:
             self.loans.id = lender.lend(self, transport, frame)
             if self.loans.id == NOT_LENT:
                 self.loans.ended(was_useful=False)
@@ -421,8 +421,8 @@ class Connection(asyncio.BufferedProtocol):
         self, unsent: bytes, results: list[tuple[Answer | Later, int]], rest: bytes
     ) -> None:
         """See `Lent`."""
-        # Other requests than produces come again and again; a slow drive and a full socket do not.
-        self.loans.ended(was_useful=bool(unsent or results))
+        # Other requests than rows come again and again; a slow drive and a full socket do not. Large answers do.
+        self.loans.ended(was_useful=bool(results) or 0 < len(unsent) < _HELD_BYTES_MAX)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -438,7 +438,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serial_done(self, done: "asyncio.Future[Any]") -> None:
         self._serial = None
+        due, self.loans.due = self.loans.due, None
         self._flush(done)
+        self._begin_loan(due)
         sasl = self.session.sasl
         if sasl is not None:
             if sasl.has_failed:
@@ -478,12 +480,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, buffers: Answer) -> None:
         """Hold an answer until `_send_held`. The bytes held are few, whether the client receives them or not."""
-        if buffers is None:
-            return
-        self._held += buffers
-        self._held_bytes += sum(map(len, buffers))
-        if self._held_bytes >= _HELD_BYTES_MAX:
-            self._send_held()
+        if buffers is not None:
+            self._held += buffers
+            self._held_bytes += sum(map(len, buffers))
+            if self._held_bytes >= _HELD_BYTES_MAX:
+                self._send_held()
 
     def _send_held(self) -> None:
         held, transport = self._held, self._transport

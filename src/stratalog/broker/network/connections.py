@@ -80,9 +80,11 @@ class Connections:
         """Limit connections of one address by the client quotas from now on."""
         self._throttling = throttling
 
-    def lend_by(self, lender: Lender) -> None:
-        """Lend connections to a door from now on."""
-        self._shared.lender = lender
+    def lend_by(self, lender: Lender | None) -> None:
+        """Lend connections to a door from now on; with None lend none, and take back those that are lent."""
+        before, self._shared.lender = self._shared.lender, lender
+        if before is not None:
+            before.return_all()
 
     def __len__(self) -> int:
         return len(self._all)

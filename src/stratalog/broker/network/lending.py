@@ -1,4 +1,4 @@
-"""When a connection is lent to the door: after some small produces, each answered at once.
+"""When a connection is lent to the door: after some small produces that were answered at once, or fetches that waited.
 
 In: a connection's requests. Out: whether to lend it now. A connection that comes back is lent later and later: the way
 there and back costs more than a few requests. It lends nothing itself.
@@ -7,7 +7,7 @@ there and back costs more than a few requests. It lends nothing itself.
 import asyncio
 from typing import Final, Protocol
 
-from stratalog.broker.network.answers import Answer, Later, is_produce
+from stratalog.broker.network.answers import Answer, Awaited, Later, is_fetch, is_produce
 from stratalog.broker.network.session import Session
 
 NOT_LENT: Final = -1
@@ -42,31 +42,67 @@ class Lender(Protocol):
     def reclaim(self, loan: int) -> bytes:
         """End a loan, because the connection ends; return answers that were not sent."""
 
+    def is_waiting(self, loan: int) -> bool:
+        """Return whether a request of the connection waits for its answer."""
+
+    def recall(self, loan: int) -> None:
+        """End a loan: the connection goes on by itself."""
+
+    def return_all(self) -> None:
+        """End all loans: the connections go on by themselves."""
+
+
+class HasLender(Protocol):
+    """What all connections share."""
+
+    lender: Lender | None
+
 
 class Loans:
     """The loans of one connection; `id` is the present one's."""
 
-    __slots__ = ("_needed", "_seen", "id")
+    __slots__ = ("_needed", "_seen", "_shared", "due", "id")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: HasLender) -> None:
+        self._shared = shared
         self.id = NOT_LENT
+        self.due: memoryview | None = None
+        """The request in work, where the connection is to be lent after its answer."""
         self._seen = 0
         self._needed = _FIRST
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits at the door for its answer."""
+        lender = self._shared.lender
+        return lender is not None and self.id >= 0 and lender.is_waiting(self.id)
+
+    def recall_waiting(self) -> None:
+        """Let the connection go on by itself, if a request waits at the door."""
+        if self._shared.lender is not None and self.is_waiting:
+            self._shared.lender.recall(self.id)
+
     def is_due(self, frame: memoryview, result: Answer | Later) -> bool:
-        """Note a request and its result; return whether enough small produces were answered at once."""
-        if (
-            self.id != NOT_LENT
-            or len(frame) > _FRAME_BYTES_MAX
-            or type(result) is not list
-            or not is_produce(frame)
-        ):
+        """Note a request and its result; return whether enough small produces were answered at once.
+
+        Fetches that wait at the tail count, too: after the last of them the connection is `due`.
+        """
+        if self.id != NOT_LENT or len(frame) > _FRAME_BYTES_MAX:
+            return False
+        waits = isinstance(result, Later)
+        if isinstance(result, Later):
+            suits = isinstance(result.work, Awaited) and is_fetch(frame)
+        else:
+            suits = result is not None and is_produce(frame)
+        if not suits:
             return False
         self._seen += 1
         if self._seen < self._needed:
             return False
         self._seen = 0
-        return True
+        if waits:
+            self.due = frame
+        return not waits
 
     def ended(self, *, was_useful: bool) -> None:
         """Note that the present loan has ended; after one that was of no use, the next one begins later."""

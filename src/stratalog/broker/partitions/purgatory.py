@@ -89,7 +89,7 @@ class Waiting:
 class FetchWait(Awaited):
     """The answer to a waiting fetch. Cancelled once its client is gone."""
 
-    __slots__ = ("_purgatory", "_watched", "is_woken", "missing_bytes", "serve", "tick")
+    __slots__ = ("_purgatory", "_watched", "is_woken", "missing_bytes", "serve", "tick", "times")
 
     def __init__(
         self,
@@ -105,6 +105,8 @@ class FetchWait(Awaited):
         self.missing_bytes = missing_bytes
         self.serve = serve
         self.tick = 0
+        self.times = 1
+        """How many equal requests wait here (`SmallFetches`)."""
         self.is_woken = False
         self._purgatory = purgatory
         self._watched = watched
@@ -150,9 +152,17 @@ class Purgatory:
     def __len__(self) -> int:
         return sum(map(len, self._ending.values()))
 
+    def tick_in(self, wait_ms_max: int) -> int:
+        """Return the tick that ends a wait of this length which begins now."""
+        return int((self.loop.time() + wait_ms_max / 1000) / _TICK_S) + 1
+
+    def left_ms(self, tick: int) -> int:
+        """Return the time until a tick, which is negative once it is over."""
+        return round((tick * _TICK_S - self.loop.time()) * 1000)
+
     def hold(self, wait: FetchWait, wait_ms_max: int) -> None:
         """Wake `wait` in `wait_ms_max` at the latest."""
-        wait.tick = tick = int((self.loop.time() + wait_ms_max / 1000) / _TICK_S) + 1
+        wait.tick = tick = self.tick_in(wait_ms_max)
         ending = self._ending.get(tick)
         if ending is None:
             ending = self._ending[tick] = {}
