@@ -56,7 +56,7 @@ def shrunk(seed: int, error: Exception, *, tiered: bool) -> Exception:
     def fails(fewer: list[Fault]) -> bool:
         return type(outcome(seed, fewer, tiered=tiered)) is type(error)
 
-    found = outcome(seed, shorter(Run.faults_of(seed), fails), tiered=tiered)
+    found = outcome(seed, shorter(Run.faults_of(seed, tiered=tiered), fails), tiered=tiered)
     assert isinstance(found, Exception), "it failed just before"
     return found
 

@@ -15,7 +15,7 @@ from errno import EIO, ENOSPC
 
 from tests.cluster.checks import newest, partitions_of, quorums
 from tests.cluster.late_archiver import LateArchiver
-from tests.cluster.schedule import Fault
+from tests.cluster.schedule import LATE_ARCHIVER, Fault
 from tests.cluster.voters import Voters
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.machine import Machine
@@ -28,10 +28,11 @@ FIRST, SECOND = "/data", "/more"
 NETWORK = ("cut", "cut in one direction", "bad network", "late proposal")
 BESIDE = ("slow disk", "stalled disk", "slow bucket", "clock step")
 """Faults that change no process: another fault may strike the same node meanwhile."""
-OF_ALL = ("lost election", "last replica")
+OF_ALL = ("lost election", "last replica", LATE_ARCHIVER)
 """Stories in which every node has a part."""
 ELECTED_WITHIN_S = 6.0
 LEFT_WITHIN_S = 10.0
+QUIET_WITHIN_S = 60.0
 STEP_MS = 20 * 60_000
 
 
@@ -86,6 +87,8 @@ class Faults:
                 "clock step": self._step,
             }[fault.kind](machine, fault)
             return
+        if fault.kind == LATE_ARCHIVER:
+            await self._holds(lambda: not self._busy and self._is_in_sync(), QUIET_WITHIN_S)
         busy = set(self._cluster.machines) if fault.kind in OF_ALL else {fault.node}
         if busy & self._busy or not self._is_bearable(fault):
             self._counts["skipped"] += 1
@@ -101,7 +104,7 @@ class Faults:
             "voter leaves": self._voter_leaves,
             "lost disk": self._lose_disk,
             "last replica": self._last_replica,
-            "late archiver": self._late_archiver,
+            LATE_ARCHIVER: self._late_archiver,
         }[fault.kind]
         votes = carry_out in (self._voter_leaves, self._lose_disk)
         self._busy |= busy
@@ -122,7 +125,7 @@ class Faults:
             self._lost.clear()
         if fault.kind == "last replica":
             return not self._forgot and self._is_in_sync()
-        dies = fault.kind not in ("pause", "stop", "voter leaves", "late archiver")
+        dies = fault.kind not in ("pause", "stop", "voter leaves", LATE_ARCHIVER)
         loses = fault.kind in ("loss of power", "lost disk")
         votes = fault.kind in ("lost disk", "voter leaves")
         votes &= self._cluster.machines[fault.node].is_controller
@@ -250,12 +253,13 @@ class Faults:
 
     async def _late_archiver(self, _machine: Machine, fault: Fault) -> None:
         """See module late_archiver."""
-        led = self._archiver and self._archiver.partition_of(fault.node)
-        if self._archiver is None or led is None:
+        index = fault.node - 1
+        leader = -1 if self._archiver is None else self._archiver.leader_of(index)
+        if self._archiver is None or leader < 0 or not self._is_in_sync():
             return
         pauses = fault.choice < 0.5
-        self._begin(fault, f"of partition {led}, {'paused' if pauses else 'cut off'}")
-        self._note(await self._archiver.carry_out(fault.node, led, pauses=pauses))
+        self._begin(fault, f"of partition {index}: {leader} {'pauses' if pauses else 'is cut off'}")
+        self._note(await self._archiver.carry_out(leader, index, pauses=pauses))
 
     async def _step(self, machine: Machine, fault: Fault) -> None:
         self._begin(fault)
@@ -412,8 +416,8 @@ class Faults:
         for pair in pairs:
             network.heal(*pair)
 
-    async def _holds(self, condition: Callable[[], bool]) -> bool:
-        for _ in range(round(LEFT_WITHIN_S / 0.02)):
+    async def _holds(self, condition: Callable[[], bool], within_s: float = LEFT_WITHIN_S) -> bool:
+        for _ in range(round(within_s / 0.02)):
             if condition():
                 return True
             await asyncio.sleep(0.02)

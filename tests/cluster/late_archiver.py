@@ -36,10 +36,10 @@ class LateArchiver:
         self._tries = 0
         """Uploads that the late leader began since its successor wrote a manifest."""
 
-    def partition_of(self, node_id: int) -> int | None:
-        """Return a partition of the tiered topic that the node leads; None without one."""
-        led = partitions_of(newest(self._cluster), self._topic).items()
-        return next((index for index, one in led if one.leader == node_id), None)
+    def leader_of(self, index: int) -> int:
+        """Return the leader of a partition of the tiered topic, -1 for none."""
+        found = partitions_of(newest(self._cluster), self._topic).get(index)
+        return -1 if found is None else found.leader
 
     async def carry_out(self, node_id: int, index: int, *, pauses: bool) -> str:
         """Let the node be late with `index` until it has tried to upload, or has had the time to; say which."""

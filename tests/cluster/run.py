@@ -42,7 +42,7 @@ from tests.cluster.late_archiver import LateArchiver
 from tests.cluster.placements import Mover
 from tests.cluster.quorum_checks import QuorumChecks
 from tests.cluster.registers import Histories, HistoryOf
-from tests.cluster.schedule import Fault, draw
+from tests.cluster.schedule import Fault, draw, late_archiver
 from tests.cluster.transactions import CommittedReader, TransactionalProducer, committed_in
 from tests.faulty_store import Fault as StoreFault
 from tests.sim.cluster import Cluster
@@ -162,7 +162,7 @@ class Run:
     ) -> None:
         chance = Random(seed)
         nodes = self.nodes_of(seed)
-        self.faults = self.faults_of(seed) if faults is None else faults
+        self.faults = self.faults_of(seed, tiered=tiered) if faults is None else faults
         self.counts: Counter[str] = Counter()
         self.quorum_checks = QuorumChecks(self.counts)
         self._voters_change = chance.random() < 0.5
@@ -233,9 +233,12 @@ class Run:
         return NODES + (Random(f"nodes {seed}").random() < WITH_A_FOURTH)
 
     @classmethod
-    def faults_of(cls, seed: int) -> list[Fault]:
-        """Return the faults that a seed draws."""
-        return draw(Random(f"faults {seed}"), cls.nodes_of(seed))
+    def faults_of(cls, seed: int, *, tiered: bool = False) -> list[Fault]:
+        """Return the faults that a seed draws; half of the runs with a bucket have a late archiver too."""
+        faults = draw(Random(f"faults {seed}"), cls.nodes_of(seed))
+        chance = Random(f"late {seed}")
+        is_late = tiered and chance.random() < 0.5
+        return [*faults, late_archiver(chance, faults)] if is_late else faults
 
     def trace(self) -> str:
         """Return the faults and the last notes."""

@@ -30,9 +30,13 @@ KINDS = {
     "lost disk": 1,
     "last replica": 2,
     "late proposal": 2,
-    "late archiver": 2,
 }
 """The kinds of faults, and how often each is drawn beside the others."""
+
+
+LATE_ARCHIVER = "late archiver"
+"""A story for runs with a bucket (module late_archiver), which comes last: it needs a cluster that is whole."""
+REST_S = 5.0
 
 
 class Fault(NamedTuple):
@@ -61,6 +65,12 @@ def draw(chance: Random, nodes: int) -> list[Fault]:
         lasts_s = chance.choice((chance.uniform(0, 1), chance.uniform(0, LONGEST_S)))
         faults.append(Fault(at_s, kind, chance.randint(1, nodes), lasts_s, chance.random()))
     return faults
+
+
+def late_archiver(chance: Random, after: Sequence[Fault]) -> Fault:
+    """Return the story of a late archiver, which begins once the other faults have ended."""
+    end_s = max(one.at_s + one.lasts_s for one in after)
+    return Fault(end_s + REST_S, LATE_ARCHIVER, chance.randint(1, 3), 0.0, chance.random())
 
 
 def shorter(faults: Sequence[Fault], fails: Callable[[list[Fault]], bool]) -> list[Fault]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from tests.cluster.__main__ import described, outcome
-from tests.cluster.schedule import KINDS
+from tests.cluster.schedule import KINDS, LATE_ARCHIVER
 
 AIMS = {
     "seeds that count": 5_000,
@@ -79,7 +79,9 @@ def totals(done: Iterable[Done]) -> Counter[str]:
         found["seeds that count"] += 1
         found["messages"] += one.counts["messages"]
         found["acknowledged records"] += sum(one.counts.get(kind, 0) for kind in ACKNOWLEDGED)
-        found["faults of nodes and networks"] += sum(one.counts.get(kind, 0) for kind in KINDS)
+        found["faults of nodes and networks"] += sum(
+            one.counts.get(kind, 0) for kind in (*KINDS, LATE_ARCHIVER)
+        )
         found["faults of the bucket"] += one.counts.get("bucket faults", 0)
     found["faults"] = found["faults of nodes and networks"] + found["faults of the bucket"]
     return found

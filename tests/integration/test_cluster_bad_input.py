@@ -6,7 +6,8 @@ carry out. Nothing of it is applied: the cluster has the same brokers, topics an
 
 import json
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ from stratalog.config.local_cluster import HOST
 
 END_TIMEOUT_S = 100
 OTHER_CLUSTER = "abcdefghijklmnopqrstug"
+OLDER = """
+from dataclasses import replace
+from stratalog.quorum import features
+features.SUPPORTED_FEATURES = tuple(
+    one if one.name != "transaction.version" else replace(one, max_level=1)
+    for one in features.SUPPORTED_FEATURES
+)
+from stratalog.cli.main import main
+main()
+"""
+"""A release that serves the first protocol of transactions alone."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -61,10 +73,10 @@ class Guest:
         done = strata("storage", "format", str(self.file), "-t", cluster)
         assert done.returncode == 0, done.stderr
 
-    def refused(self) -> str:
-        """Run the node until it ends; return its one line."""
+    def refused(self, command: Sequence[str] = STRATA) -> str:
+        """Run the node until it ends; return its one line. `command` is the `strata` of another release."""
         done = subprocess.run(
-            [*STRATA, "server", str(self.file)],
+            [*command, "server", str(self.file)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -143,6 +155,17 @@ def test_voters_that_disagree(nodes: ClusterProcesses, tmp_path: Path) -> None:
     assert "committed with the voters 1, 2, 3; accepted: the same voters on every node" in line
 
 
+def test_a_broker_that_does_not_serve_the_level_of_a_feature(
+    nodes: ClusterProcesses, tmp_path: Path
+) -> None:
+    guest = Guest(nodes, tmp_path)
+    guest.format(cluster_id(nodes))
+    assert guest.refused([sys.executable, "-c", OLDER]) == (
+        "strata: node.id: 4 is not registered as a broker: this release does not serve the cluster's "
+        "transaction.version=2; accepted: transaction.version=1, which kafka-features.sh sets"
+    )
+
+
 def test_a_directory_of_another_cluster(nodes: ClusterProcesses, tmp_path: Path) -> None:
     guest = Guest(nodes, tmp_path)
     guest.format(OTHER_CLUSTER)
@@ -177,6 +200,8 @@ def test_requests_that_no_cluster_can_carry_out(nodes: ClusterProcesses) -> None
     assert line.endswith(" brokers registered (INVALID_REPLICATION_FACTOR)")
     line = refused(nodes, "partition", "reassign", "kept", "--replication-factor", "7")
     assert "kept-0 needs 7 replicas, and 3 broker(s) may hold one" in line
+    line = refused(nodes, "partition", "reassign", "kept", "--replicas", "1,2,9")
+    assert "9" in line
     line = refused(nodes, "broker", "drain", "9")
     assert line.startswith("strata: broker 9 is not registered; the cluster has 1, 2, 3")
     assert "node 9 is no voter; accepted: 1, 2, 3" in refused(nodes, "quorum", "remove", "9")

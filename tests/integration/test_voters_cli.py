@@ -80,7 +80,8 @@ def test_a_controller_joins_the_voters_and_leaves_them(tmp_path: Path) -> None:
         assert "node 2 does not fetch" in refused(
             "add", "2", "CONTROLLER://127.0.0.1:1", "-b", address
         )
-        assert "voter" in refused("remove", "1", "-b", address), "the last voter stays"
+        line = refused("remove", "1", "-b", address)
+        assert "voter 1 is the only one and cannot leave; add another voter first" in line
         running.enter_context(served(tmp_path, two))
         assert roles(address) == {1: "leader", 2: "observer"}
         done = strata("quorum", "add", "2", f"CONTROLLER://127.0.0.1:{ports[3]}", "-b", address)
@@ -90,3 +91,27 @@ def test_a_controller_joins_the_voters_and_leaves_them(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert roles(address) == {1: "leader", 2: "observer"}
         assert "accepted: 1" in refused("remove", "7", "-b", address)
+
+
+def test_a_second_node_with_a_voters_id_ends(tmp_path: Path) -> None:
+    """The log names the voter's directory and its address, where the voter answers."""
+    ports = free_ports(4)
+    one = properties(tmp_path, 1, ports[:2], ports[1])
+    (tmp_path / "twin").mkdir()
+    twin = properties(tmp_path / "twin", 1, ports[2:], ports[1])
+    for file, how in ((one, "--standalone"), (twin, "--no-initial-controllers")):
+        done = strata("storage", "format", str(file), "-t", CLUSTER, how)
+        assert done.returncode == 0, done.stderr
+    with served(tmp_path, one):
+        done = subprocess.run(
+            [*STRATA, "server", str(twin)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 2, done
+        line = done.stderr.splitlines()[-1]
+        assert f"node.id: 1: another node serves at 127.0.0.1:{ports[1]}" in line
+        assert roles(f"127.0.0.1:{ports[0]}") == {1: "leader"}

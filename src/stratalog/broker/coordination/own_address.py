@@ -5,7 +5,8 @@ In: the quorum as this node sees it. Out: nothing, or the error with which this 
 `controller.quorum.voters` names no directories, so voters cannot tell two nodes with one id apart. Each of the two may
 vote, and one epoch may get two leaders. But only one of them serves at the voter's address. The question is a
 pre-vote (KIP-996) that names this node's directory: another node refuses it with INVALID_VOTER_KEY (KIP-853), and a
-pre-vote binds no voter. Apache Kafka does not ask.
+pre-vote binds no voter. Where the log names the voters, the second node is no voter, and ends all the same. Apache
+Kafka does not ask.
 """
 
 from collections.abc import Callable
@@ -45,10 +46,11 @@ async def keep_alone(
 
 async def _check(quorum: MetadataQuorum, node_id: int) -> None:
     """Ask once. Raises UserError where another node answers; an address without an answer is no fault."""
-    address = quorum.address_of(node_id)
-    if address is None or len(quorum.voters.voters) < 2:
-        return
+    address, voters = quorum.address_of(node_id), quorum.voters
     me, epoch = ReplicaKey(node_id, quorum.log.directory.id), quorum.leader_epoch
+    is_alone = len(voters.voters) == 1 and voters.has(me)
+    if address is None or is_alone:
+        return
     for _ in range(2):  # the other node's epoch may be newer
         question = VoteRequest(epoch, me, me, last_epoch=0, last_offset=0, pre_vote=True)
         request = wire_request(question, quorum.image.cluster_id)

@@ -168,16 +168,15 @@ class IsrProposals:
             return
         replica, decided = hosted.replica, answer.partition
         if decided is not None and decided.leader_epoch == replica.leader_epoch:
-            moved = replica.on_isr_decided(decided.isr, decided.partition_epoch)
+            replica.on_isr_decided(decided.isr, decided.partition_epoch)
         elif answer.error is ErrorCode.ineligible_replica and self._is_open(change):
-            moved = replica.on_isr_refused()
+            replica.on_isr_refused()
         elif answer.error is ErrorCode.not_controller:
             self._unsent.setdefault(change.key, proposal)  # another controller decides
             return
         else:
             return  # metadata brings what the controller knows and this broker does not
-        if moved:
-            hosted.advanced()
+        hosted.advanced()  # also where nothing more is committed: a follower that left the ISR may join again
 
     def _count(self, change: IsrChange, before: tuple[int, ...]) -> None:
         isr = [member for member, _ in change.members]
