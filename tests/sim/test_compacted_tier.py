@@ -48,13 +48,17 @@ async def lives(seed: int, count: int, configs: dict[str, str]) -> Machine:
     (made,) = await client.create_topics([NewTopic(TOPIC, partitions=1, configs=configs)])
     assert made.error == 0
     table = Table()
-    passes = 0
+    passes = bucket_passes = 0
     for _life in range(count):
         writing = asyncio.create_task(write_for_a_while(machine, client, table))
         reading = asyncio.create_task(read_for_a_while(machine, client))
         await asyncio.sleep(world.chance.choice((2, 5, 9)) * world.chance.random())
+        tiering = machine.broker.tiering
+        assert tiering is not None
         passes += machine.broker.cleaners.passes
+        bucket_passes += tiering.cleaner.passes
         assert not machine.broker.cleaners.uncleanable
+        assert not tiering.cleaner.uncleanable
         ending = world.chance.choice(("power", "kill", "stop"))
         await {"power": machine.lose_power, "kill": machine.kill, "stop": machine.stop}[ending]()
         await asyncio.wait((writing, reading))
@@ -65,6 +69,7 @@ async def lives(seed: int, count: int, configs: dict[str, str]) -> Machine:
     await check(machine, client, table)
     log = machine.partition(TOPIC).log
     assert passes or log.local_start_offset, "nothing was cleaned: the run proves nothing"
+    assert bucket_passes, "the bucket was not cleaned: the run proves nothing"
     assert log.tiered_end > 0, "nothing was tiered: the run proves nothing"
     await machine.stop()
     assert not machine.broken_tasks

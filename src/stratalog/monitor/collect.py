@@ -8,7 +8,7 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
@@ -25,6 +25,9 @@ from stratalog.monitor.metrics import Metric
 from stratalog.monitor.pause import Pause
 from stratalog.monitor.replicas import Family, ReplicaCounts, cluster_families
 from stratalog.monitor.watched import Watched
+
+if TYPE_CHECKING:
+    from stratalog.broker.tier.bucket_cleaner import BucketCleaner
 
 _LINES: Final = 400
 _PIECE: Final = 32 * 1024
@@ -178,7 +181,8 @@ class Scraper:
             return
         for text in _of_requests(broker):
             yield text
-        for text in _of_cleaners(broker.cleaners):
+        tiering = broker.tiering
+        for text in _of_cleaners(broker.cleaners, None if tiering is None else tiering.cleaner):
             yield text
         oldest_s = await broker.transactions.oldest_open_ms(pause) / 1000
         for text in _family(m.OLDEST_TRANSACTION, [("", oldest_s)]):
@@ -276,12 +280,17 @@ class Scraper:
                 yield text
 
 
-def _of_cleaners(cleaners: Cleaners) -> Iterator[str]:
-    yield from _family(m.CLEANER_UNCLEANABLE, [("", len(cleaners.uncleanable))])
+def _of_cleaners(cleaners: Cleaners, bucket: "BucketCleaner | None") -> Iterator[str]:
+    """Yield the numbers of both cleaners together: of disks, and of the bucket."""
+    every: list[Cleaners | BucketCleaner] = [cleaners]
+    if bucket is not None:
+        every.append(bucket)
+    uncleanable = sum(len(one.uncleanable) for one in every)
+    yield from _family(m.CLEANER_UNCLEANABLE, [("", uncleanable)])
     yield from _family(m.CLEANER_DIRTIEST, [("", cleaners.dirtiest_ratio)])
-    yield from _family(m.CLEANER_PASSES, [("", cleaners.passes)])
-    yield from _family(m.CLEANER_BYTES_READ, [("", cleaners.bytes_read)])
-    yield from _family(m.CLEANER_BYTES_WRITTEN, [("", cleaners.bytes_written)])
+    yield from _family(m.CLEANER_PASSES, [("", sum(one.passes for one in every))])
+    yield from _family(m.CLEANER_BYTES_READ, [("", sum(one.bytes_read for one in every))])
+    yield from _family(m.CLEANER_BYTES_WRITTEN, [("", sum(one.bytes_written for one in every))])
 
 
 def _of_requests(broker: Broker) -> Iterator[str]:

@@ -117,7 +117,9 @@ def ranges(
             lose(what, fail=fail_on_data_loss)
             begin, stop = min(begin, extent.end), min(stop, extent.end)
         if begin < stop:
-            wanted = Range(topic.name, topic.topic_id, key[1], begin, stop, topic.gaps)
+            was_compacted = extent.manifest is not None and extent.manifest.may_have_gaps
+            gaps = topic.gaps or was_compacted
+            wanted = Range(topic.name, topic.topic_id, key[1], begin, stop, gaps)
             found.append((wanted, extent.manifest))
     return found
 

@@ -180,6 +180,12 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_stays():
     assert again.may_go(commit, parse_header(commit))
 
 
+def test_a_transaction_that_ended_before_the_first_batch_hides_no_later_one():
+    """The dirty part is read alone: it may begin behind an aborted transaction that the index still lists."""
+    transactions = Transactions([Aborted(1, 0, 2, 2)])
+    assert not transactions.is_aborted(parse_header(batch_of(1, 5))), "the batch belongs to another"
+
+
 def test_a_crash_at_each_step_of_a_cleaning_leaves_the_old_or_the_new_log():
     """Each change of the disk is once the last one; the crash loses all bytes that were not synced."""
     whole = log_of([(b"a", b"1"), (b"b", b"1")], [(b"a", b"2"), (b"c", None)], [(b"b", b"2")])

@@ -189,7 +189,12 @@ class Cleaners:
         wall_ms = self._outside.clock.now_ms()
         memory_bytes = settings.int("log.cleaner.dedupe.buffer.size") // threads
         load_factor = settings.float("log.cleaner.io.buffer.load.factor")
-        plan = plan_cleaning(found, wall_ms, memory_bytes, load_factor)
+        clean_end = 0
+        if found.log.config.remote_storage_enable and self._hosting.bucket_clean_end is not None:
+            clean_end = await self._hosting.bucket_clean_end(hosted)
+        plan = plan_cleaning(
+            found, wall_ms, memory_bytes, load_factor, bucket_cleaned_end=clean_end
+        )
         needed = found.clean_bytes + found.dirty_bytes + _SPARE_BYTES
         _total, free = await hosted.directory.space()
         if free < needed:

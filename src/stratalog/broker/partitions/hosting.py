@@ -17,7 +17,7 @@ changes.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 from uuid import UUID
@@ -98,6 +98,8 @@ class Hosting(HostedPartitions):
         self.on_tier_changed: list[OnHosted] = []
         self.defers: Callable[[HostedPartition, Role], bool] = lambda _hosted, _role: False
         """Returns whether a role must wait: then `take` is called once it need not."""
+        self.bucket_clean_end: Callable[[HostedPartition], Awaitable[int]] | None = None
+        """Returns the offset below which the bucket's part of a tiered partition is clean."""
 
     @property
     def is_deleting(self) -> bool:

@@ -29,6 +29,7 @@ from stratalog.log.values import SegmentInfo
 from stratalog.ports import Disk
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder
+from stratalog.tier.writing.cleaning import CleanedObjects
 from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.tier_writer import Retention, TierWriter, exists
 
@@ -46,6 +47,10 @@ class PartitionArchiver:
         """The writer of the present leadership, once a cycle has activated one."""
         self.activated = asyncio.Event()
         """Set once `tier` is of a log that continues it: from then on the bucket can be read by offset."""
+        self.is_cleaning = False
+        """Whether a cleaning reads the objects that the manifest names: none may be merged meanwhile."""
+        self._turn = asyncio.Lock()
+        """Of whatever commits a version: a cycle, or a cleaning."""
         self._bucket = bucket
         self._hosted = hosted
         self._folder = PartitionFolder(bucket.cluster_id, key.topic_id, hosted.name.partition)
@@ -113,7 +118,8 @@ class PartitionArchiver:
     async def _attempt(self) -> bool:
         """Run one cycle; return False if it must be retried."""
         try:
-            await self._cycle()
+            async with self._turn:
+                await self._cycle()
         except Unavailable as error:
             self._log.warning("bucket not reached", reason=str(error))
             return False
@@ -164,7 +170,9 @@ class PartitionArchiver:
         await self._expire(tier)
         # Merge before spilling: archived entries are never merged, and an outage leaves many small segments.
         self._check_leads()
-        if not (hosted.log.config.copies_to_tier and await self._merge(tier)):
+        is_compacted = hosted.log.config.is_compacted  # a cleaning replaces the oldest entries, too
+        merges = hosted.log.config.copies_to_tier and not self.is_cleaning
+        if not (merges and await self._merge(tier)) and not is_compacted:
             self._check_leads()
             await self._spill(tier)
         self._log_damage(tier)
@@ -253,6 +261,7 @@ class PartitionArchiver:
         parts = [segment_parts(log, info.base_offset) for info in infos]
         stable, start = hosted.last_stable_offset, log.log_start_offset
         has_key_filter = log.config.tier_key_filter
+        may_have_gaps = log.config.is_compacted or log.cleaned_end > start
         now_ms = bucket.outside.clock.now_ms()
 
         def archive() -> None:
@@ -269,7 +278,13 @@ class PartitionArchiver:
                 )
                 for info, part in zip(infos, parts, strict=True)
             ]
-            tier.archive(segments, last_stable_offset=stable, log_start_offset=start, now_ms=now_ms)
+            tier.archive(
+                segments,
+                last_stable_offset=stable,
+                log_start_offset=start,
+                now_ms=now_ms,
+                may_have_gaps=may_have_gaps,
+            )
 
         before = tier.tiered_end
         try:
@@ -284,6 +299,30 @@ class PartitionArchiver:
         hosted.metrics.copied_segments += len(done)
         hosted.metrics.copied_bytes += sum(one.size for one in done)
         self._log.info("segments tiered", first=before, end=tier.tiered_end)
+
+    async def unspill(self, tier: TierWriter) -> None:
+        """Move archived entries of a topic that is compacted now back into the manifest.
+
+        Raises Rejected where the partition is not led any more, Fenced, Unavailable, Corrupt.
+        """
+        async with self._turn:
+            self._check_leads()
+            now_ms = self._bucket.outside.clock.now_ms()
+            await self._bucket.threads.expirer.submit(lambda: tier.unspill(now_ms))
+            await self._keep_manifest(tier)
+
+    async def replace_cleaned(self, tier: TierWriter, done: CleanedObjects) -> bool:
+        """Commit a cleaning's objects; return whether they are in the manifest. Raises as `unspill`."""
+        async with self._turn:
+            self._check_leads()
+            if tier is not self.tier or not self._hosted.log.config.remote_storage_enable:
+                return False
+            now_ms = self._bucket.outside.clock.now_ms()
+            is_done = await self._bucket.threads.copier(self._hosted).submit(
+                lambda: tier.replace_cleaned(done, now_ms)
+            )
+            await self._keep_manifest(tier)
+            return is_done
 
     async def _merge(self, tier: TierWriter) -> bool:
         """Merge one run of small neighbouring segments in the bucket; return whether there was one."""

@@ -15,11 +15,14 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.reading import NotLocal, Slices
 from stratalog.log.segment import Segment
 from stratalog.log.transaction_index import overlapping
+from stratalog.wire.batch import HEADER_SIZE, scan
 
 if TYPE_CHECKING:
     from stratalog.broker.tier.history import History
 
 _ATTEMPTS_MAX: Final = 5
+_BARE_MAX: Final = 100
+"""Batches or segments without records that one read passes over."""
 
 
 class Reads:
@@ -44,13 +47,67 @@ class Reads:
             )
         except NotLocal:
             span = (offset, max_bytes, end_offset)
-            return self._tiered(
+            cold = self._tiered(
+                self._tier(hosted), hosted, span, minimum_one_batch=minimum_one_batch
+            )
+            return self._past_bare(hosted, cold, span, minimum_one_batch=minimum_one_batch)
+        if isinstance(found, Slices):
+            return found
+        span = (offset, max_bytes, end_offset)
+        local = self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
+        return self._past_bare(hosted, local, span, minimum_one_batch=minimum_one_batch)
+
+    async def _past_bare(
+        self,
+        hosted: HostedPartition,
+        cold: Awaitable[Slices],
+        span: tuple[int, int, int],
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices:
+        """Read on behind batches that a cleaning left as headers alone.
+
+        librdkafka takes an answer without any record for a limit that is too small. It doubles the limit each time, and
+        fails with MSG_SIZE_TOO_LARGE once that is a gigabyte.
+        """
+        found = await cold
+        end_offset = span[2]
+        for _ in range(_BARE_MAX):
+            if not _is_bare(found) or found.next_offset >= end_offset:
+                break
+            try:
+                behind = await self._once(
+                    hosted, found.next_offset, span, minimum_one_batch=minimum_one_batch
+                )
+            except Rejected:
+                break  # the reader asks for that offset next
+            if not behind.buffers:
+                break
+            found = behind
+        return found
+
+    async def _once(
+        self,
+        hosted: HostedPartition,
+        offset: int,
+        span: tuple[int, int, int],
+        *,
+        minimum_one_batch: bool,
+    ) -> Slices:
+        """Read at `offset`, from the place that has it, and not past bare batches."""
+        _, max_bytes, end_offset = span
+        span = (offset, max_bytes, end_offset)
+        try:
+            found = hosted.read(
+                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+            )
+        except NotLocal:
+            return await self._tiered(
                 self._tier(hosted), hosted, span, minimum_one_batch=minimum_one_batch
             )
         if isinstance(found, Slices):
             return found
-        span = (offset, max_bytes, end_offset)
-        return self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
+        return await self._or_tiered(hosted, found, span, minimum_one_batch=minimum_one_batch)
 
     def read_committed(
         self,
@@ -153,6 +210,14 @@ class Reads:
             if tiered is not None and tiered[1] >= found[1]:
                 return tiered
         return found
+
+
+def _is_bare(found: Slices) -> bool:
+    """Return whether there are batches, and none has a record."""
+    size = found.size
+    if not size or size % HEADER_SIZE or size > _BARE_MAX * HEADER_SIZE:
+        return False
+    return all(header.size == HEADER_SIZE for buffer in found.buffers for _, header in scan(buffer))
 
 
 def _with_aborted(found: Slices, segments: list[Segment]) -> Slices:

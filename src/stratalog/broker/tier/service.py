@@ -20,6 +20,7 @@ from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.tier.bucket import ClaimedBucket
+from stratalog.broker.tier.bucket_cleaner import BucketCleaner
 from stratalog.broker.tier.deleted_topics import DeletedTopics
 from stratalog.broker.tier.history import History
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
@@ -29,6 +30,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
 from stratalog.log.values import TieredHistory
 from stratalog.replication.roles import Transition
+from stratalog.tier.bucket.commit import load_latest, run
 from stratalog.tier.formats.paths import partition_prefix
 from stratalog.tier.reading.followed_lookup import FollowedLookup
 from stratalog.tier.reading.tiered_history import tiered_history
@@ -57,8 +59,10 @@ class TierService:
         self._reads = RemoteReads(bucket.config, bucket.outside, bucket.store)
         self.history = History(self._archivers, self._started, self._reads, self._followed_lookup)
         self._deleted_topics = DeletedTopics(bucket, metadata)
+        self.cleaner = BucketCleaner(bucket, self._archivers)
         self._unclean = UncleanLeaders(bucket, hosting, spawn)
         hosting.defers = self._unclean.defers
+        hosting.bucket_clean_end = self.clean_end
         self._log = structlog.get_logger()
 
     def start(self) -> None:
@@ -71,10 +75,12 @@ class TierService:
                 self._led(hosted)
         self._started.set()
         self._spawn(self._repeat())
+        self._spawn(self.cleaner.repeat())
 
     async def close(self) -> None:
         """Wait a bounded time for running calls. Later ones end with the process; a sweep removes what they leave."""
         self._closed = True
+        self.cleaner.kill()
         await self._unclean.close()
         closing = [
             asyncio.get_running_loop().create_task(worker.close())
@@ -93,6 +99,23 @@ class TierService:
         return await bucket.threads.expirer.submit(
             partial(tiered_history, bucket.store, bucket.archives, prefix, offset)
         )
+
+    async def clean_end(self, hosted: HostedPartition) -> int:
+        """Return the offset below which the bucket's part of a partition is clean; 0 where it is not known.
+
+        The offset never falls while the topic keeps its tier. So an older one than the newest is safe.
+        """
+        if hosted.replica.leads:
+            tier = self.history.writer(hosted)
+            return 0 if tier is None else tier.manifest.clean_end
+        bucket = self.bucket
+        prefix = partition_prefix(bucket.cluster_id, *hosted.key)
+        look = partial(run, bucket.store, load_latest(prefix))
+        try:
+            manifest = await bucket.threads.expirer.submit(look)
+        except (Unavailable, Corrupt):
+            return 0
+        return 0 if manifest is None else manifest.clean_end
 
     def _followed_lookup(self, hosted: HostedPartition) -> FollowedLookup:
         bucket = self.bucket
@@ -113,6 +136,7 @@ class TierService:
     def configure(self, config: BrokerConfig) -> None:
         """Apply changed settings. A replaced pool of threads ends once it has done its submitted work."""
         self.bucket.pace.configure(config)
+        self.cleaner.configure(config)
         for worker in (*self._reads.configure(config), *self.bucket.threads.configure(config)):
             self._spawn(worker.close())
 

@@ -35,7 +35,7 @@ class Transactions:
         if not header.is_transactional:
             return False
         found = self._aborted.get(header.producer_id)
-        if found is None:
+        if found is None or found[0].last_offset < header.base_offset:
             self._committed.add(header.producer_id)
             return False
         self._aborted[header.producer_id] = found[0], True
@@ -60,4 +60,5 @@ class Transactions:
     def _begin(self, offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= offset:
             one = self._coming.pop()
-            self._aborted.setdefault(one.producer_id, (one, False))
+            if one.last_offset >= offset:  # else it ended below the first batch that was fed
+                self._aborted.setdefault(one.producer_id, (one, False))

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from msgspec import DecodeError, Struct, ValidationError
+from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
@@ -132,7 +132,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     `topic_id` is in 22 characters. Written by `node_id` as leader of `leader_epoch`; `write_id` is drawn for each
     write.
     `tiered_end` is the first offset that was never archived; `log_start_offset` and `last_stable_offset` are the
-    leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/bucket/commit.py`).
+    leader's at `written_ms`. Boundary groups below `boundary` are pruned (`tier/bucket/commit.py`). `cleaned_end` is
+    there once the topic was compacted (`clean_end`, `may_have_gaps`).
 
     Invariants: versions of a partition rise by one. `leader_epoch`, `log_start_offset` and `boundary` never fall, and
     `tiered_end` falls only where a removed tier comes back (`archived_end`). The live entries of `archives` and then
@@ -154,6 +155,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     last_stable_offset: int = 0
     tiered_end: int = 0
     boundary: int = 0
+    cleaned_end: int | UnsetType = UNSET
     archives: tuple[ArchivedManifest, ...] = ()
     segments: tuple[Entry, ...] = ()
 
@@ -216,6 +218,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
         for entry in self.segments:
             if entry.state is SegmentState.COPY_FINISHED:
                 yield Totals(1, entry.records, entry.size)
+
+    @property
+    def clean_end(self) -> int:
+        """Below it a cleaning of the bucket has looked at every record: the last one of each key is left."""
+        return 0 if self.cleaned_end is UNSET else self.cleaned_end
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether the topic was compacted at any time, so that offsets may be absent."""
+        return self.cleaned_end is not UNSET
 
     @property
     def start_offset(self) -> int:

@@ -26,7 +26,15 @@ from stratalog.tier.formats.manifest import (
 )
 from stratalog.tier.reading.archives import ArchiveManifests
 
-__all__ = ["Spill", "SpillLimits", "next_spill", "opened_for", "spilled", "with_spilled"]
+__all__ = [
+    "Spill",
+    "SpillLimits",
+    "next_spill",
+    "opened_for",
+    "spilled",
+    "with_spilled",
+    "with_unspilled",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,25 @@ def with_spilled(
         at = archives.index(spill.onto)
         archives[at] = given_up(_emptied(spill.onto), now_ms)
     return replace(tip, archives=(*archives, named), segments=(*gone, *live[count:]))
+
+
+def with_unspilled(tip: Manifest, entries: Sequence[Entry], now_ms: int) -> Manifest | None:
+    """Return `tip` with the `entries` of all its live archives in the manifest itself; None where there are others.
+
+    The archives then name no entry, and are dropped at `now_ms`.
+    """
+    if sum(named.segments for named in tip.live_archives()) != len(entries) or not entries:
+        return None
+    if next(tip.live_archives()).base_offset != entries[0].base_offset:
+        return None
+    finished = SegmentState.COPY_FINISHED
+    archives = [
+        given_up(_emptied(named), now_ms) if named.state is finished else named
+        for named in tip.archives
+    ]
+    gone = [entry for entry in tip.segments if entry.state is not finished]
+    live = [entry for entry in tip.segments if entry.state is finished]
+    return replace(tip, archives=tuple(archives), segments=(*gone, *entries, *live))
 
 
 def _same(some: Sequence[Entry], others: Sequence[Entry]) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from stratalog.errors import Corrupt, Unavailable
@@ -40,6 +41,7 @@ from stratalog.tier.formats.segment_object import INDEX_INTERVAL_BYTES
 from stratalog.tier.reading.archives import ArchiveManifests
 from stratalog.tier.reading.lookup import SegmentLookup
 from stratalog.tier.writing.archiver import ClosedSegment, PartitionFolder, archive
+from stratalog.tier.writing.cleaning import CleanedObjects, with_cleaned
 from stratalog.tier.writing.expiry import Retention, segments_of, without_expired
 from stratalog.tier.writing.grace import GracePeriods
 from stratalog.tier.writing.merging import (
@@ -55,6 +57,7 @@ from stratalog.tier.writing.spilling import (
     opened_for,
     spilled,
     with_spilled,
+    with_unspilled,
 )
 from stratalog.wire.ids import topic_id_text
 
@@ -90,7 +93,7 @@ def exists(store: ObjectStore, folder: PartitionFolder) -> bool:
 class TierWriter:
     """The history of one partition in the bucket, under one leadership: `activate` returns a writer.
 
-    `activate`, `archive`, `merge`, `spill`, `expire` and `withdraw` block, and must be called one at a time. They raise
+    `activate` and the methods that commit a version block, and must be called one at a time. They raise
     Fenced (give the leadership up, delete nothing), Unavailable (call again later: finished steps are not repeated) and
     Corrupt. The other members only read `manifest`, which is replaced as a whole, so any thread may use them meanwhile.
     `lookup` finds segments in it.
@@ -186,8 +189,11 @@ class TierWriter:
         last_stable_offset: int,
         log_start_offset: int,
         now_ms: int,
+        may_have_gaps: bool = False,
     ) -> Manifest:
         """Upload closed segments in the order of offsets and commit them together.
+
+        `may_have_gaps`: a cleaner may have taken records out of some.
 
         Segments already in the bucket are left out, and so are those from the first one past `last_stable_offset` on.
         After a failed upload, finished uploads are committed before the error is raised. After a failed commit,
@@ -211,9 +217,13 @@ class TierWriter:
                 break
             end = segment.next_offset
 
-        manifest = self._commit(
-            lambda tip: _with_entries(tip, entries, last_stable_offset, log_start_offset), now_ms
-        )
+        def added(tip: Manifest) -> Manifest | None:
+            changed = _with_entries(tip, entries, last_stable_offset, log_start_offset)
+            if changed is not None and may_have_gaps:
+                return replace(changed, cleaned_end=changed.clean_end)
+            return changed
+
+        manifest = self._commit(added, now_ms)
         self._uploaded.clear()
         if failure is not None:
             raise failure
@@ -311,6 +321,34 @@ class TierWriter:
             raise
         return self._commit(lambda tip: with_merged(tip, entries, merged, now_ms), now_ms)
 
+    def unspill(self, now_ms: int) -> Manifest:
+        """Move all archived entries back into the manifest: a cleaning replaces any of them.
+
+        May be called where `archive` may, and raises as `archive`.
+        """
+        tip = self.manifest
+        entries = [
+            entry
+            for named in tip.live_archives()
+            for entry in self._archives.entries_of(tip, named)
+        ]
+        return self._commit(lambda tip: with_unspilled(tip, entries, now_ms), now_ms)
+
+    def replace_cleaned(self, done: CleanedObjects, now_ms: int) -> bool:
+        """Commit the objects of a cleaning instead of those that they replace. False where another change came first.
+
+        May be called where `archive` may, and raises as `archive`.
+        """
+        changed: Manifest | None = None
+
+        def cleaned(tip: Manifest) -> Manifest | None:
+            nonlocal changed
+            changed = with_cleaned(tip, done, now_ms)
+            return None if changed is tip else changed
+
+        self._commit(cleaned, now_ms)
+        return changed is not None
+
     def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
         """Drop all entries, because the topic's tier is removed (KIP-950); `expire` removes the objects.
 
@@ -323,6 +361,7 @@ class TierWriter:
                 archives=tuple(given_up(named, now_ms) for named in tip.archives),
                 segments=tuple(given_up(entry, now_ms) for entry in tip.segments),
                 log_start_offset=max(tip.log_start_offset, log_start_offset),
+                cleaned_end=UNSET,  # what comes back is uploaded anew
             )
             return changed if changed != tip else None
 
