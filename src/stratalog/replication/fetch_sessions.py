@@ -142,8 +142,11 @@ class Fetch(Generic[Requested]):
 
     def look(self) -> None:
         """Take into `requested` what the fetch must look at now. Call before each look."""
-        session, changes = self._session, self.changes
-        if session is not None and changes is not None and changes.version != self._looked_at:
+        session = self._session
+        if session is None or session.changes is None:
+            return
+        changes = session.changes
+        if changes.version != self._looked_at:
             self._looked_at = changes.version
             self.requested = session.wanted()
             self._numbers = list(changes.marked().values())
