@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -76,6 +76,20 @@ def kafka_tier_lib() -> Path:
 
 
 @cache
+def kafka_jars(name: str, *artifacts: str, with_dependencies: bool = True) -> Path:
+    """The directory of more of Apache Kafka's jars, `artifact` or `artifact:version:classifier`; or skip."""
+    named = [one if ":" in one else f"{one}:{KAFKA_VERSION}" for one in artifacts]
+    with fetching(f"{name}-{KAFKA_VERSION}") as lib:
+        failure = ""
+        if not lib.is_dir():
+            coordinates = [f"org.apache.kafka:{one}" for one in named]
+            failure = fetch_jars(coordinates, lib, with_dependencies=with_dependencies)
+    if failure:
+        cannot_be_had(f"Apache Kafka's {name}", failure)
+    return lib
+
+
+@cache
 def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home) / "bin" / "java")] if home else []
@@ -100,15 +114,17 @@ def java() -> str:
     return found
 
 
-def java_command(main_class: str, *args: str, heap: str = "256m") -> list[str]:
-    """The command line of one of Kafka's classes, for tests that talk to it while it runs."""
+def java_command(
+    main_class: str, *args: str, heap: str = "256m", jars: Iterable[Path] = ()
+) -> list[str]:
+    """The command line of one of Kafka's classes, for tests that talk to it while it runs; `jars`: more directories."""
     return [
         java(),
         f"-Xmx{heap}",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-cp",
-        f"{kafka_lib()}{os.sep}*",
+        os.pathsep.join(f"{place}{os.sep}*" for place in (kafka_lib(), *jars)),
         main_class,
         *args,
     ]

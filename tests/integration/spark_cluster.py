@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +129,12 @@ class Cluster:
 
 
 @contextmanager
-def standalone(place: Path, workers: int, variables: Mapping[str, str]) -> Iterator[Cluster]:
-    """Run a master and workers of one core each. `variables` is the environment of workers and executors."""
+def standalone(
+    place: Path, workers: int, variables: Mapping[str, str], hosts: Sequence[str] = ("127.0.0.1",)
+) -> Iterator[Cluster]:
+    """Run a master and workers of one core each, on the hosts in turn. `variables` is the environment of workers and
+    executors.
+    """
     with ExitStack() as stack:
         words = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
         words += ["--webui-port", "0"]
@@ -138,7 +142,8 @@ def standalone(place: Path, workers: int, variables: Mapping[str, str]) -> Itera
         url = master.said(r"Starting Spark master at (spark://\S+)")
         web = master.said(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
         for number in range(workers):
-            words = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0"]
+            host = hosts[number % len(hosts)]
+            words = ["org.apache.spark.deploy.worker.Worker", "--host", host, "--port", "0"]
             words += ["--webui-port", "0", "--cores", "1", "--memory", "700m"]
             words += ["--work-dir", str(place / f"work-{number}"), url]
             worker = stack.enter_context(daemon(place, f"worker-{number}", words, variables))

@@ -138,23 +138,46 @@ def fails_in_the_middle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield rows
 
 
+def waits_in_the_middle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the rows unchanged; the first attempt of task 0 waits at its fourth batch, and Spark starts another."""
+    context = TaskContext.get()
+    assert context is not None
+    for number, rows in enumerate(batches):
+        if context.partitionId() == 0 and context.attemptNumber() == 0 and number == 3:
+            sleep(240)
+        yield rows
+
+
 def copy_once(
     spark: SparkSession,
     options: dict[str, str],
     sink: dict[str, str],
     checkpoint: str,
     source: str = "stratalog",
+    *,
+    waits: bool = False,
 ) -> None:
-    """Copy a topic's keys and values as a stream of the present records, in small writes; every task fails once."""
+    """Copy a topic's keys and values as a stream of the present records, in small writes; every task fails once.
+
+    `waits`: no task fails, and task 0 is slow once in each batch.
+    """
     if source != "stratalog":
         from tests.integration.killing_sink import KillingSource
 
         spark.dataSource.register(KillingSource)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     found = spark.readStream.format("stratalog").options(**options).load().select("key", "value")
-    rows = found.mapInArrow(fails_in_the_middle, found.schema)
+    fault = waits_in_the_middle if waits else fails_in_the_middle
+    rows = found.mapInArrow(fault, found.schema)
     writer = rows.writeStream.format(source).option("checkpointLocation", checkpoint)
     writer.options(**sink).trigger(availableNow=True).start().awaitTermination()
+
+
+def count(spark: SparkSession, options: dict[str, str]) -> dict[str, int]:
+    """Return how many rows and how many different keys a topic has."""
+    found = spark.read.format("stratalog").options(**options).load()
+    (row,) = found.selectExpr("count(*) AS rows", "count(DISTINCT key) AS keys").collect()
+    return dict(row.asDict())
 
 
 def copy(
@@ -243,6 +266,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "stream": stream,
     "copy": copy,
     "copy_once": copy_once,
+    "count": count,
     "index": index,
     "write_headers": write_headers,
     "once": once,

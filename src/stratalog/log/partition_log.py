@@ -69,7 +69,7 @@ class PartitionLog(AppendingLog):
         """Below it a cleaning has looked at every record, where the topic is compacted."""
         self._places = Places()
         self._deleted = DeletedFiles()
-        self.swaps = Swaps(self.segments, self._snapshots, self._deleted)
+        self.swaps = Swaps(self.segments, self._snapshots, self._deleted, self.tail)
 
     @property
     def local_start_offset(self) -> int:

@@ -17,16 +17,27 @@ from collections.abc import Sequence
 from stratalog.log.effects import Effect, Rename, SyncDirectory
 from stratalog.log.retention import DeletedFiles, deleted_paths
 from stratalog.log.segment import CLEANED, SWAP, Segment, segment_path
+from stratalog.log.tail import TailCache
 
 __all__ = ["Swaps"]
 
 
 class Swaps:
-    """The swaps of one log, one at a time. It changes the log's own list of segments, and its set of snapshots."""
+    """The swaps of one log, one at a time. It changes the log's own list of segments, its set of snapshots, its tail.
 
-    __slots__ = ("_deleted", "_segments", "_snapshots", "_under_way")
+    The tail drops what was replaced: the new index lists no aborted transaction whose records the cleaning has removed.
+    """
 
-    def __init__(self, segments: list[Segment], snapshots: set[int], deleted: DeletedFiles) -> None:
+    __slots__ = ("_deleted", "_segments", "_snapshots", "_tail", "_under_way")
+
+    def __init__(
+        self,
+        segments: list[Segment],
+        snapshots: set[int],
+        deleted: DeletedFiles,
+        tail: TailCache,
+    ) -> None:
+        self._tail = tail
         self._segments = segments
         self._snapshots = snapshots
         self._deleted = deleted
@@ -66,6 +77,7 @@ class Swaps:
         if is_done:
             first = self._segments.index(old[0])
             self._segments[first : first + len(old)] = [fresh]
+            self._tail.forget_before(old[-1].next_offset)
 
 
 def _renamed(segment: Segment, old: str, new: str) -> list[Effect]:

@@ -87,6 +87,11 @@ class TailCache:
         if self.bytes_held:
             budget.grown(self)
 
+    def forget_before(self, offset: int) -> None:
+        """Drop the batches that end at or before `offset`."""
+        last = bisect_right(self._nexts, offset, self._first)
+        self.trim(self.bytes_held - sum(self._costs[self._first : last]))
+
     def trim(self, bytes_max: int) -> None:
         """Drop the oldest until at most `bytes_max` are held."""
         first = self._first

@@ -78,3 +78,14 @@ def test_at_the_budget_the_tail_with_the_oldest_append_frees_memory():
     assert read(quiet, 2) == ([0], 2, 3)
     busy.clear()
     assert budget.bytes_held == quiet.bytes_held
+
+
+def test_batches_that_a_cleaning_replaced_are_forgotten():
+    tail = cache(batches=4)
+    tail.forget_before(12)
+    assert read(tail, 9) is None
+    assert read(tail, 10) == ([2, 3], 10, 20)
+    tail.forget_before(10)
+    assert read(tail, 12) == ([2, 3], 10, 20)
+    tail.forget_before(20)
+    assert (read(tail, 19), tail.bytes_held) == (None, 0)
