@@ -104,7 +104,11 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
     """Raise Corrupt for a version other than 1 or a field missing."""
     values = dict(_properties(data))
     if values.get("version") != "1":
-        raise Corrupt(f"meta.properties of version {values.get('version')}, only 1 is known")
+        version = values.get("version")
+        hint = (
+            "; Apache Kafka 3.9 migrates a cluster of ZooKeeper to KRaft" if version == "0" else ""
+        )
+        raise Corrupt(f"meta.properties of version {version}, only 1 is known{hint}")
     for name in ("cluster.id", "node.id"):
         if name not in values:
             raise Corrupt(f"meta.properties without {name}")

@@ -149,8 +149,11 @@ class Controller:
             min_isr = self._rules.elections().min_insync_replicas
             records += initial_records(self.image, min_isr)
         if level != METADATA_VERSION_LEVEL:
+            remedy = "start Apache Kafka 4.3 there and raise it: kafka-features.sh upgrade --release-version 4.3"
+            if level > METADATA_VERSION_LEVEL:
+                remedy = "a later release of Stratalog may know it"
             raise Corrupt(
-                f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}"
+                f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}; {remedy}"
             )
         return Decision(records, level)
 

@@ -95,6 +95,11 @@ def test_meta_properties_with_something_missing_are_corrupt(text):
         decode_meta_properties(text)
 
 
+def test_meta_properties_of_zookeeper_times_name_the_way_on():
+    with pytest.raises(Corrupt, match="ZooKeeper"):
+        decode_meta_properties(b"version=0\nbroker.id=1\ncluster.id=a\n")
+
+
 def test_partition_metadata_names_the_topic():
     assert encode_partition_metadata(ID) == b"version: 0\ntopic_id: KLcsuvXISOibPpMy1AUZHQ"
     assert decode_partition_metadata(encode_partition_metadata(ID) + b"\n") == ID

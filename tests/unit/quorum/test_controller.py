@@ -50,9 +50,13 @@ def log_level(level):
     return FeatureLevelRecord(name="metadata.version", feature_level=level)
 
 
-def test_a_log_of_another_level_is_not_changed():
-    image = replace(EMPTY, features={"metadata.version": 31})
-    with pytest.raises(Corrupt, match="31"):
+@pytest.mark.parametrize(
+    ("level", "remedy"),
+    [(31, "later release"), (29, "kafka-features.sh upgrade --release-version 4.3")],
+)
+def test_a_log_of_another_level_is_not_changed(level, remedy):
+    image = replace(EMPTY, features={"metadata.version": level})
+    with pytest.raises(Corrupt, match=f"{level}.*{remedy}"):
         Controller(image=image).bootstrap()
 
 

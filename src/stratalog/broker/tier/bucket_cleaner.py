@@ -19,7 +19,8 @@ from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.slices import slices
 from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
-from stratalog.config import BrokerConfig
+from stratalog.config import BrokerConfig, LogConfig
+from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
 from stratalog.log.cleaning.cleaner import places_for
 from stratalog.log.cleaning.filtering import Horizons
@@ -34,7 +35,7 @@ from stratalog.tier.writing.cleaning import (
 )
 from stratalog.tier.writing.tier_writer import ORPHAN_GRACE_MS, TierWriter
 
-_LOOKED_AT_A_TURN: Final = 100
+_LOOKED_AT_A_TURN: Final = 10
 _WRITTEN_BYTES_MAX: Final = 4 << 30
 """Of one call: its objects are in a manifest well before a sweep may remove them, at 2.5 MB a second or more."""
 
@@ -66,6 +67,8 @@ class BucketCleaner:
         self._archivers = archivers
         self._config = bucket.config
         self._written_max = _WRITTEN_BYTES_MAX
+        self._not_due: dict[PartitionArchiver, tuple[int, LogConfig]] = {}
+        """The manifest's version and the settings with which a partition was not due."""
         self._processes: Processes | None = None
         self._log = structlog.get_logger()
 
@@ -93,6 +96,7 @@ class BucketCleaner:
         led = list(self._archivers.items())
         leading = {archiver for _, archiver in led}
         self.uncleanable = {one: why for one, why in self.uncleanable.items() if one in leading}
+        self._not_due = {one: at for one, at in self._not_due.items() if one in leading}
         for part in slices(led, _LOOKED_AT_A_TURN):
             for hosted, archiver in part:
                 due = await self._look(hosted, archiver)
@@ -119,10 +123,15 @@ class BucketCleaner:
             config.max_compaction_lag_ms,
         )
         manifest = tier.manifest
-        if any(manifest.live_archives()):
+        if any(manifest.live_archives()) or self._not_due.get(archiver) == (
+            manifest.version,
+            config,
+        ):
             return None
         found = dirty_objects(manifest, limits, self._bucket.outside.clock.now_ms())
         if found is None:
+            if not limits.min_lag_ms and limits.max_lag_ms == LONG_MAX:  # else time makes it due
+                self._not_due[archiver] = manifest.version, config
             return None
         end = found.segments[-1].entry.last_offset + 1
         return _Due(hosted, archiver, tier, found, end)

@@ -1,0 +1,155 @@
+"""Our server starts on the log directories of a real Apache Kafka, and Apache Kafka on ours afterwards.
+
+Method: a node of Apache Kafka with topics, records, transactions, committed offsets and settings ends, cleanly
+or by `kill -9`. `strata server` starts with the same properties on the same directory. All of it must be there. We add
+to it and stop; then Apache Kafka starts there again and must find both.
+"""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from tests.compat.apache_kafka import free_ports, kafka_process, properties, wait_until_open
+from tests.compat.tools import java_tool
+from tests.integration.server_process import STRATA
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.serial]
+TIMEOUT_S = 60
+GROUP = "readers"
+UNSERVED = ("group.version", "share.version", "streams.version")
+"""Features that Apache Kafka finalizes as it formats, and that our brokers do not serve: they refuse such a cluster."""
+
+
+def client(address: str) -> dict[str, object]:
+    return {"bootstrap.servers": address, "log_level": 0}
+
+
+def produce(address: str, topic: str, values: list[str], **settings: object) -> None:
+    producer = Producer(client(address) | {"enable.idempotence": True} | settings)
+    if "transactional.id" in settings:
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, key=value[:3], partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    if "transactional.id" in settings:
+        producer.commit_transaction(TIMEOUT_S)
+
+
+def values_of(address: str, topic: str) -> list[str]:
+    consumer = Consumer(client(address) | {"group.id": "x", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[str] = []
+    while (message := consumer.poll(TIMEOUT_S)) is not None and message.error() is None:
+        value = message.value()
+        assert value is not None
+        found.append(value.decode())
+    consumer.close()
+    return found
+
+
+def commit(address: str, topic: str, offset: int) -> None:
+    consumer = Consumer(client(address) | {"group.id": GROUP, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def committed(address: str, topic: str) -> int:
+    consumer = Consumer(client(address) | {"group.id": GROUP})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+    consumer.close()
+    return int(found.offset)
+
+
+def ids_of(address: str) -> dict[str, str]:
+    admin = AdminClient(client(address))
+    names = [name for name in admin.list_topics(timeout=TIMEOUT_S).topics if name[0] != "_"]
+    collection = admin.describe_topics(TopicCollection(names))
+    return {name: str(one.result(TIMEOUT_S).topic_id) for name, one in collection.items()}
+
+
+def config_of(address: str, topic: str, name: str) -> str:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient(client(address))
+    found = admin.describe_configs([resource])[resource]
+    return str(found.result(TIMEOUT_S)[name].value)
+
+
+@contextmanager
+def kafka(file: Path, port: int) -> Iterator[str]:
+    with kafka_process(file, port) as process:
+        yield f"127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+
+
+@contextmanager
+def ours_on(file: Path, port: int) -> Iterator[str]:
+    """Run our server with Apache Kafka's properties file."""
+    output = file.parent / "ours.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [*STRATA, "server", str(file)], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+        )
+        try:
+            wait_until_open(port, process, output)
+            yield f"127.0.0.1:{port}"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0, output.read_text()[-2000:]
+        finally:
+            process.kill()
+            process.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, ending: int) -> None:
+    (port,) = free_ports(1)
+    file = tmp_path / "server.properties"
+    file.write_text(properties(tmp_path, port, {}))
+    storage = "kafka.tools.StorageTool"
+    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
+    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
+    assert done.returncode == 0, done.stdout + done.stderr
+    address = f"127.0.0.1:{port}"
+    theirs = [f"a{number:02}" for number in range(50)]
+    with kafka_process(file, port) as process:
+        admin = AdminClient(client(address))
+        topics = [
+            NewTopic("plain", 2, 1, config={"retention.ms": "86400000"}),
+            NewTopic("table", 1, 1, config={"cleanup.policy": "compact"}),
+        ]
+        for future in admin.create_topics(topics).values():
+            future.result(TIMEOUT_S)
+        produce(address, "plain", theirs)
+        produce(address, "table", theirs, **{"transactional.id": "t"})
+        commit(address, "plain", 17)
+        ids = ids_of(address)
+        lower = [word for name in UNSERVED for word in ("--feature", f"{name}=0")]
+        words = ("--bootstrap-server", address, "downgrade", *lower)
+        done = java_tool("org.apache.kafka.tools.FeatureCommand", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        process.send_signal(ending)
+        process.wait(TIMEOUT_S)
+    ours = [f"b{number:02}" for number in range(20)]
+    with ours_on(file, port):
+        assert ids_of(address) == ids
+        assert values_of(address, "plain") == theirs
+        assert values_of(address, "table") == theirs
+        assert committed(address, "plain") == 17
+        assert config_of(address, "plain", "retention.ms") == "86400000"
+        produce(address, "plain", ours)
+        produce(address, "table", ours, **{"transactional.id": "t"})
+        commit(address, "plain", 60)
+    with kafka(file, port) as back:
+        assert ids_of(back) == ids
+        assert values_of(back, "plain") == theirs + ours
+        assert values_of(back, "table") == theirs + ours
+        assert committed(back, "plain") == 60
+        assert config_of(back, "table", "cleanup.policy") == "compact"
+        produce(back, "plain", ["c01"])
+        assert values_of(back, "plain")[-1] == "c01"
