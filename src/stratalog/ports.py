@@ -384,6 +384,20 @@ class Door(Protocol):
         """Put the row, and later ones of its connection, among the bytes that are no rows. Not after an answer."""
 
 
+class AuditLog(Protocol):
+    """Where the audit writes its lines."""
+
+    def write(self, line: str) -> None:
+        """Write a line, now or later. It never blocks, and never raises."""
+
+    def close(self) -> None:
+        """Write the lines that wait."""
+
+
+def _no_audit_log(path: str, _bytes_max: int, _files: int) -> AuditLog:
+    raise NotImplementedError(f"no audit file here: {path}")
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """All ports of a node, in one value."""
@@ -403,3 +417,5 @@ class Outside:
     """Opens a store by URL; raises errors.UserError for an unknown URL."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
+    audit_log: Callable[[str, int, int], AuditLog] = _no_audit_log
+    """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""

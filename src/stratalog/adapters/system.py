@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from stratalog.adapters.audit_file import AuditFile
 from stratalog.adapters.compiled_door import open_door
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
@@ -76,6 +77,7 @@ def outside() -> Outside:
         paced_disk=PacedDisk,
         object_store=open_store,
         door=open_door,
+        audit_log=AuditFile,
     )
 
 

@@ -121,7 +121,7 @@ class Broker:
         self.controller = cluster.controller
         self.local_controller = cluster.local_controller
         self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
-        self.quorum, self.throttling = cluster.quorum, cluster.throttling
+        self.quorum, self.throttling, self.audit = cluster.quorum, cluster.throttling, cluster.audit
         self.registration = cluster.registration
         self.hosting = hosting
         self.tiering = tiering

@@ -43,6 +43,7 @@ class ControllerServer:
         self.metadata = cluster.image
         self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
         self.throttling = cluster.throttling
+        self.audit = cluster.audit
         self.users = users_of(cluster.image, outside.entropy)
         self.cluster = cluster.image
         """What handlers that a broker's listener has too ask of `Broker.cluster`: the image, and the cluster's id."""

@@ -6,7 +6,7 @@ In: nothing. Out: `AUTHORIZER`, a part of `broker_settings.BROKER_SETTINGS`. Dat
 from collections.abc import Sequence
 from typing import Final
 
-from stratalog.config.kinds import BadValue, Kind, OneOf, Setting, Shaped
+from stratalog.config.kinds import BadValue, Between, Kind, OneOf, Setting, Shaped
 
 __all__ = ["AUTHORIZER", "STANDARD_AUTHORIZER"]
 
@@ -43,5 +43,29 @@ AUTHORIZER: Final = (
         False,
         "Whether a resource without any ACL is open to every client.",
         unlisted=True,
+    ),
+    Setting(
+        "audit.log.path",
+        Kind.STRING,
+        "",
+        "A file for one JSON line of each denied request, failed login and change of topics, ACLs, users, quotas and "
+        "settings. Empty: none. Each node needs a file of its own.",
+        ours=True,
+    ),
+    Setting(
+        "audit.log.max.bytes",
+        Kind.INT,
+        10 << 20,
+        "The size at which the audit's file is renamed to `.1`, and a new one begins.",
+        Between(4096),
+        ours=True,
+    ),
+    Setting(
+        "audit.log.files",
+        Kind.INT,
+        10,
+        "How many files the audit has, the older ones included; the oldest is deleted.",
+        Between(2, 1000),
+        ours=True,
     ),
 )

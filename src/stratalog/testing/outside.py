@@ -199,6 +199,7 @@ class CutOutside:
             paced_disk=system.paced_disk,
             object_store=system.object_store,
             door=system.door,
+            audit_log=system.audit_log,
         )
 
     def _disk(self, root: str) -> CutDisk:

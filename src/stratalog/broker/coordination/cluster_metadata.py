@@ -19,6 +19,7 @@ from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.metadata_snapshots import MetadataSnapshots
 from stratalog.broker.coordination.quorum_peers import QuorumPeers
 from stratalog.broker.coordination.registration import Registration
+from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
@@ -45,6 +46,7 @@ class ClusterMetadata:
     controller: ControllerChannel
     registration: Registration
     throttling: Throttling
+    audit: Audit | None
 
     async def close(self) -> None:
         """Leave the quorum, and close the log cleanly. A snapshot that is being written is abandoned."""
@@ -52,6 +54,8 @@ class ClusterMetadata:
         await self.quorum.stop()
         self.snapshots.close()
         await self.quorum.log.close()
+        if self.audit is not None:
+            self.audit.close()
 
 
 async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
@@ -111,7 +115,19 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     )
     registration = Registration(config, outside.entropy, directory_ids, image, controller)
     throttling = Throttling(config, image, clock)
-    return ClusterMetadata(quorum, image, snapshots, local, controller, registration, throttling)
+    audit = _audit(config, outside)
+    return ClusterMetadata(
+        quorum, image, snapshots, local, controller, registration, throttling, audit
+    )
+
+
+def _audit(config: BrokerConfig, outside: Outside) -> Audit | None:
+    """Open the audit's file, where the settings name one. Raises UserError."""
+    path = config.str("audit.log.path")
+    if not path:
+        return None
+    log = outside.audit_log(path, config.int("audit.log.max.bytes"), config.int("audit.log.files"))
+    return Audit(log, outside.clock)
 
 
 def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHistory:

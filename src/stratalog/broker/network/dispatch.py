@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from stratalog.broker.metrics import BrokerMetrics, error_codes
 from stratalog.broker.network.answers import Answer, Later, as_it_is, is_produce
+from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.authorizer import (
     CLUSTER_NAME,
     DENIED,
@@ -172,6 +173,7 @@ class Served(Protocol):
     metrics: BrokerMetrics
     large: LargeRequests
     throttling: Throttling
+    audit: Audit | None
 
     @property
     def forwarding(self) -> Forwards: ...
@@ -342,6 +344,8 @@ class Dispatcher:
         session.client_id = header.client_id or ""
         pace = Pace(self._turns)
         call = Call(needs, session, header.version, request.body, pace, broker.authorizer)
+        if broker.audit is not None:
+            return broker.audit.watch(header.api_key, call, handler.handle)
         return call, handler.handle(call)
 
     async def _answer_later(

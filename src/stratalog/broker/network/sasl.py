@@ -79,6 +79,8 @@ class SaslState:
         self._user: str | None = None
         """The user of the session, from its first authentication on."""
         self._first_mechanism = ""
+        self.claimed = ""
+        """The name of the user whose login was refused last."""
         self._until_ms: int | None = None
 
     @property
@@ -139,12 +141,14 @@ class SaslState:
             return exchange.send(token), None, 0
         except StopIteration as end:
             user, answer = end.value
-        except Rejected:
+        except _LoginRefused as error:
             self._step = _Step.FAILED
+            self.claimed = error.user
             raise
         if self._user is not None and user != self._user:
             self._step = _Step.FAILED
-            raise _refused(self.mechanism)
+            self.claimed = user
+            raise _LoginRefused(self.mechanism, user)
         self._user, self._first_mechanism, self._exchange = user, self.mechanism, None
         self._step = _Step.DONE
         lifetime_ms = self.listener.reauth_ms
@@ -158,16 +162,16 @@ def _plain(passwords: Mapping[str, str]) -> Tokens:
     try:
         authorization_id, user, password = token.decode().split("\0")
     except ValueError:  # also of the decoding
-        raise _refused(PLAIN) from None
+        raise _LoginRefused(PLAIN) from None
     expected = passwords.get(user, "")
     # Of equal length, so that the time tells nothing about the password.
     is_right = hmac.compare_digest(
         sha256(expected.encode()).digest(), sha256(password.encode()).digest()
     )
     if not is_right or not password or user not in passwords:
-        raise _refused(PLAIN)
+        raise _LoginRefused(PLAIN, user)
     if authorization_id not in ("", user):
-        raise _refused(PLAIN)
+        raise _LoginRefused(PLAIN, user)
     return user, b""
 
 
@@ -178,7 +182,7 @@ def _scram(mechanism: str, users: Users) -> Tokens:
     try:
         first = scram.read_client_first(token)
     except ValueError:
-        raise _refused(mechanism) from None
+        raise _LoginRefused(mechanism) from None
     credential = users.scram(number, first.user)
     found = credential or _unknown(hash_name, first.user, users.pepper())
     nonce = first.nonce + users.nonce()
@@ -189,13 +193,13 @@ def _scram(mechanism: str, users: Users) -> Tokens:
         auth_message = f"{first.bare},{server_first},{final.unsigned}"
         implied = scram.stored_key_of(hash_name, found.stored, auth_message, final.proof)
     except ValueError:
-        raise _refused(mechanism) from None
+        raise _LoginRefused(mechanism, first.user) from None
     is_right = hmac.compare_digest(implied, found.stored)
     is_same = hmac.compare_digest(final.nonce, nonce) and final.header == first.header
     if credential is None or not is_right or not is_same:
-        raise _refused(mechanism)
+        raise _LoginRefused(mechanism, first.user)
     if first.authorization_id not in ("", first.user):
-        raise _refused(mechanism)
+        raise _LoginRefused(mechanism, first.user)
     signature = scram.server_signature(hash_name, found.server, auth_message)
     return first.user, b"v=" + b64encode(signature)
 
@@ -207,8 +211,12 @@ def _unknown(hash_name: str, user: str, pepper: bytes) -> ScramUser:
     return ScramUser(salt, stored, stored, scram.ITERATIONS_MIN)
 
 
-def _refused(mechanism: str) -> Rejected:
-    return Rejected(
-        ErrorCode.sasl_authentication_failed,
-        f"Authentication failed: invalid credentials with SASL mechanism {mechanism}",
-    )
+class _LoginRefused(Rejected):
+    """A wrong login; `user` is the name that the client gave, "" where it is unknown."""
+
+    def __init__(self, mechanism: str, user: str = "") -> None:
+        super().__init__(
+            ErrorCode.sasl_authentication_failed,
+            f"Authentication failed: invalid credentials with SASL mechanism {mechanism}",
+        )
+        self.user = user

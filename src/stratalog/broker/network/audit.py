@@ -1,0 +1,264 @@
+"""Say in lines of JSON which clients were denied something, failed to log in, or changed the cluster.
+
+In: calls, what the authorizer denied, answers. Out: one line for each denied request, failed login and change. It never
+denies anything itself, and no line has a password or another secret setting.
+
+A change has its line where it is made: a forwarded one on the controller, with the client's own principal and address.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from types import CoroutineType
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from stratalog.broker.metrics import error_codes
+from stratalog.broker.network.authorizer import DENIED, Authorizer, Operation, Resource
+from stratalog.broker.network.session import Session
+from stratalog.config.broker_settings import is_secret
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.acls import Acl
+from stratalog.metadata.image import ResourceType
+from stratalog.metadata.rights import PatternType, Permission
+from stratalog.ports import AuditLog, Clock
+from stratalog.wire.apis import APIS
+from stratalog.wire.scram import MECHANISMS
+
+__all__ = ["Audit"]
+
+_DENIALS: Final = frozenset(DENIED.values())
+_NOTED_MAX: Final = 20
+"""Denied resources in one line."""
+_HANDSHAKE, _AUTHENTICATE = 17, 36
+_HIDDEN: Final = "(hidden)"
+_DELETE: Final = 1
+"""The operation of IncrementalAlterConfigs that removes a setting."""
+_MECHANISMS: Final = {number: name for name, (number, _) in MECHANISMS.items()}
+_Change = dict[str, Any]
+
+
+class _Noting:
+    """The authorizer of one request, which notes what it denies."""
+
+    def __init__(self, inner: Authorizer) -> None:
+        self._inner = inner
+        self.denied: dict[str, None] = {}
+
+    def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return whether the client may perform the operation."""
+        is_allowed = self._inner.allows(session, operation, resource, name)
+        if not is_allowed and len(self.denied) < _NOTED_MAX:
+            self.denied[f"{operation.name} {resource.name} {name}"] = None
+        return is_allowed
+
+    def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
+        """Return whether the client may perform the operation on any resource of the type."""
+        is_allowed = self._inner.allows_any(session, operation, resource)
+        if not is_allowed and len(self.denied) < _NOTED_MAX:
+            self.denied[f"{operation.name} {resource.name} *"] = None
+        return is_allowed
+
+
+class Audit:
+    """The audit of one node."""
+
+    def __init__(self, log: AuditLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        self._log.close()
+
+    def watch(self, api_key: int, call: Any, handle: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Call a handler with a `dispatch.Call`; return the call and the result, which is noted once it is there."""
+        noting = None if call.authorizer is None else _Noting(call.authorizer)
+        call = replace(call, authorizer=noting)
+        note = partial(self._note, api_key, call, noting)
+        try:
+            result = handle(call)
+        except Rejected as error:
+            if error.code in _DENIALS:
+                self._write(call.session, event="denied", **_denied(api_key, noting))
+            raise
+        if isinstance(result, CoroutineType):
+            return call, _noted(result, note)
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(partial(_note_result, note))
+        else:
+            note(result)
+        return call, result
+
+    def _note(self, api_key: int, call: Any, noting: _Noting | None, body: Any) -> None:
+        session = call.session
+        if noting is not None and noting.denied and not _DENIALS.isdisjoint(error_codes(body)):
+            self._write(session, event="denied", **_denied(api_key, noting))
+        if api_key in {_HANDSHAKE, _AUTHENTICATE}:
+            sasl = session.sasl
+            if body.error_code and sasl is not None:
+                error = ErrorCode(body.error_code).name.upper()
+                mechanism = call.body.mechanism if api_key == _HANDSHAKE else sasl.mechanism
+                self._write(
+                    session,
+                    event="login failed",
+                    mechanism=mechanism,
+                    user=sasl.claimed,
+                    error=error,
+                )
+            return
+        changes = _CHANGES.get(api_key)
+        if changes is not None and not getattr(call.body, "validate_only", False):
+            for change in changes(call.body, body):
+                self._write(session, **change)
+
+    def _write(self, session: Session, **fields: Any) -> None:
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        line = {
+            "time": now.isoformat(timespec="milliseconds"),
+            **fields,
+            "principal": str(session.principal),
+            "host": session.host,
+            "listener": session.listener.name,
+            "client_id": session.client_id,
+        }
+        self._log.write(json.dumps(line))
+
+
+async def _noted(result: "CoroutineType[Any, Any, Any]", note: Callable[[Any], None]) -> Any:
+    body = await result
+    note(body)
+    return body
+
+
+def _note_result(note: Callable[[Any], None], done: "asyncio.Future[Any]") -> None:
+    if not done.cancelled() and done.exception() is None:
+        note(done.result())
+
+
+def _denied(api_key: int, noting: _Noting | None) -> _Change:
+    name = "".join(word.title() for word in APIS[api_key].name.split("_"))
+    return {"api": name, "denied": [] if noting is None else list(noting.denied)}
+
+
+def _topics_created(_: Any, body: Any) -> Iterator[_Change]:
+    for one in body.topics:
+        if not one.error_code:
+            yield {"event": "topic created", "topic": one.name, "partitions": one.num_partitions}
+
+
+def _topics_deleted(_: Any, body: Any) -> Iterator[_Change]:
+    for one in body.responses:
+        if not one.error_code:
+            yield {"event": "topic deleted", "topic": one.name or str(one.topic_id)}
+
+
+def _partitions_added(request: Any, body: Any) -> Iterator[_Change]:
+    counts = {one.name: one.count for one in request.topics}
+    for one in body.results:
+        if not one.error_code:
+            yield {"event": "partitions added", "topic": one.name, "partitions": counts[one.name]}
+
+
+def _records_deleted(_: Any, body: Any) -> Iterator[_Change]:
+    for topic in body.topics:
+        found = {
+            one.partition_index: one.low_watermark for one in topic.partitions if not one.error_code
+        }
+        if found:
+            yield {"event": "records deleted", "topic": topic.name, "log_start_offsets": found}
+
+
+def _settings_changed(request: Any, body: Any) -> Iterator[_Change]:
+    asked = {(one.resource_type, one.resource_name): one.configs for one in request.resources}
+    for one in body.responses:
+        if one.error_code:
+            continue
+        values: Mapping[str, str | None] = {
+            each.name: _shown(each.name, each.value)
+            if getattr(each, "config_operation", 0) != _DELETE
+            else None
+            for each in asked[one.resource_type, one.resource_name]
+        }
+        kind = _name(ResourceType, one.resource_type)
+        yield {
+            "event": "settings changed",
+            "resource": f"{kind} {one.resource_name}",
+            "settings": values,
+        }
+
+
+def _acls_created(request: Any, body: Any) -> Iterator[_Change]:
+    for one, result in zip(request.creations, body.results, strict=True):
+        if not result.error_code:
+            yield {"event": "acl created", "acl": _acl(one, one.resource_pattern_type)}
+
+
+def _acls_deleted(_: Any, body: Any) -> Iterator[_Change]:
+    for result in body.filter_results:
+        for one in result.matching_acls:
+            yield {"event": "acl deleted", "acl": _acl(one, one.pattern_type)}
+
+
+def _users_changed(request: Any, body: Any) -> Iterator[_Change]:
+    for one in body.results:
+        if one.error_code:
+            continue
+        yield {
+            "event": "user changed",
+            "user": one.user,
+            "deleted": [_MECHANISMS[d.mechanism] for d in request.deletions if d.name == one.user],
+            "set": [_MECHANISMS[u.mechanism] for u in request.upsertions if u.name == one.user],
+        }
+
+
+def _quotas_changed(request: Any, body: Any) -> Iterator[_Change]:
+    def names(entry: Any) -> dict[str, str]:
+        return {one.entity_type: one.entity_name or "<default>" for one in entry.entity}
+
+    refused = [names(one) for one in body.entries if one.error_code]
+    for entry in request.entries:
+        if names(entry) not in refused:
+            values = {one.key: None if one.remove else one.value for one in entry.ops}
+            yield {"event": "quotas changed", "entity": names(entry), "quotas": values}
+
+
+_CHANGES: Final[Mapping[int, Callable[[Any, Any], Iterator[_Change]]]] = {
+    19: _topics_created,
+    20: _topics_deleted,
+    21: _records_deleted,
+    30: _acls_created,
+    31: _acls_deleted,
+    33: _settings_changed,
+    37: _partitions_added,
+    44: _settings_changed,
+    49: _quotas_changed,
+    51: _users_changed,
+}
+"""By API key: the changes that a request and its answer tell of."""
+
+
+def _acl(one: Any, pattern_type: int) -> dict[str, str]:
+    acl = Acl(
+        one.resource_type,
+        one.resource_name,
+        pattern_type,
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+    )
+    kinds = (Resource, None, PatternType, None, None, Operation, Permission)
+    fields: zip[tuple[str, Any, Any]] = zip(Acl._fields, kinds, acl, strict=True)
+    return {field: _name(kind, value) if kind else value for field, kind, value in fields}
+
+
+def _name(kind: Any, value: int) -> str:
+    return str(kind(value).name) if value in set(kind) else str(value)
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    return _HIDDEN if value is not None and is_secret(name) else value

@@ -1,0 +1,72 @@
+"""The audit's file is whole, private and bounded; a full disk costs lines, and the node's log says so once."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import structlog
+
+from stratalog.adapters.audit_file import AuditFile
+from stratalog.errors import UserError
+
+
+def test_lines_are_written_in_order_and_for_their_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    for start in (0, 100):
+        audit = AuditFile(str(path), 1 << 20, 3)
+        for number in range(start, start + 100):
+            audit.write(json.dumps({"number": number}))
+        audit.close()
+    found = [json.loads(line)["number"] for line in path.read_text().splitlines()]
+    assert found == list(range(200))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_all_files_together_are_bounded(tmp_path: Path) -> None:
+    audit = AuditFile(str(tmp_path / "audit.log"), 4096, 3)
+    for number in range(1000):
+        audit.write(json.dumps({"number": number, "more": "x" * 50}))
+    audit.close()
+    files = sorted(tmp_path.iterdir())
+    assert [one.name for one in files] == ["audit.log", "audit.log.1", "audit.log.2"]
+    assert all(one.stat().st_size <= 4096 for one in files)
+    lines = "".join(one.read_text() for one in reversed(files)).splitlines()
+    numbers = [json.loads(line)["number"] for line in lines]
+    assert numbers == list(range(1000 - len(numbers), 1000)), "the newest lines, none torn"
+
+
+def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Log:
+        def warning(self, event: str, **_fields: object) -> None:
+            said.append(event)
+
+    monkeypatch.setattr(structlog, "get_logger", Log)
+    audit = AuditFile("/dev/full", 4096, 2)
+    for _ in range(10):
+        audit.write("a line")
+    audit.close()
+    assert said == ["audit lines are not written"]
+
+
+def test_lines_that_come_faster_than_the_disk_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = AuditFile(str(path), 1 << 30, 2)
+    count = 100_000
+    for _ in range(count):
+        audit.write("x")
+    while audit._lines.qsize():
+        pass
+    audit.write("last")
+    audit.close()
+    lines = path.read_text().splitlines()
+    dropped = sum(json.loads(line)["lines"] for line in lines if line.startswith("{"))
+    assert lines[-1] == "last"
+    assert lines.count("x") + dropped == count
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"audit\.log\.path: cannot write .*; accepted"):
+        AuditFile(str(tmp_path / "none" / "audit.log"), 4096, 2)
