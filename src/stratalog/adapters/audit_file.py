@@ -28,14 +28,14 @@ class AuditFile:
     def __init__(self, path: str, bytes_max: int, files: int) -> None:
         """Open or create the file. Raises UserError."""
         try:
-            self._file = _File(path, bytes_max, files)
+            self._file = _RotatingFile(path, bytes_max, files)
         except OSError as error:
             raise UserError(
                 f"audit.log.path: cannot write {path}: {error.strerror or error}; "
                 "accepted: a file in a directory that the node may write to"
             ) from error
         self._lines: Queue[logging.LogRecord | None] = Queue(_WAITING_MAX)
-        self._writer = _Writer(self._lines, self._file)
+        self._writer = _LineWriter(self._lines, self._file)
         self._dropped = 0
         self._writer.start()
 
@@ -63,7 +63,7 @@ class AuditFile:
         return True
 
 
-class _Writer(QueueListener):
+class _LineWriter(QueueListener):
     def __init__(self, lines: Queue[logging.LogRecord | None], file: logging.Handler) -> None:
         super().__init__(lines, file)
         self._lines = lines
@@ -73,7 +73,7 @@ class _Writer(QueueListener):
         self._lines.put(None)
 
 
-class _File(RotatingFileHandler):
+class _RotatingFile(RotatingFileHandler):
     def __init__(self, path: str, bytes_max: int, files: int) -> None:
         self._has_failed = False
         self._is_bad = False

@@ -23,6 +23,7 @@ from stratalog.cli.cluster import (
     quota,
     topic,
     txn,
+    user,
 )
 from stratalog.cli.node import cluster, console, demo, restore, server, storage
 from stratalog.cli.records import consume, get, produce
@@ -57,6 +58,7 @@ app.add_typer(group.group_app, name="group")
 app.add_typer(txn.txn_app, name="txn")
 app.add_typer(acl.acl_app, name="acl")
 app.add_typer(quota.quota_app, name="quota")
+app.add_typer(user.user_app, name="user")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("get")(get.get)

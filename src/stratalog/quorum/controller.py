@@ -132,8 +132,9 @@ class Controller:
             self._name_appeared(self.image.topics_by_id[topic_id].name)
         return delta
 
-    def bootstrap(self) -> Decision[Any, int]:
-        """Return the first records of a log without feature levels: a new one's, or a restored one's.
+    def bootstrap(self, users: Sequence[Any] = ()) -> Decision[Any, int]:
+        """Return the first records of a log without feature levels: a new one's with its first users, or a restored
+        one's.
 
         Later none, or the end of a transaction that a controller of Apache Kafka left open. Answer: the level of
         metadata.version.
@@ -147,7 +148,7 @@ class Controller:
         if level is None:
             level = METADATA_VERSION_LEVEL
             min_isr = self._rules.elections().min_insync_replicas
-            records += initial_records(self.image, min_isr)
+            records += [*initial_records(self.image, min_isr), *users]
         if level != METADATA_VERSION_LEVEL:
             remedy = "start Apache Kafka 4.3 there and raise it: kafka-features.sh upgrade --release-version 4.3"
             if level > METADATA_VERSION_LEVEL:

@@ -17,7 +17,7 @@ from stratalog.wire.internal.security_records import (
     UserScramCredentialRecord,
 )
 
-__all__ = ["Deletion", "Upsertion", "alteration_records", "credential_record"]
+__all__ = ["Deletion", "Upsertion", "alteration_records", "credential_record", "refusal_of"]
 
 _HASHES: Final = dict(scram.MECHANISMS.values())
 
@@ -47,7 +47,7 @@ def alteration_records(
     seen: set[Deletion] = set()
     changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
     for change in changes:
-        refusal = _refusal(image, change)
+        refusal = refusal_of(change) or _missing(image, change)
         if refusal is None and Deletion(change.user, change.mechanism) in seen:
             refusal = Rejected(
                 ErrorCode.duplicate_resource, "a credential cannot be altered twice in one request"
@@ -76,7 +76,8 @@ def credential_record(wanted: Upsertion) -> UserScramCredentialRecord:
     )
 
 
-def _refusal(image: Image, change: Deletion | Upsertion) -> Rejected | None:
+def refusal_of(change: Deletion | Upsertion) -> Rejected | None:
+    """Return why a change is refused in any cluster, or None."""
     if not change.user or not change.user.isprintable():
         return Rejected(
             ErrorCode.unacceptable_credential,
@@ -87,17 +88,19 @@ def _refusal(image: Image, change: Deletion | Upsertion) -> Rejected | None:
             ErrorCode.unsupported_sasl_mechanism,
             f"SCRAM mechanism {change.mechanism} is not accepted; accepted: 1 (SHA-256), 2 (SHA-512)",
         )
-    if isinstance(change, Upsertion):
-        low, high = scram.ITERATIONS_MIN, scram.ITERATIONS_MAX
-        if not low <= change.iterations <= high:
-            return Rejected(
-                ErrorCode.unacceptable_credential,
-                f"{change.iterations} iterations are not accepted; accepted: {low} to {high}",
-            )
-        return None
-    key = (UserScramCredentialRecord.__name__, (change.user, change.mechanism))
-    if key not in image.foreign:
+    low, high = scram.ITERATIONS_MIN, scram.ITERATIONS_MAX
+    if isinstance(change, Upsertion) and not low <= change.iterations <= high:
         return Rejected(
-            ErrorCode.resource_not_found, f"user {change.user} has no such credential to delete"
+            ErrorCode.unacceptable_credential,
+            f"{change.iterations} iterations are not accepted; accepted: {low} to {high}",
         )
     return None
+
+
+def _missing(image: Image, change: Deletion | Upsertion) -> Rejected | None:
+    key = (UserScramCredentialRecord.__name__, (change.user, change.mechanism))
+    if isinstance(change, Upsertion) or key in image.foreign:
+        return None
+    return Rejected(
+        ErrorCode.resource_not_found, f"user {change.user} has no such credential to delete"
+    )

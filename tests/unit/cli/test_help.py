@@ -33,6 +33,9 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "quota remove",
     "quota set",
     "txn abort",
+    "user alter",
+    "user create",
+    "user delete",
 }
 """Commands that print nothing but notes."""
 

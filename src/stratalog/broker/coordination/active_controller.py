@@ -44,6 +44,8 @@ class ActiveController:
 
     lost = ErrorCode.not_controller
     flush = True
+    first_users: Sequence[Any] = ()
+    """The users that an empty log begins with."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class ActiveController:
         Raises UserError for a log of a metadata version that this broker does not know.
         """
         try:
-            await self.submit(lambda controller: controller.bootstrap())
+            await self.submit(lambda controller: controller.bootstrap(self.first_users))
         except Corrupt as error:
             raise UserError(
                 f"{self._log.directory.path}/{self._log.log.directory}: {error}"
@@ -181,9 +183,10 @@ async def open_controller(
     clock: Clock,
     log: MetadataLog,
     image: ClusterImage,
+    users: Sequence[Any],
     silent_since: Mapping[int, int],
 ) -> ActiveController:
-    """Make the controller of a node that leads the log and has applied all of it."""
+    """Make the controller of a node that leads the log and has applied all of it. `users` begin an empty log."""
     index = PartitionIndex()
     added = 0
     for topic in image.image.topics_by_id.values():
@@ -192,4 +195,6 @@ async def open_controller(
         if added > _INDEXED_AT_ONCE:
             added = 0
             await asyncio.sleep(0)
-    return ActiveController(config, clock, log, image, index, silent_since)
+    opened = ActiveController(config, clock, log, image, index, silent_since)
+    opened.first_users = users
+    return opened

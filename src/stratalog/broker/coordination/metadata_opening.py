@@ -5,6 +5,7 @@ decides no change of the cluster, and leads nothing.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,6 +22,7 @@ from stratalog.broker.coordination.metadata_log import (
 )
 from stratalog.broker.coordination.runtime import load
 from stratalog.broker.storage.directory import LogDirectory
+from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, users_in
 from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.checkpoints import PARTITION_METADATA
@@ -39,6 +41,7 @@ from stratalog.quorum.voters import Opening, VoterSet, opening, voter_set
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
+from stratalog.wire.internal.security_records import UserScramCredentialRecord
 from stratalog.wire.records import Record
 
 __all__ = ["OpenedLog", "open_metadata_log"]
@@ -57,6 +60,8 @@ class OpenedLog:
     replay: Replay
     voters: list[tuple[int, VoterSet]]
     last_opening: Opening | None
+    first_users: Sequence[UserScramCredentialRecord]
+    """The users that an empty log begins with, where this node was formatted with some."""
 
 
 async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
@@ -79,7 +84,8 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
         await load(log, partial(_take_record, replay if is_alone else None, voters, openings))
     except (Corrupt, Rejected) as error:
         raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
-    return OpenedLog(log, state, replay, voters, openings[0] if openings else None)
+    last = openings[0] if openings else None
+    return OpenedLog(log, state, replay, voters, last, found.first_users)
 
 
 def _take_record(
@@ -142,6 +148,7 @@ class _Saved:
     snapshot: SnapshotId | None
     snapshot_bytes: int
     state: bytes | None
+    first_users: Sequence[UserScramCredentialRecord]
 
 
 def _read_state(*, is_alone: bool) -> Program[_Saved]:
@@ -182,7 +189,14 @@ def _read_state(*, is_alone: bool) -> Program[_Saved]:
         older = parse_file_name(entry.name) not in (None, newest)
         if older or entry.name.endswith(PART):
             yield Unlink(f"{METADATA_DIRECTORY}/{entry.name}")
-    return _Saved(exists, replay, newest, size, state)
+    users: Sequence[UserScramCredentialRecord] = ()
+    beside = yield ListDirectory("")
+    assert isinstance(beside, list)
+    if any(entry.name == BOOTSTRAP_FILE for entry in beside):
+        first = yield Read(BOOTSTRAP_FILE, 0, FILE_BYTES_MAX)
+        assert isinstance(first, bytes)
+        users = users_in(first)
+    return _Saved(exists, replay, newest, size, state, users)
 
 
 def _check_topic_id() -> Program[None]:

@@ -173,7 +173,7 @@ def _records_deleted(_: Any, body: Any) -> Iterator[_Change]:
 
 
 def _settings_changed(request: Any, body: Any) -> Iterator[_Change]:
-    asked = {(one.resource_type, one.resource_name): one.configs for one in request.resources}
+    requested = {(one.resource_type, one.resource_name): one.configs for one in request.resources}
     for one in body.responses:
         if one.error_code:
             continue
@@ -181,7 +181,7 @@ def _settings_changed(request: Any, body: Any) -> Iterator[_Change]:
             each.name: _shown(each.name, each.value)
             if getattr(each, "config_operation", 0) != _DELETE
             else None
-            for each in asked[one.resource_type, one.resource_name]
+            for each in requested[one.resource_type, one.resource_name]
         }
         kind = _name(ResourceType, one.resource_type)
         yield {

@@ -4,6 +4,7 @@ In: a broker's settings. Out: a formatted directory, a table, or a repaired log.
 broker has locked, and keeps a copy of everything it cuts.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,15 @@ def format_storage(
             "--no-initial-controllers", "-N", help="Join the quorum that other nodes began."
         ),
     ] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="USER",
+            help="A first user: SCRAM-SHA-256=[name=alice,password=…]; may be repeated. On each controller alike.",
+        ),
+    ] = None,
 ) -> None:
     """Give empty log directories a cluster id. A broker does this on its first start too.
 
@@ -66,7 +76,9 @@ def format_storage(
     if cluster_id is not None:
         check_cluster_id(cluster_id)
     begin = Begin(standalone, initial_controllers, no_initial_controllers)
-    for line in format_directories(config, cluster_id, begin, ignore_formatted=ignore_formatted):
+    for line in format_directories(
+        config, cluster_id, begin, add_scram or (), ignore_formatted=ignore_formatted
+    ):
         note(line)
 
 
@@ -74,6 +86,7 @@ def format_directories(
     config: "BrokerConfig",
     cluster_id: str | None,
     begin: "Begin | None" = None,
+    users: Sequence[str] = (),
     *,
     ignore_formatted: bool,
 ) -> list[str]:
@@ -85,11 +98,15 @@ def format_directories(
     from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemClock, SystemEntropy
     from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
+    from stratalog.broker.storage.first_users import first_users, write_first_users
     from stratalog.broker.storage.first_voters import Begin, first_voters, write_first_voters
     from stratalog.errors import UserError
 
     entropy, node_id = SystemEntropy(), config.int("node.id")
     voters = first_voters(config, begin or Begin(), entropy)
+    credentials = first_users(users, entropy)
+    if credentials and not config.is_controller:
+        raise UserError("--add-scram: process.roles is broker; accepted: a controller")
     check_distinct(config.log_dirs)
     disks = {path: locked_disk(path) for path in config.log_dirs}
     lines = []
@@ -105,6 +122,10 @@ def format_directories(
             cluster_ids.pop() if len(cluster_ids) == 1 else new_cluster_id(entropy)
         )
         for path, meta in metas.items():
+            if meta is not None and credentials and path == config.metadata_log_dir:
+                raise UserError(
+                    f"--add-scram: {path} is formatted already; strata user create adds users to a running cluster"
+                )
             if meta is not None and meta.cluster_id != chosen:
                 raise UserError(
                     f"log directory {path} belongs to cluster {meta.cluster_id}, not to {chosen}"
@@ -114,6 +135,8 @@ def format_directories(
                 mine = voters.voter(node_id) if voters and path == config.metadata_log_dir else None
                 directory_id = mine.directory_id if mine else None
                 format_directory(path, disk, node_id, chosen, entropy, directory_id)
+                if credentials and path == config.metadata_log_dir:
+                    write_first_users(disk, credentials, SystemClock().now_ms())
                 if voters is not None and mine is not None:
                     write_first_voters(disk, voters, SystemClock().now_ms())
                 lines.append(f"formatted {path} for node {node_id} of cluster {chosen}")

@@ -1,0 +1,169 @@
+"""Users by `strata user` and by `strata storage format --add-scram`, who log in to a real broker."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from tests.integration.server_process import strata
+
+from stratalog.testing.broker import TemporaryBroker
+
+TIMEOUT_S = 20
+WORD, OTHER = "planted-password", "another-password"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SASL = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE} required user_admin="{WORD}";',
+    "connection.failed.authentication.delay.ms": "1",
+}
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Path:
+    """The properties of a client that logs in by PLAIN."""
+    path = tmp_path / "admin.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={MODULE} required username="admin" password="{WORD}";\n'
+    )
+    return path
+
+
+def user(broker: TemporaryBroker, admin: Path, *words: str) -> tuple[int, str, str]:
+    done = strata("--config", str(admin), "user", *words, "-b", broker.address)
+    return done.returncode, done.stdout, done.stderr
+
+
+def log_in(address: str, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
+    settings = {
+        "bootstrap.servers": address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": name,
+        "sasl.password": password,
+        "log_level": 0,
+    }
+    AdminClient(settings).list_topics(timeout=TIMEOUT_S)
+
+
+def refused(address: str, name: str, password: str) -> None:
+    settings = {
+        "bootstrap.servers": address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": name,
+        "sasl.password": password,
+        "log_level": 0,
+    }
+    with pytest.raises(KafkaException):
+        AdminClient(settings).list_topics(timeout=1)
+
+
+def test_users_are_created_altered_listed_and_deleted(tmp_path: Path, admin: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(WORD + "\n")
+    second.write_text(OTHER + "\nnot this line\n")
+    with TemporaryBroker(SASL) as broker:
+        address = broker.address
+        both = ("--mechanism", "SCRAM-SHA-256", "--mechanism", "SCRAM-SHA-512")
+        status, output, errors = user(
+            broker, admin, "create", "alice", *both, "--password-file", str(first)
+        )
+        assert (status, output, WORD in errors) == (0, "", False), errors
+        rows: list[dict[str, Any]] = json.loads(user(broker, admin, "list", "--json")[1])
+        assert rows == [
+            {"user": "alice", "mechanism": "SCRAM-SHA-256", "iterations": 4096},
+            {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096},
+        ]
+        log_in(address, "alice", WORD)
+        log_in(address, "alice", WORD, "SCRAM-SHA-512")
+
+        words = ("alice", "--password-file", str(second), "--iterations", "8192")
+        assert "strata user alter" in user(broker, admin, "create", *words)[2]
+        assert user(broker, admin, "alter", *words)[0] == 0
+        log_in(address, "alice", OTHER)
+        refused(address, "alice", WORD)
+        log_in(address, "alice", WORD, "SCRAM-SHA-512")
+
+        assert user(broker, admin, "delete", "alice", "--mechanism", "SCRAM-SHA-512")[0] == 0
+        assert user(broker, admin, "delete", "alice")[0] == 0
+        assert json.loads(user(broker, admin, "list", "--json")[1]) == []
+        refused(address, "alice", OTHER)
+
+
+def test_wrong_words_are_refused_with_the_remedy(tmp_path: Path, admin: Path) -> None:
+    word, empty = tmp_path / "word", tmp_path / "empty"
+    word.write_text(WORD)
+    empty.write_text("\n")
+    with TemporaryBroker(SASL) as broker:
+        for words, remedy in (
+            (
+                ("create", "a", "--mechanism", "PLAIN", "--password-file", str(word)),
+                "SCRAM-SHA-512",
+            ),
+            (("create", "a", "--password-file", str(empty)), "--password-file"),
+            (("create", "a", "--password-file", str(tmp_path / "none")), "cannot be read"),
+            (("create", "a", "--iterations", "1", "--password-file", str(word)), "4096 to 16384"),
+            (("create", "a\n", "--password-file", str(word)), "cannot be printed"),
+            (("alter", "a", "--password-file", str(word)), "strata user create"),
+            (("delete", "a"), "strata user list"),
+            (("delete", "a", "--mechanism", "SCRAM-SHA-256"), "no such credential"),
+        ):
+            status, _, errors = user(broker, admin, *words)
+            assert (status, remedy in errors) == (2, True), (words, errors)
+            assert len(errors.splitlines()) == 1
+            assert WORD not in errors
+
+
+def formatted(place: Path, *users: str, settings: str = "") -> tuple[int, str]:
+    """Format a directory with first users; return the exit code and what the command says."""
+    properties = place / "format.properties"
+    properties.write_text(f"log.dirs={place / 'data'}\nnode.id=1\n{settings}")
+    words = [word for one in users for word in ("--add-scram", one)]
+    done = strata("storage", "format", str(properties), *words)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_cluster_begins_with_the_users_of_the_format(tmp_path: Path, admin: Path) -> None:
+    users = (
+        f"SCRAM-SHA-256=[name=alice,password={WORD}]",
+        f"SCRAM-SHA-512=[name=bob,iterations=8192,password={OTHER}]",
+    )
+    assert formatted(tmp_path, *users)[0] == 0
+    with TemporaryBroker(SASL, directory=tmp_path / "data") as broker:
+        log_in(broker.address, "alice", WORD)
+        log_in(broker.address, "bob", OTHER, "SCRAM-SHA-512")
+        assert user(broker, admin, "delete", "bob")[0] == 0
+        broker.restart()
+        rows = json.loads(user(broker, admin, "list", "--json")[1])
+        assert [row["user"] for row in rows] == ["alice"], "only an empty log takes them"
+    status, said = formatted(tmp_path, *users)
+    assert (status, "strata user create" in said or "formatted already" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"PLAIN=[name=a,password={WORD}]", "mechanism 'PLAIN'"),
+        (f"SCRAM-SHA-256=name=a,password={WORD}", "brackets"),
+        (f"SCRAM-SHA-256=[password={WORD}]", "name is missing"),
+        ("SCRAM-SHA-256=[name=a]", "one of password and saltedpassword"),
+        (f"SCRAM-SHA-256=[name=a,password={WORD},saltedpassword=YQ==]", "one of password"),
+        ("SCRAM-SHA-256=[name=a,saltedpassword=YQ==]", "needs its salt"),
+        (f"SCRAM-SHA-256=[name=a,password={WORD},iterations=many]", "no number"),
+        (f"SCRAM-SHA-256=[name=a,password={WORD},iterations=1]", "4096 to 16384"),
+        (f"SCRAM-SHA-256=[name=a,password={WORD},salt=?]", "no base64"),
+        (f"SCRAM-SHA-256=[name=a,password={WORD},role=x]", "saltedpassword"),
+    ],
+)
+def test_a_first_user_that_cannot_be_is_refused_without_its_password(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    status, said = formatted(tmp_path, text)
+    assert (status, reason in said) == (2, True), said
+    assert WORD not in said
+    assert not (tmp_path / "data" / "meta.properties").exists()
