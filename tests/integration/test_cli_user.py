@@ -1,4 +1,4 @@
-"""Users by `strata user` and by `strata storage format --add-scram`, who log in to a real broker."""
+"""Users by `strata user` and by `strata storage format --add-scram`; they log in to a real broker."""
 
 import json
 from pathlib import Path
