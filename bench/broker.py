@@ -302,7 +302,8 @@ def report(bench: Bench, seconds: float) -> None:
     print(f"| line | {ours_name} | {theirs_name} | ratio |\n|---|---|---|---|")
     for line, by in bench.measured.items():
         ours, theirs = by[ours_name], by[theirs_name]
-        ratios = [a / b for a, b in zip(ours, theirs, strict=bool(theirs)) if b]
+        # A run that was interrupted has more values of one than of the other.
+        ratios = [a / b for a, b in zip(ours, theirs, strict=False) if b]
         both = [spread(one) if one else "" for one in (ours, theirs)]
         print(f"| {line} | {both[0]} | {both[1]} | {spread(ratios, 2) if ratios else ''} |")
 

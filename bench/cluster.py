@@ -312,11 +312,13 @@ def main() -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), STARTERS)
-        running(bench, chosen.warm_gb)
-        for name, line in OWN.items():
-            if bench.wants(name):
-                line(bench)
-    report(bench, time.monotonic() - begun)
+        try:
+            running(bench, chosen.warm_gb)
+            for name, line in OWN.items():
+                if bench.wants(name):
+                    line(bench)
+        finally:  # a cluster that does not start again must not cost what was measured before
+            report(bench, time.monotonic() - begun)
 
 
 if __name__ == "__main__":
