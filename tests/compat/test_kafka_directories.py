@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from tests.compat.apache_kafka import free_ports, kafka_process, properties, wait_until_open
 from tests.compat.tools import java_tool
-from tests.integration.server_process import STRATA
+from tests.integration.server_process import STRATA, strata
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.serial]
 TIMEOUT_S = 60
@@ -80,6 +80,15 @@ def config_of(address: str, topic: str, name: str) -> str:
     return str(found.result(TIMEOUT_S)[name].value)
 
 
+def inspected(directory: Path) -> tuple[int, str]:
+    done = strata("migrate", "inspect", str(directory))
+    return done.returncode, done.stdout
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+
+
 @contextmanager
 def kafka(file: Path, port: int) -> Iterator[str]:
     with kafka_process(file, port) as process:
@@ -129,12 +138,20 @@ def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, endin
         produce(address, "table", theirs, **{"transactional.id": "t"})
         commit(address, "plain", 17)
         ids = ids_of(address)
+        code, said = inspected(tmp_path / "data")
+        assert code == 1, said
+        assert all(f"kafka-features.sh downgrade --feature {name}=0" in said for name in UNSERVED)
         lower = [word for name in UNSERVED for word in ("--feature", f"{name}=0")]
         words = ("--bootstrap-server", address, "downgrade", *lower)
         done = java_tool("org.apache.kafka.tools.FeatureCommand", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         process.send_signal(ending)
         process.wait(TIMEOUT_S)
+    before = contents(tmp_path / "data")
+    code, said = inspected(tmp_path / "data")
+    assert code == 0, said
+    assert ("a crash" in said) == (ending == signal.SIGKILL), said
+    assert contents(tmp_path / "data") == before, "an inspection changes nothing"
     ours = [f"b{number:02}" for number in range(20)]
     with ours_on(file, port):
         assert ids_of(address) == ids

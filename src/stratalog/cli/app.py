@@ -25,7 +25,7 @@ from stratalog.cli.cluster import (
     txn,
     user,
 )
-from stratalog.cli.node import cluster, console, demo, restore, server, storage
+from stratalog.cli.node import cluster, console, demo, migrate, restore, server, storage
 from stratalog.cli.records import consume, get, produce
 from stratalog.cli.shared.terminal import use_client_config
 from stratalog.cli.speed import bench, perf, plan
@@ -66,6 +66,7 @@ app.add_typer(perf.perf_app, name="perf")
 app.add_typer(bench.bench_app, name="bench")
 app.add_typer(tier.tier_app, name="tier")
 app.command("restore")(restore.restore)
+app.add_typer(migrate.migrate_app, name="migrate")
 app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")
 app.add_typer(log.log_app, name="log")

@@ -1,0 +1,118 @@
+"""Inspect a log directory of Apache Kafka: what it holds, what will differ under our server, what is refused.
+
+In: a log directory that no process uses. Out: findings, for people. It changes nothing, and starts nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.errors import Corrupt
+from stratalog.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, decode_meta_properties
+from stratalog.metadata.image import METADATA_VERSION, Image
+from stratalog.metadata.replay import Replay
+from stratalog.metadata.snapshot import decode_snapshot, image_of, parse_file_name
+from stratalog.ports import Disk
+from stratalog.quorum.features import SUPPORTED_FEATURES
+from stratalog.quorum.metadata_batches import decode_record
+from stratalog.wire.batch import scan
+from stratalog.wire.records import read_records
+
+__all__ = ["Finding", "inspect"]
+
+_FILE_BYTES_MAX: Final = 1 << 31
+_KAFKAS_TIER: Final = "__remote_log_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind` is "holds", "differs" or "refused"; a refused directory starts no server."""
+
+    kind: str
+    text: str
+
+
+def inspect(disk: Disk) -> Iterator[Finding]:
+    """Yield what a directory holds, then what differs, then what is refused. Raises OSError."""
+    names = {entry.name for entry in disk.list("")}
+    try:
+        meta = decode_meta_properties(disk.read(META_PROPERTIES, 0, _FILE_BYTES_MAX))
+    except FileNotFoundError:
+        yield Finding("refused", f"it has no {META_PROPERTIES}: it is no formatted log directory")
+        return
+    except Corrupt as error:
+        yield Finding("refused", str(error))
+        return
+    yield Finding("holds", f"node {meta.node_id} of cluster {meta.cluster_id}")
+    ending = "a clean stop" if CLEAN_SHUTDOWN in names else "a crash: the logs are recovered"
+    yield Finding("holds", f"logs after {ending}")
+    directories = [name for name in names if parse_directory_name(name) is not None]
+    partitions = sorted(name for name in directories if name != METADATA_DIRECTORY)
+    size = sum(file.size for name in partitions for file in disk.list(name))
+    yield Finding("holds", f"{len(partitions)} partitions of {size} bytes")
+    if METADATA_DIRECTORY not in names:
+        yield Finding("differs", f"it has no {METADATA_DIRECTORY}: that is in another directory")
+        return
+    try:
+        image = read_image(disk)
+    except Corrupt as error:
+        yield Finding("refused", f"{METADATA_DIRECTORY}: {error}")
+        return
+    yield from _of_image(image)
+
+
+def read_image(disk: Disk) -> Image:
+    """Replay the newest snapshot and the log behind it, to the log's last whole batch. Raises Corrupt."""
+    names = [entry.name for entry in disk.list(METADATA_DIRECTORY)]
+    snapshots = [found for name in names if (found := parse_file_name(name)) is not None]
+    replay = Replay()
+    if snapshots:
+        newest = max(snapshots, key=lambda one: (one.end_offset, one.epoch))
+        data = disk.read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, _FILE_BYTES_MAX)
+        replay = Replay(image_of(decode_snapshot(data), newest))
+    for name in sorted(name for name in names if name.endswith(".log")):
+        data = disk.read(f"{METADATA_DIRECTORY}/{name}", 0, _FILE_BYTES_MAX)
+        for position, header in scan(memoryview(data)):
+            batch = data[position : position + header.size]
+            if len(batch) < header.size:
+                break
+            for record in read_records(batch):
+                decoded = decode_record(record, is_control=header.is_control)
+                replay.replay(record.offset, header.leader_epoch, decoded)
+    return replay.image()
+
+
+def _of_image(image: Image) -> Iterator[Finding]:
+    topics = sorted(image.topic_ids_by_name)
+    yield Finding("holds", f"metadata of {len(topics)} topics and {len(image.brokers)} brokers")
+    foreign = len(image.foreign)
+    if foreign:
+        yield Finding("holds", f"{foreign} records of quotas, ACLs, users and others, which stay")
+    supported = {one.name: one for one in SUPPORTED_FEATURES}
+    for name, level in sorted(image.features.items()):
+        served = supported.get(name)
+        if served is None and level:
+            yield Finding(
+                "refused",
+                f"{name}={level} is not served; lower it while Apache Kafka runs: "
+                f"kafka-features.sh downgrade --feature {name}=0",
+            )
+        elif name == METADATA_VERSION and served is not None and level < served.min_level:
+            yield Finding(
+                "refused",
+                f"{name}={level} is below {served.min_level}; raise it while Apache Kafka 4.3 runs: "
+                "kafka-features.sh upgrade --release-version 4.3",
+            )
+        elif served is not None and level > served.max_level:
+            yield Finding(
+                "refused", f"{name}={level} is above {served.max_level}, the highest known"
+            )
+    if _KAFKAS_TIER in topics:
+        tiered = [
+            name
+            for name in topics
+            if image.topic_configs(name).get("remote.storage.enable") == "true"
+        ]
+        for name in tiered:
+            yield Finding("differs", f"topic {name}: what a plugin of Kafka's tiered is not read")
