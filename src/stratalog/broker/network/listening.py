@@ -15,8 +15,8 @@ from stratalog.broker.network.session import ListenerContext
 from stratalog.config import BrokerConfig, Listener
 from stratalog.errors import UserError
 from stratalog.metadata.image import Endpoint
+from stratalog.ports import PLAINTEXT, Network, SocketBuffers
 from stratalog.ports import Listener as Bound
-from stratalog.ports import Network, SocketBuffers
 from stratalog.wire.apis import ListenerKind
 
 __all__ = ["Listening"]
@@ -100,6 +100,12 @@ class Listening:
         except OSError as error:
             raise _cannot_listen(str(listener), error) from error
         self._bound.append((listener.name, bound))
+        if listener.host in _EVERY_ADDRESS and security == PLAINTEXT and context.sasl is None:
+            self._log.warning(
+                "listener without security on every address",
+                listener=listener.name,
+                remedy="give it a host that only trusted machines reach, or SSL or SASL_SSL",
+            )
         return Listener(listener.name, listener.host, bound.port)
 
 
