@@ -192,6 +192,7 @@ def _fetching(topic_id: Any, name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tells", [settings, throttles])
@@ -214,6 +215,7 @@ def test_quotas_mean_what_they_mean_on_apache_kafka(both: tuple[str, str], tells
     assert len(traces[0]) > 20
 
 
+@pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_kafkas_tool_sets_describes_and_removes_quotas(both: tuple[str, str]) -> None:

@@ -18,7 +18,7 @@ from tests.compat.apache_kafka import free_ports, kafka_process, properties, wai
 from tests.compat.tools import java_tool
 from tests.integration.server_process import STRATA, strata
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.serial]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.serial, pytest.mark.big]
 TIMEOUT_S = 60
 GROUP = "readers"
 UNSERVED = ("group.version", "share.version", "streams.version")

@@ -17,7 +17,7 @@ from tests.compat.apache_kafka import apache_kafka, kafka_process
 from tests.integration.server_process import STRATA
 from tests.integration.waiting import wait_for
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.serial]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.serial, pytest.mark.big]
 
 WAIT_S = 60
 FEATURES = ("group.version=0", "share.version=0", "streams.version=0")
