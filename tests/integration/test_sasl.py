@@ -142,7 +142,7 @@ def test_a_wrong_login_gets_no_answer_but_the_refusal(
         "longer password": (user_of(mechanism), WORD + "x"),
     }[wrong]
     security = security_of(ours(mechanism, user, password))
-    client = BlockingClient(BlockingNetwork(), broker.address, security=security, timeout_s=5)
+    client = BlockingClient(BlockingNetwork(), broker.address, security=security, timeout_s=2)
     with pytest.raises(Unavailable, match=r"invalid credentials.*SASL_AUTHENTICATION_FAILED") as no:
         client.metadata()
     assert WORD not in str(no.value)

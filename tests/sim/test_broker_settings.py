@@ -181,9 +181,17 @@ def test_verification_changes_at_work() -> None:
 def test_settings_of_cleaners_change_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[tuple[int, float]] = []
 
-    def plan(found: Cleanable, wall_ms: int, memory_bytes: int, load_factor: float) -> Plan:
+    def plan(
+        found: Cleanable,
+        wall_ms: int,
+        memory_bytes: int,
+        load_factor: float,
+        bucket_cleaned_end: int,
+    ) -> Plan:
         plans.append((memory_bytes, load_factor))
-        return plan_cleaning(found, wall_ms, memory_bytes, load_factor)
+        return plan_cleaning(
+            found, wall_ms, memory_bytes, load_factor, bucket_cleaned_end=bucket_cleaned_end
+        )
 
     monkeypatch.setattr(cleaning, "plan_cleaning", plan)
 
