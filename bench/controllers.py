@@ -47,7 +47,7 @@ WITHIN_S = 600.0
 
 
 class Measured:
-    """One cluster and what is asked of its active controller."""
+    """A simulated cluster, and the requests to its active controller."""
 
     def __init__(self, brokers: int, partitions: int) -> None:
         self.brokers, self.partitions = brokers, partitions

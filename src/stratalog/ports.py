@@ -394,10 +394,6 @@ class AuditLog(Protocol):
         """Write the lines that wait."""
 
 
-def _no_audit_log(path: str, _bytes_max: int, _files: int) -> AuditLog:
-    raise NotImplementedError(f"no audit file here: {path}")
-
-
 @dataclass(frozen=True, slots=True)
 class Outside:
     """All ports of a node, in one value."""
@@ -415,7 +411,7 @@ class Outside:
     """
     object_store: Callable[[str], ObjectStore]
     """Opens a store by URL; raises errors.UserError for an unknown URL."""
+    audit_log: Callable[[str, int, int], AuditLog]
+    """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
-    audit_log: Callable[[str, int, int], AuditLog] = _no_audit_log
-    """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""

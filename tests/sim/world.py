@@ -49,6 +49,19 @@ class SimClock:
         return int(asyncio.get_running_loop().time() * self.rate * 1000)
 
 
+class SimAudit:
+    """An audit file in memory, without a bound."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def write(self, line: str) -> None:
+        self._lines.append(line)
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
 class SimEntropy:
     """Chance from the seed."""
 
@@ -114,6 +127,8 @@ class Host:
         self.name = name
         self.clock = SimClock()
         self.disks: dict[str, SimDisk] = {}
+        self.audits: dict[str, list[str]] = {}
+        """The lines of each audit file."""
         self.stalled_until_s = 0.0
         """The loop's time until which no call of a drive ends."""
         self._world = world
@@ -126,6 +141,7 @@ class Host:
             paced_disk=lambda path, _bytes_per_second: self.disk(path),
             object_store=world.store,
             door=world.open_door,
+            audit_log=lambda path, _bytes_max, _files: SimAudit(self.audits.setdefault(path, [])),
         )
 
     def disk(self, path: str) -> SimDisk:

@@ -77,7 +77,7 @@ class BucketCleaner:
         self._config = config
 
     async def repeat(self) -> None:
-        """Clean what is due, until the cluster was taken over."""
+        """Clean what is due, until another cluster has claimed the bucket."""
         claim = self._bucket.claim
         while not claim.is_fenced:
             is_on = self._config.bool("log.cleaner.enable") and claim.is_held
