@@ -101,7 +101,7 @@ class GroupMember:
         if self._member is None:
             self._clients = [await self._connected(REBALANCE_MS / 1000 + TIMEOUT_S)]
             self._clients.append(await self._connected(TIMEOUT_S))
-            self._member = Member(self._clients[0], GROUP, self._group.topic)
+            self._member = Member(self._clients[0], GROUP, [self._group.topic])
             await self._join(self._member)
         member = self._member
         if self._chance.random() < 0.03:

@@ -253,3 +253,43 @@ def test_a_group_continues_at_its_committed_offsets(one: Server) -> None:
     ok(one, "produce", "followed", "--partition", "1", stdin="4\n")
     assert ok(one, *as_group, "--until-end").splitlines() == ["4"]
     assert committed(one, "shell", "followed", 2) == [3, 1]
+
+
+def test_topic_trim_deletes_records_below_an_offset_or_a_time(one: Server) -> None:
+    ok(one, "topic", "create", "trimmed", "--partitions", "2", "-c", "retention.ms=-1")
+    for at, text in ((1_700_000_000_000, "old"), (1_750_000_000_000, "new")):
+        for index in ("0", "1"):
+            words = ("--partition", index, "--timestamp", str(at))
+            ok(one, "produce", "trimmed", *words, stdin=f"{text}\n" * 3)
+    words = ("topic", "trim", "trimmed", "--before")
+    preview = json.loads(ok(one, *words, "2024-01-01", "--dry-run", "--json"))
+    assert [(row["start"], row["new_start"], row["deleted"]) for row in preview] == [(0, 3, 3)] * 2
+    read = ("consume", "trimmed", "--from", "beginning", "--until-end")
+    assert ok(one, *read).count("old") == 6  # a dry run deletes nothing
+    ok(one, *words, "2024-01-01")
+    assert ok(one, *read).split() == ["new"] * 6
+    ok(one, *words, "5", "--partition", "1")
+    described = json.loads(ok(one, "topic", "describe", "trimmed", "--json"))
+    assert [part["start"] for part in described["partitions"]] == [3, 5]
+    ok(one, *words, "1")  # below the start: nothing to do
+    assert ok(one, *words, "end", "--json").count('"deleted": 3') == 1
+    assert ok(one, *read) == ""
+    assert "no partition 7" in refused(one, *words, "end", "--partition", "7")
+    assert "--before: 'soon' is not accepted" in refused(one, *words, "soon")
+    ok(one, "topic", "create", "kept", "-c", "cleanup.policy=compact")
+    ok(one, "produce", "kept", "--key-separator", "=", stdin="k=v\n")
+    assert "kept-0 is compacted" in refused(one, "topic", "trim", "kept", "--before", "end")
+
+
+def test_cluster_info_names_the_cluster_and_its_brokers(one: Server) -> None:
+    found = json.loads(ok(one, "cluster", "info", "--json"))
+    admin = AdminClient({"bootstrap.servers": one.address}).list_topics(timeout=20)
+    assert (found["cluster_id"], found["controller"]) == (admin.cluster_id, admin.controller_id)
+    (broker,) = found["brokers"]
+    assert (broker["id"], broker["port"], broker["state"]) == (1, one.port, "active")
+    assert found["features"]["metadata.version"] > 0
+    assert (found["without_leader"], found["under_replicated"]) == (0, 0)
+    assert found["topics"] + found["internal_topics"] == len(admin.topics)
+    table = ok(one, "cluster", "info")
+    assert admin.cluster_id in table
+    assert "active" in table

@@ -260,3 +260,39 @@ def test_an_interrupted_reader_has_committed_what_it_printed(
         rest.end()
     assert rest.records() == [(0, n) for n in range(7, 1000)]
     assert committed(server, "b", "broken", 1) == [1000]
+
+
+def test_consume_reads_several_topics_and_those_that_match_a_pattern(server: Server) -> None:
+    for topic in ("web-one", "web-two", "other"):
+        ok(server, "topic", "create", topic, "--partitions", "2")
+        ok(server, "produce", topic, "--partition", "1", stdin=f"{topic} a\n{topic} b\n")
+    read = ("--from", "beginning", "--until-end", "--format", r"%t-%p@%o %s\n")
+    two = ok(server, "consume", "web-one", "other", "web-one", *read).splitlines()
+    assert sorted(two) == [
+        "other-1@0 other a",
+        "other-1@1 other b",
+        "web-one-1@0 web-one a",
+        "web-one-1@1 web-one b",
+    ]
+    matched = ok(server, "consume", "--regex", "web-.*", *read).splitlines()
+    assert {line.split("@")[0] for line in matched} == {"web-one-1", "web-two-1"}
+    # A pattern is for the whole name, and Kafka's own topics are left out.
+    everything = ok(server, "consume", "-r", ".*", *read, "--last", "1").splitlines()
+    assert {"web-one-1@1 web-one b", "other-1@1 other b"} <= set(everything)
+    assert not any(line.startswith("__") for line in everything)
+    for wrong, said in (("web", "no topic matches web"), ("(", "'(' is not accepted")):
+        refused = strata("consume", "--regex", wrong, *read, "-b", server.address)
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+    missing = strata("consume", "web-one", "absent", *read, "-b", server.address)
+    assert (missing.returncode, "topic absent does not exist" in missing.stderr) == (2, True)
+
+
+def test_a_group_reads_several_topics_and_commits_each(server: Server) -> None:
+    for topic in ("left", "right"):
+        ok(server, "topic", "create", topic)
+        ok(server, "produce", topic, stdin=f"{topic}\n")
+    words = ("consume", "left", "right", "--group", "both", "--from", "beginning")
+    assert sorted(ok(server, *words, "--max-messages", "2").split()) == ["left", "right"]
+    assert [committed(server, "both", topic, 1) for topic in ("left", "right")] == [[1], [1]]
+    ok(server, "produce", "right", stdin="more\n")
+    assert ok(server, *words, "--max-messages", "1") == "more\n"

@@ -34,7 +34,12 @@ def until_gone(url: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_server_has_a_console_that_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_server_has_a_console_that_ends_with_it(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     settings = ["monitor.listener=127.0.0.1:0", f"tier.url={(tmp_path / 'bucket').as_uri()}"]
     with Server(tmp_path, settings, options=["--console"]) as server:
         monitor = json.loads((tmp_path / "ready.json").read_text())["monitor_port"]
@@ -50,6 +55,7 @@ def test_a_server_has_a_console_that_ends_with_it(tmp_path: Path, number: signal
         assert '<a href="/metrics">' in text
         os.kill(server.pid, number)
         until_gone(url)
+    assert not list(scratch.iterdir())  # after kill -9, too
 
 
 def test_the_monitors_first_page_without_a_console_names_the_command(tmp_path: Path) -> None:

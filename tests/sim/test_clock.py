@@ -149,7 +149,7 @@ def test_a_session_ends_only_when_heartbeats_stop(step_ms: int) -> None:
         tale = Tale()
         await tale.start()
         client = await Client.connect(tale.world.network, "127.0.0.1:9092", timeout_s=300)
-        member = Member(client, "g", "t")
+        member = Member(client, "g", ["t"])
         assert await member.join() == (("t", 0),)
         generation = member.generation
         for _ in range(60):

@@ -15,13 +15,16 @@ from stratalog.cli import pipeline
 from stratalog.cli.cluster import (
     acl,
     broker,
+    check,
     config,
     group,
+    info,
     log,
     partition,
     quorum,
     quota,
     topic,
+    trim,
     txn,
     user,
 )
@@ -48,7 +51,10 @@ app = typer.Typer(
 )
 app.command("server")(server.server)
 app.add_typer(storage.storage_app, name="storage")
+cluster.cluster_app.command("info")(info.info)
 app.add_typer(cluster.cluster_app, name="cluster")
+app.command("check")(check.check)
+topic.topic_app.command("trim")(trim.trim)
 app.add_typer(topic.topic_app, name="topic")
 app.add_typer(partition.partition_app, name="partition")
 app.add_typer(broker.broker_app, name="broker")

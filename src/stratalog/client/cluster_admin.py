@@ -23,6 +23,7 @@ from stratalog.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from stratalog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from stratalog.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -127,6 +128,16 @@ def describe_cluster() -> Call[list[RegisteredBroker]]:
         ]
 
     return Call(DescribeClusterRequest.KEY, build, read)
+
+
+def finalized_features() -> Call[dict[str, int]]:
+    """Return the cluster's feature levels by name (KIP-584), as one broker knows them."""
+
+    def read(body: ApiVersionsResponse) -> dict[str, int]:
+        return {one.name: one.max_version_level for one in body.finalized_features}
+
+    request = ApiVersionsRequest(client_software_name="stratalog", client_software_version="0.1")
+    return asking(request, read)
 
 
 def alter_reassignments(

@@ -102,6 +102,12 @@ class Link(asyncio.BufferedProtocol):
             self._waiting[correlation_id] = future
         return future
 
+    @property
+    def certificate(self) -> Mapping[str, Any]:
+        """The peer's verified certificate, as `ssl.SSLSocket.getpeercert` gives it; empty without TLS."""
+        secured = self._transport and self._transport.get_extra_info("ssl_object")
+        return (secured.getpeercert() or {}) if secured else {}
+
     async def writable(self) -> None:
         """Wait while the transport's buffer is full."""
         await self._writable.wait()

@@ -1,6 +1,6 @@
 """A member of a consumer group, by the classic protocol: join, receive partitions, send heartbeats.
 
-In: a client of its own, a group, a topic. Out: the partitions to read until the next rebalance. It never starts a
+In: a client of its own, a group, topics. Out: the partitions to read until the next rebalance. It never starts a
 task: the caller calls `beat` between two rounds, more often than the session lasts.
 
 Rebalances are eager, with Kafka's range assignor, which every consumer knows. So any member may be the leader, and the
@@ -9,7 +9,7 @@ So a separate client must do the fetches.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -176,12 +176,12 @@ class Member:
     Raises Unavailable where the coordinator cannot be reached, Rejected where it refuses this member.
     """
 
-    def __init__(self, client: Client, group: str, topic: str) -> None:
+    def __init__(self, client: Client, group: str, topics: Collection[str]) -> None:
         """`client` has no other user, and its timeout is longer than `REBALANCE_MS`."""
         self.generation = -1
         self._client = client
         self._group = group
-        self._topic = topic
+        self._topics = sorted(topics)
         self._member_id = ""
         self._is_in = False
         self._beaten_s = 0.0
@@ -192,7 +192,7 @@ class Member:
         for _ in range(_ATTEMPTS):
             try:
                 joined = await self._ask(
-                    join_group(self._group, self._member_id, encode_subscription([self._topic]))
+                    join_group(self._group, self._member_id, encode_subscription(self._topics))
                 )
                 self._member_id = joined.member_id
                 if joined.error == ErrorCode.member_id_required:

@@ -5,6 +5,7 @@ at a time. It runs on the broker's event loop.
 """
 
 import asyncio
+from email.utils import formatdate
 from html import escape
 from typing import Final
 
@@ -86,10 +87,12 @@ class Monitor:
 
     async def _readyz(self, _request: Request) -> Response:
         found = await health(self._watched, Pause(self._watched.clock.elapsed_ns))
+        # `strata check` compares the node's clock with its own.
+        headers = {"date": formatdate(self._watched.clock.now_ms() / 1000, usegmt=True)}
         if found.reasons:
             text = "".join(f"{line}\n" for line in found.reasons)
-            return PlainTextResponse(text, status_code=503)
-        return PlainTextResponse("ready\n")
+            return PlainTextResponse(text, 503, headers)
+        return PlainTextResponse("ready\n", headers=headers)
 
     async def _watch_loop(self) -> None:
         elapsed_ns = self._watched.clock.elapsed_ns

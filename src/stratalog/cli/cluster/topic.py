@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stratalog.client.calls import TopicInfo
 
 topic_app = typer.Typer(
-    help="Create, list, describe, alter and delete topics.", no_args_is_help=True
+    help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True
 )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stratalog.cli.node.cluster_directory import ClusterDirectory
 
 cluster_app = typer.Typer(
-    help="Start, stop, kill and restart the nodes of a cluster on this machine.",
+    help="Look at a cluster; start, stop, kill and restart the nodes of one on this machine.",
     no_args_is_help=True,
 )
 

@@ -141,9 +141,11 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
         note(
             "warning: it has no login: any machine that reaches this address may read every record"
         )
+    ready = json.dumps({"url": url, "pid": os.getpid()})
     if wanted.ready_file is not None:
-        ready = {"url": url, "pid": os.getpid()}
-        write_ready_file(str(wanted.ready_file), json.dumps(ready))
+        write_ready_file(str(wanted.ready_file), ready)
+    if wanted.while_stdin_open:
+        print(ready, flush=True)
     await stopping.wait()
 
 

@@ -1,6 +1,6 @@
-"""`strata consume`: records of a topic, printed as they come.
+"""`strata consume`: records of topics, printed as they come.
 
-In: a topic and where to begin. Out: records on standard output, in one of several forms. `follow.py` fetches them,
+In: topics and where to begin. Out: records on standard output, in one of several forms. `follow.py` fetches them,
 alone or as a member of a group.
 """
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.shared.completing import TopicName, groups
+from stratalog.cli.shared.completing import TopicNames, groups
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -43,6 +43,20 @@ Group = Annotated[
         "--from), commit.",
     ),
 ]
+Pattern = Annotated[
+    bool,
+    typer.Option(
+        "--regex", "-r", help="TOPIC is a regular expression for the whole name, as 'web-.*'."
+    ),
+]
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="beginning|end|OFFSET|TIME",
+        help="Start position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
+    ),
+]
 IsolationLevel = Annotated[
     Isolation,
     typer.Option(help="read_committed: skip aborted transactions, and stop before an open one."),
@@ -50,15 +64,9 @@ IsolationLevel = Annotated[
 
 
 def consume(
-    topic: TopicName,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="beginning|end|OFFSET|TIME",
-            help="Start position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
-        ),
-    ] = "end",
+    topics: TopicNames,
+    regex: Pattern = False,
+    start: Start = "end",
     last: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Begin N records before the end of each partition."),
@@ -92,11 +100,16 @@ def consume(
 ) -> None:
     r"""Print records until interrupted, or up to a number of records.
 
+    Records of several topics come in each partition's order; --json and --format say the topic. --regex reads the
+    topics that match at the start, without Kafka's own.
+
     With --group it takes part in the group's rebalances (classic protocol, range assignor), beside consumers of any
     kind. It commits the printed records after each round of reads, so after a crash some may be printed again. With
     --partition it does not join, and a group with members refuses its commits.
 
     Example: strata consume t --last 10 --until-end
+
+    Example: strata consume -r 'web-.*' --json
 
     Example: strata consume t --from beginning --format '%p %o %k: %s\n'
     """
@@ -105,10 +118,11 @@ def consume(
     from stratalog.cli.records.follow import Wanted, follow
     from stratalog.cli.shared.forms import Printer
 
-    printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
+    printer = Printer(key_separator, headers=headers, as_json=json, layout=layout)
     isolation = int(isolation_level is Isolation.COMMITTED)
+    names = tuple(dict.fromkeys(topics))
     wanted = Wanted(
-        topic, start, partition, group, until_end, max_messages, timeout, isolation, last
+        names, start, partition, group, until_end, max_messages, timeout, isolation, last, regex
     )
     try:
         run(follow(bootstrap_server, wanted, printer))

@@ -5,8 +5,8 @@ still in this process.
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stratalog.cli.shared.terminal import connected, note
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
     from stratalog.client.membership import Member
     from stratalog.client.reader import Fetched, Reader
+    from stratalog.wire.ids import TopicPartition
 
 ROUND_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The request of one read: partitions, start, group and end."""
+    """The request of one read: topics, partitions, start, group and end."""
 
-    topic: str
+    topics: tuple[str, ...]
     start: str
     partitions: list[int] | None
     group: str | None
@@ -36,14 +37,16 @@ class Wanted:
     """As in a Fetch request: 1 for committed records only."""
     last: int | None = None
     """Begin so many records before the end of each partition, instead of at `start`."""
+    is_pattern: bool = False
+    """Whether `topics` are regular expressions, for whole names."""
 
     @property
     def other_offsets(self) -> str:
         """Return a hint how to begin at other offsets."""
         if self.group is None:
             return "give another --from, such as beginning"
-        topic = f"{self.group} --topic {self.topic}"
-        return f"move the group: strata group reset-offsets {topic} --to beginning"
+        words = f"{self.group} --topic {self.topics[0]}"
+        return f"move the group: strata group reset-offsets {words} --to beginning"
 
 
 async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
@@ -57,20 +60,51 @@ async def follow(bootstrap: str, wanted: Wanted, printer: "Printer") -> None:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with connected(bootstrap) as client:
+        if wanted.is_pattern:
+            wanted = replace(wanted, topics=await matching(client, wanted.topics))
         if wanted.group is None or wanted.partitions is not None:
             await follow_alone(client, wanted, printer)
             return
         await existing(client, wanted)
         # A coordinator answers once the others have joined: its answers may take a rebalance.
         async with connected(bootstrap, timeout_s=REBALANCE_MS / 1000 + 30) as own:
-            await follow_as_member(client, Member(own, wanted.group, wanted.topic), wanted, printer)
+            member = Member(own, wanted.group, wanted.topics)
+            await follow_as_member(client, member, wanted, printer)
 
 
-async def existing(client: "Client", wanted: Wanted) -> list[int]:
+async def matching(client: "Client", patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the topics whose whole names match, without Kafka's own. Raises UserError where none does."""
+    import re
+
+    from stratalog.errors import UserError
+
+    try:
+        compiled = [re.compile(pattern) for pattern in patterns]
+    except re.error as error:
+        raise UserError(f"--regex: {error.pattern!r} is not accepted: {error}") from None
+    topics = (await client.metadata()).topics.values()
+    names = [one.name for one in topics if not one.is_internal]
+    found = [name for name in names if any(pattern.fullmatch(name) for pattern in compiled)]
+    if not found:
+        shown = ", ".join(patterns)
+        raise UserError(
+            f"--regex: no topic matches {shown}, from the first to the last character of its name; "
+            "list topics: strata topic list"
+        )
+    note(f"topics: {', '.join(sorted(found))}")
+    return tuple(sorted(found))
+
+
+async def existing(client: "Client", wanted: Wanted) -> "list[TopicPartition]":
     """Return the partitions to read. Raises UserError for a topic or partition that is not there."""
     from stratalog.cli.shared.reading import chosen_partitions
+    from stratalog.wire.ids import TopicPartition
 
-    return await chosen_partitions(client, wanted.topic, wanted.partitions)
+    return [
+        TopicPartition(topic, index)
+        for topic in wanted.topics
+        for index in await chosen_partitions(client, topic, wanted.partitions)
+    ]
 
 
 async def follow_alone(client: "Client", wanted: Wanted, printer: "Printer") -> None:
@@ -95,10 +129,9 @@ async def follow_as_member(
     """Read the assigned partitions through every rebalance; leave the group at the end, also after a failure."""
     try:
         while True:
-            assigned = sorted(
-                index for topic, index in await member.join() if topic == wanted.topic
-            )
-            shown = ", ".join(map(str, assigned)) or "none"
+            assigned = sorted(key for key in await member.join() if key.topic in wanted.topics)
+            alone = len(wanted.topics) == 1
+            shown = ", ".join(str(key.partition if alone else key) for key in assigned) or "none"
             note(f"group {wanted.group}, generation {member.generation}: partitions {shown}")
             following = await Following.of(client, wanted, assigned, printer, member.commit)
             if await following.run(member.beat):
@@ -114,8 +147,8 @@ class Following:
         self,
         client: "Client",
         wanted: Wanted,
-        positions: dict[int, int],
-        ends: dict[int, int],
+        positions: "dict[TopicPartition, int]",
+        ends: "dict[TopicPartition, int]",
         printer: "Printer",
         commit: "Callable[[Offsets], Awaitable[bool]]",
     ) -> None:
@@ -133,26 +166,24 @@ class Following:
         cls,
         client: "Client",
         wanted: Wanted,
-        partitions: list[int],
+        partitions: "list[TopicPartition]",
         printer: "Printer",
         commit: "Callable[[Offsets], Awaitable[bool]]",
     ) -> "Following":
         """Look up the first offsets, and the last ones if the request has an end."""
-        from stratalog.cli.shared.reading import first_offsets
+        from stratalog.cli.shared.reading import offsets_at
 
         isolation = wanted.isolation
-        positions = await first_offsets(client, wanted.topic, partitions, wanted.start, isolation)
+        positions = await offsets_at(client, partitions, wanted.start, isolation)
         if wanted.last is not None:
-            starts = await first_offsets(client, wanted.topic, partitions, "beginning")
-            tails = await first_offsets(client, wanted.topic, partitions, "end", isolation)
-            positions = {
-                index: max(starts[index], tail - wanted.last) for index, tail in tails.items()
-            }
+            starts = await offsets_at(client, partitions, "beginning")
+            tails = await offsets_at(client, partitions, "end", isolation)
+            positions = {key: max(starts[key], tail - wanted.last) for key, tail in tails.items()}
         if wanted.group is not None:
-            positions |= await committed_offsets(client, wanted.group, wanted.topic, partitions)
-        ends: dict[int, int] = {}
+            positions |= await committed_offsets(client, wanted.group, partitions)
+        ends: dict[TopicPartition, int] = {}
         if wanted.until_end:
-            ends = await first_offsets(client, wanted.topic, partitions, "end", isolation)
+            ends = await offsets_at(client, partitions, "end", isolation)
         return cls(client, wanted, positions, ends, printer, commit)
 
     async def run(self, still_ours: Callable[[], Awaitable[bool]]) -> bool:
@@ -161,13 +192,12 @@ class Following:
 
         from stratalog.cli.shared.reading import ranges_explained
         from stratalog.client.reader import FetchSettings, Reader
-        from stratalog.wire.ids import TopicPartition
 
         ends = self._ends
         unread = {
-            TopicPartition(self._wanted.topic, index): offset
-            for index, offset in self._positions.items()
-            if index not in ends or offset < ends[index]
+            key: offset
+            for key, offset in self._positions.items()
+            if key not in ends or offset < ends[key]
         }
         try:
             with Reader(
@@ -212,46 +242,37 @@ class Following:
         from stratalog.cli.shared.reading import records_from
         from stratalog.wire.ids import TopicPartition
 
-        index = fetched.partition
-        end = self._ends.get(index)
+        key = TopicPartition(fetched.topic, fetched.partition)
+        end = self._ends.get(key)
         for offset, record in records_from(fetched.records, fetched.offset, fetched.aborted):
             if self._printer.count == self._wanted.max_messages:
                 return
             if end is not None and record is not None and record.offset >= end:
-                self._positions[index] = end  # the next reader prints later records
+                self._positions[key] = end  # the next reader prints later records
                 break
-            self._positions[index] = offset
+            self._positions[key] = offset
             if record is not None:
-                self._printer.print(index, record)
-        if end is not None and self._positions[index] >= end:
-            reader.drop(TopicPartition(fetched.topic, index))
+                self._printer.print(key, record)
+        if end is not None and self._positions[key] >= end:
+            reader.drop(key)
 
     async def _keep(self) -> bool:
         """Flush the printed records, then commit them; return False where the member has lost the partitions."""
-        from stratalog.wire.ids import TopicPartition
-
         sys.stdout.flush()
         moved = {
-            TopicPartition(self._wanted.topic, index): offset
-            for index, offset in self._positions.items()
-            if offset != self._kept[index]
+            key: offset for key, offset in self._positions.items() if offset != self._kept[key]
         }
         if moved and not await self._commit(moved):
             return False
-        self._kept |= {key.partition: offset for key, offset in moved.items()}
+        self._kept |= moved
         return True
 
 
 async def committed_offsets(
-    client: "Client", group: str, topic: str, partitions: Iterable[int]
-) -> dict[int, int]:
+    client: "Client", group: str, partitions: "Iterable[TopicPartition]"
+) -> "dict[TopicPartition, int]":
     """Return a group's committed offset for each partition that has one."""
     from stratalog.client.admin import fetch_offsets
 
-    wanted = set(partitions)
     found = await client.on_coordinator(group, fetch_offsets(group))
-    return {
-        key.partition: offset
-        for key, offset in found.items()
-        if key.topic == topic and key.partition in wanted
-    }
+    return {key: found[key] for key in partitions if key in found}

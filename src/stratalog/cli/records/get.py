@@ -88,7 +88,7 @@ def get(
     from stratalog.table.places import DataLoss
 
     wanted = Wanted(topic, key, partition, offset, partitioner)
-    printer = Printer(topic, key_separator, headers=headers, as_json=json, layout=layout)
+    printer = Printer(key_separator, headers=headers, as_json=json, layout=layout)
     metrics = ReadMetrics()
     try:
         bootstrap = None if tier_only else servers(bootstrap_server)
@@ -195,14 +195,15 @@ def look_up(
     """Print the records. Raises UserError where there is none."""
     from stratalog.errors import UserError
     from stratalog.table.records import all_records, newest_records
+    from stratalog.wire.ids import TopicPartition
 
     pruning = wanted.pruning()
     if every or wanted.key is None:
         for found in all_records(options, pruning, metrics):
-            printer.print(found.partition, found.record)
+            printer.print(TopicPartition(wanted.topic, found.partition), found.record)
     elif newest := newest_records(options, pruning, metrics):
         last = max(newest, key=lambda one: one.record.timestamp)
-        printer.print(last.partition, last.record)
+        printer.print(TopicPartition(wanted.topic, last.partition), last.record)
         others = ", ".join(str(one.partition) for one in newest if one is not last)
         if others:
             note(f"older records of the key are in partition {others}: --all prints them")

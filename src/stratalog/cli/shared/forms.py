@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stratalog.cli.shared.terminal import show_json
 
 if TYPE_CHECKING:
+    from stratalog.wire.ids import TopicPartition
     from stratalog.wire.records import Record
 
 FIELDS = {
@@ -31,7 +32,6 @@ class Printer:
 
     def __init__(
         self,
-        topic: str,
         key_separator: str | None,
         *,
         headers: bool,
@@ -45,19 +45,18 @@ class Printer:
             raise UserError("--format says it all: leave --json, --headers and --key-separator out")
         self.count = 0
         self._headers = headers
-        self._topic = topic
         self._separator = None if key_separator is None else key_separator.encode()
         self._as_json = as_json
         self._layout = None if layout is None else pieces_of(layout)
 
-    def print(self, partition: int, record: "Record") -> None:
+    def print(self, key: "TopicPartition", record: "Record") -> None:
         """Print one record; its bytes are unchanged except in JSON."""
         self.count += 1
         if self._as_json:
-            show_json({"topic": self._topic, "partition": partition, **record_json(record)})
+            show_json({"topic": key.topic, "partition": key.partition, **record_json(record)})
             return
         if self._layout is not None:
-            sys.stdout.buffer.write(self._laid_out(self._layout, partition, record))
+            sys.stdout.buffer.write(self._laid_out(self._layout, key, record))
             return
         line = record.value or b""
         if self._separator is not None:
@@ -66,7 +65,9 @@ class Printer:
             line = headers_text(record) + b"\t" + line
         sys.stdout.buffer.write(line + b"\n")
 
-    def _laid_out(self, layout: "list[bytes | str]", partition: int, record: "Record") -> bytes:
+    def _laid_out(
+        self, layout: "list[bytes | str]", key: "TopicPartition", record: "Record"
+    ) -> bytes:
         out = b""
         for piece in layout:
             match piece:
@@ -79,15 +80,15 @@ class Printer:
                 case "h":
                     out += headers_text(record)
                 case _:
-                    out += str(self._fact(piece, partition, record)).encode()
+                    out += str(self._fact(piece, key, record)).encode()
         return out
 
-    def _fact(self, field: str, partition: int, record: "Record") -> str | int:
+    def _fact(self, field: str, key: "TopicPartition", record: "Record") -> str | int:
         match field:
             case "t":
-                return self._topic
+                return key.topic
             case "p":
-                return partition
+                return key.partition
             case "o":
                 return record.offset
             case "T":

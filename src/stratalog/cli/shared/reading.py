@@ -60,14 +60,24 @@ async def chosen_partitions(client: "Client", topic: str, wanted: list[int] | No
 
 
 async def first_offsets(
+    client: "Client", topic: str, partitions: list[int], start: str, *, option: str = "--from"
+) -> dict[int, int]:
+    """Return the offset that `start` means in each partition of a topic; see `offsets_at`."""
+    from stratalog.wire.ids import TopicPartition
+
+    keys = [TopicPartition(topic, index) for index in partitions]
+    found = await offsets_at(client, keys, start, option=option)
+    return {key.partition: offset for key, offset in found.items()}
+
+
+async def offsets_at(
     client: "Client",
-    topic: str,
-    partitions: list[int],
+    keys: "Sequence[TopicPartition]",
     start: str,
     isolation: int = 0,
     *,
     option: str = "--from",
-) -> dict[int, int]:
+) -> "dict[TopicPartition, int]":
     """Return the offset that `start` means in each partition; the end is the last stable one where `isolation` is 1.
 
     Raises UserError, which names `option`, for words that are not understood.
@@ -76,23 +86,21 @@ async def first_offsets(
     from stratalog.cli.shared.moments import ACCEPTED, moment_ms
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.errors import UserError
-    from stratalog.wire.ids import TopicPartition
 
     if is_int64(start):
-        return dict.fromkeys(partitions, int(start))
+        return dict.fromkeys(keys, int(start))
     words = {"beginning": EARLIEST, "end": LATEST}
     moment = words[start] if start in words else moment_ms(start, SystemClock().now_ms())
     if moment is None:
         raise UserError(
             f"{option}: {start!r} is not accepted; accepted: beginning, end, an offset, {ACCEPTED}"
         )
-    keys = [TopicPartition(topic, index) for index in partitions]
     listed = await client.list_offsets(dict.fromkeys(keys, moment), isolation=isolation)
     late = [key for key in keys if listed[key].offset < 0]
     ends = {}
     if late:
         ends = await client.list_offsets(dict.fromkeys(late, LATEST), isolation=isolation)
-    return {key.partition: (ends[key] if key in ends else listed[key]).offset for key in keys}
+    return {key: (ends[key] if key in ends else listed[key]).offset for key in keys}
 
 
 def is_int64(text: str) -> bool:

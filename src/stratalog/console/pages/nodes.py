@@ -5,8 +5,9 @@ In: the cluster's facts. Out: pages. Where a cluster does not serve one of these
 
 from typing import Any, Final
 
-from stratalog.client.calls import BROKER
+from stratalog.client.calls import BROKER, describe_configs
 from stratalog.client.cluster_admin import describe_quorum
+from stratalog.client.differing import differing
 from stratalog.client.transactions import describe_transaction, list_transactions
 from stratalog.console.page import Context, Page, PageRequest
 from stratalog.console.pages.settings_rows import rows_of
@@ -97,42 +98,31 @@ async def settings(context: Context, request: PageRequest) -> Page:
     cluster = context.cluster
     client = await cluster.client()
     wanted = request.text("q").lower()
-    values: dict[str, dict[int, Any]] = {}
+    values: dict[int, dict[str, Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
     silent = []
     nodes = sorted((await cluster.metadata()).brokers)
     for node_id in nodes:
         try:
-            (found,) = await client.describe_configs([(BROKER, str(node_id))], documentation=True)
+            # Each broker alone knows its properties file.
+            call = describe_configs([(BROKER, str(node_id))], documentation=True)
+            (found,) = await client.call(call, node_id)
         except (Rejected, Unavailable) as error:
             silent.append({"id": node_id, "error": str(error)})
             continue
         for row in rows_of(found.entries):
             if wanted in row["name"].lower():
                 rows.setdefault(row["name"], row)
-                values.setdefault(row["name"], {})[node_id] = row["value"]
-    differing = [
+                values.setdefault(node_id, {})[row["name"]] = row["value"]
+    unequal = [
         {"name": name, "values": {str(node_id): value for node_id, value in of.items()}}
-        for name, of in values.items()
-        if len(set(of.values())) > 1 and not _is_a_brokers_own(name)
+        for name, of in differing(values).items()
     ]
     data = {
         "q": request.text("q"),
         "brokers": nodes,
         "silent": silent,
-        "differing": differing,
+        "differing": unequal,
         "settings": sorted(rows.values(), key=lambda row: (row["is_default"], row["name"])),
     }
     return Page("settings.html", "Settings", data)
-
-
-def _is_a_brokers_own(name: str) -> bool:
-    """Return whether a setting must differ between brokers."""
-    return name in {
-        "broker.id",
-        "node.id",
-        "broker.rack",
-        "log.dir",
-        "log.dirs",
-        "metadata.log.dir",
-    } or ("listener" in name)

@@ -1,0 +1,75 @@
+"""One HTTP request by the standard library, which a plain install has.
+
+In: a URL, a body. Out: the answer, whatever its status; Unavailable without one. It follows no redirect, uses no proxy,
+reads no more than a bound, and never shows a user or a password.
+"""
+
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import unquote, urlsplit
+
+from stratalog.errors import Unavailable, UserError
+
+__all__ = ["Answer", "ask", "shown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Any answer, good or not. `date` is the header's text, empty where there is none."""
+
+    status: int
+    body: bytes
+    date: str = ""
+
+
+def shown(url: str) -> str:
+    """Return a URL without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def ask(
+    url: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 10.0,
+    bytes_max: int = 16 << 20,
+) -> Answer:
+    """GET a URL, or POST a body to it. A user and a password in the URL are sent as basic authentication.
+
+    Raises UserError for a URL that is none, or a certificate that is not trusted; Unavailable.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if parts.scheme not in {"http", "https"} or not host:
+        raise UserError(f"{shown(url)!r} is not accepted; accepted: http://host:port/path")
+    sent = dict(headers or {})
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        sent["Authorization"] = "Basic " + b64encode(pair).decode()
+    connection = (
+        HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
+        if parts.scheme == "https"
+        else HTTPConnection(host, port, timeout=timeout_s)
+    )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request("GET" if body is None else "POST", path, body=body, headers=sent)
+        answer = connection.getresponse()
+        data = answer.read(bytes_max + 1)
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(f"{shown(url)}: {error.verify_message}") from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unavailable(f"{shown(url)}: {str(error) or type(error).__name__}") from error
+    finally:
+        connection.close()
+    if len(data) > bytes_max:
+        raise Unavailable(f"{shown(url)}: an answer of more than {bytes_max} bytes")
+    return Answer(answer.status, data, answer.getheader("date", ""))
