@@ -6,6 +6,7 @@ as Spark reads. Each way gives the last value of each key, and no offset changes
 """
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from tests.sim.compacted import (
@@ -23,8 +24,11 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
+from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
+from stratalog.client.calls import TOPIC as OF_TOPIC
 from stratalog.client.calls import NewTopic
+from stratalog.errors import Rejected, Unavailable
 from stratalog.tier.checking.verify import verify
 
 URL = "memory://bucket"
@@ -40,7 +44,20 @@ async def check(machine: Machine, client: Client, table: Table) -> None:
     table.check([*tiered, *tail])
 
 
-async def lives(seed: int, count: int, configs: dict[str, str]) -> Machine:
+async def switch_for_a_while(machine: Machine, client: Client) -> None:
+    """Switch the topic's policy between compact and delete; its retention keeps all."""
+    policy = "compact"
+    with suppress(Unavailable, Rejected):  # the broker died
+        while True:
+            await asyncio.sleep(machine.world.chance.uniform(0, 2))
+            policy = "delete" if policy == "compact" else "compact"
+            change = alter_configs(OF_TOPIC, TOPIC, {"cleanup.policy": policy})
+            await client.on_controller(change)
+
+
+async def lives(
+    seed: int, count: int, configs: dict[str, str], *, switches: bool = False
+) -> Machine:
     world = World(seed)
     machine = Machine(world, {**SETTINGS, "tier.url": URL})
     machine.slowness = world.chance.choice((0.0, 0.02, 0.2))
@@ -52,6 +69,9 @@ async def lives(seed: int, count: int, configs: dict[str, str]) -> Machine:
     for _life in range(count):
         writing = asyncio.create_task(write_for_a_while(machine, client, table))
         reading = asyncio.create_task(read_for_a_while(machine, client))
+        beside = [writing, reading]
+        if switches:
+            beside.append(asyncio.create_task(switch_for_a_while(machine, await machine.connect())))
         await asyncio.sleep(world.chance.choice((2, 5, 9)) * world.chance.random())
         tiering = machine.broker.tiering
         assert tiering is not None
@@ -61,10 +81,13 @@ async def lives(seed: int, count: int, configs: dict[str, str]) -> Machine:
         assert not tiering.cleaner.uncleanable
         ending = world.chance.choice(("power", "kill", "stop"))
         await {"power": machine.lose_power, "kill": machine.kill, "stop": machine.stop}[ending]()
-        await asyncio.wait((writing, reading))
-        reading.result()
+        await asyncio.wait(beside)
+        for task in beside:
+            task.result()
         client = await machine.restart()
         await check(machine, client, table)
+    compacted = alter_configs(OF_TOPIC, TOPIC, {"cleanup.policy": "compact"})
+    await client.on_controller(compacted)
     await asyncio.sleep(20)
     await check(machine, client, table)
     log = machine.partition(TOPIC).log
@@ -83,3 +106,9 @@ def test_the_last_value_of_each_key_survives_on_both_sides_of_the_seam(
     seed: int, hotset_ms: str
 ) -> None:
     run(lives(seed, 5, {**TIERED, "local.retention.ms": hotset_ms}))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_policy_of_a_topic_in_a_bucket_may_change(seed: int) -> None:
+    configs = {**TIERED, "local.retention.ms": "2000", "retention.ms": "-1"}
+    run(lives(seed, 5, configs, switches=True))

@@ -4,21 +4,25 @@ In: calls that can be pickled. Out: futures that resolve on the loop with the ca
 runs a call twice: a call whose process dies fails with Unavailable, and the next call starts another process.
 
 Each thread of a small pool talks to one process of its own through the process's standard input and output, one call
-at a time. A process ends when its input closes, so none outlives a broker that was killed. The first call that needs
-a process starts it.
+at a time. A process ends when its input closes, in the middle of a call too. So none outlives a broker that was killed:
+a cleaner that went on would write into the files of the next broker's cleaner. The first call that needs a process
+starts it.
 
     python -m stratalog.adapters.processes      the command of each process
 """
 
+import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from struct import Struct
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 from stratalog.adapters.threads import ThreadWorker
 from stratalog.errors import Unavailable
@@ -115,13 +119,12 @@ def _read(stream: IO[bytes]) -> Any:
     return pickle.loads(data)  # noqa: S301 - from the process that started us, or that we started
 
 
-def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
-    """Run call after call until there are no more."""
+def serve(calls: IO[bytes], answers: IO[bytes]) -> NoReturn:
+    """Run call after call. The process ends once there are no more: `calls` is closed, or the broker has died."""
+    waiting: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_take, args=(calls, waiting), daemon=True).start()
     while True:
-        try:
-            call = _read(calls)
-        except EOFError:
-            return
+        call = waiting.get()
         try:
             answer = (False, call())
         except BaseException as error:  # noqa: BLE001 - carried to the caller in the other process
@@ -129,7 +132,15 @@ def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
         try:
             _write(answers, answer)
         except BrokenPipeError:
-            return
+            os._exit(0)
+
+
+def _take(calls: IO[bytes], waiting: "SimpleQueue[Any]") -> None:
+    """Pass the calls on; end the process at the end of `calls`, whatever a call does then."""
+    with suppress(EOFError):
+        while True:
+            waiting.put(_read(calls))
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,11 @@ class PartitionLog(AppendingLog):
             return self.cleaned_end
         return self.log_start_offset
 
+    @property
+    def was_cleaned(self) -> bool:
+        """Whether a cleaning has looked at a part of the log: offsets may be absent, whatever the policy is now."""
+        return self.cleaned_end > self.log_start_offset
+
     # Reading
 
     def read(

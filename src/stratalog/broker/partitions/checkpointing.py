@@ -85,12 +85,14 @@ class Checkpoints:
                     yield True
                 for one in part:
                     if self._hosted.by_id.get(one.key) is one:
+                        log = one.log
+                        is_compacted = log.config.is_compacted or log.was_cleaned
                         mine.lines.add(
                             one.name,
                             one.recovery_point,
                             one.high_watermark,
-                            one.log.log_start_offset,
-                            one.log.cleaned_end if one.log.config.is_compacted else None,
+                            log.log_start_offset,
+                            log.cleaned_end if is_compacted else None,
                         )
         finally:
             place = collections.index(mine)

@@ -211,13 +211,15 @@ class Cleaners:
     async def _swap_in(self, hosted: HostedPartition, found: Cleanable, done: Cleaned) -> bool:
         """Put what was written in place, segment by segment; return whether all of it is.
 
-        Not where the topic's tier has changed meanwhile: the archiver may read these segments, and the bucket may hold
-        older records than the plan took into account.
+        Not where the topic is compacted no more (Kafka: `LogCleaner.abortCleaning`). Not where its tier has changed
+        meanwhile: the archiver may read these segments, and the bucket may hold older records than the plan took into
+        account.
         """
         originals = {one.base_offset: one for one in found.segments}
         tier = found.tier
         for one in done.rewritten:
-            if not self._may_swap(hosted) or tier_of(hosted.log) != tier:
+            is_as_planned = hosted.log.config.is_compacted and tier_of(hosted.log) == tier
+            if not (is_as_planned and self._may_swap(hosted)):
                 return False
             old = [originals[base] for base in one.replaced]
             now_ms = self._outside.clock.steady_ms()

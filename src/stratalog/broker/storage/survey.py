@@ -101,7 +101,7 @@ class CheckpointLines:
         log_start_offset: int,
         cleaned_end: int | None,
     ) -> None:
-        """Note one partition's lines; `cleaned_end` is None for a log that is not compacted."""
+        """Note one partition's lines; `cleaned_end` is None for a log that was never compacted."""
         self._recovery_points[name] = offset_line(name, recovery_point)
         self._high_watermarks[name] = offset_line(name, high_watermark)
         self._log_starts[name] = offset_line(name, log_start_offset)

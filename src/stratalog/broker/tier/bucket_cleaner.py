@@ -25,6 +25,7 @@ from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
 from stratalog.log.cleaning.cleaner import places_for
 from stratalog.log.cleaning.filtering import Horizons
 from stratalog.ports import Processes, Worker
+from stratalog.tier.formats.manifest import RemoteSegment
 from stratalog.tier.writing.cleaning import (
     CleanedObjects,
     CleaningPlan,
@@ -169,20 +170,30 @@ class BucketCleaner:
     async def _call(self, due: _Due, noted_end: int, rewrite_from: int) -> CleanedObjects | None:
         """Run one call and commit its objects; None where another change of the manifest came first."""
         bucket, clock = self._bucket, self._bucket.outside.clock
-        segments = tuple(
-            one for one in due.tier.manifest.recent() if one.entry.base_offset < noted_end
-        )
-        await bucket.pace.turn(sum(one.entry.data_size for one in segments))
-        plan = self._plan(due, noted_end, rewrite_from)
+        await bucket.pace.turn(sum(one.entry.data_size for one in _below(due.tier, noted_end)))
+        segments = _below(due.tier, noted_end)
+        plan = self._plan(due, segments, noted_end, rewrite_from)
         began_ms = clock.steady_ms()
         open_store = partial(bucket.outside.object_store, bucket.config.tier_url)
-        done = await self._worker(due.hosted).submit(partial(clean_objects, open_store, plan))
-        if clock.steady_ms() - began_ms > ORPHAN_GRACE_MS // 2:
+        try:
+            done = await self._worker(due.hosted).submit(partial(clean_objects, open_store, plan))
+        except Corrupt:
+            if _are_live(due.tier, segments):
+                raise
+            return None  # retention dropped one of them, and the grace period is over
+        until_ms = began_ms + ORPHAN_GRACE_MS // 2
+        if clock.steady_ms() > until_ms:
             self._written_max = max(self._written_max // 2, 1)
             raise Unavailable("its objects were written too slowly")
-        return done if await due.archiver.replace_cleaned(due.tier, done) else None
+        return done if await due.archiver.replace_cleaned(due.tier, done, until_ms) else None
 
-    def _plan(self, due: _Due, noted_end: int, rewrite_from: int) -> CleaningPlan:
+    def _plan(
+        self,
+        due: _Due,
+        segments: tuple[RemoteSegment, ...],
+        noted_end: int,
+        rewrite_from: int,
+    ) -> CleaningPlan:
         bucket, log, tier = self._bucket, due.hosted.log, due.tier
         first_dirty = due.found.first_dirty
         places, keys_max = places_for(
@@ -190,7 +201,6 @@ class BucketCleaner:
             self._config.int("log.cleaner.dedupe.buffer.size"),
             self._config.float("log.cleaner.io.buffer.load.factor"),
         )
-        segments = tuple(one for one in tier.manifest.recent() if one.entry.base_offset < noted_end)
         return CleaningPlan(
             folder=tier.folder,
             leader_epoch=tier.writer.leader_epoch,
@@ -218,3 +228,14 @@ class BucketCleaner:
         if self._processes is None:
             self._processes = self._bucket.outside.workers.start_processes("clean bucket")
         return self._processes
+
+
+def _below(tier: TierWriter, end: int) -> tuple[RemoteSegment, ...]:
+    """Return the live segments that begin below an offset, the oldest first."""
+    return tuple(one for one in tier.manifest.recent() if one.entry.base_offset < end)
+
+
+def _are_live(tier: TierWriter, segments: tuple[RemoteSegment, ...]) -> bool:
+    """Return whether the newest manifest still names all of these."""
+    live = {one.path for one in tier.manifest.recent()}
+    return all(one.path in live for one in segments)

@@ -261,7 +261,7 @@ class PartitionArchiver:
         parts = [segment_parts(log, info.base_offset) for info in infos]
         stable, start = hosted.last_stable_offset, log.log_start_offset
         has_key_filter = log.config.tier_key_filter
-        may_have_gaps = log.config.is_compacted or log.cleaned_end > start
+        may_have_gaps = log.config.is_compacted or log.was_cleaned
         now_ms = bucket.outside.clock.now_ms()
 
         def archive() -> None:
@@ -311,18 +311,28 @@ class PartitionArchiver:
             await self._bucket.threads.expirer.submit(lambda: tier.unspill(now_ms))
             await self._keep_manifest(tier)
 
-    async def replace_cleaned(self, tier: TierWriter, done: CleanedObjects) -> bool:
-        """Commit a cleaning's objects; return whether they are in the manifest. Raises as `unspill`."""
+    async def replace_cleaned(self, tier: TierWriter, done: CleanedObjects, until_ms: int) -> bool:
+        """Commit a cleaning's objects; return whether they are in the manifest. Raises as `unspill`.
+
+        Later than `until_ms`, on the steady clock, a sweep may have removed the objects: Unavailable. Where the topic
+        is compacted no more, or has no tier, the objects are removed.
+        """
+        clock, copier = self._bucket.outside.clock, self._bucket.threads.copier(self._hosted)
+
+        def commit() -> bool:
+            if clock.steady_ms() > until_ms:
+                raise Unavailable("its objects became too old before they were committed")
+            return tier.replace_cleaned(done, clock.now_ms())
+
         async with self._turn:
             self._check_leads()
-            if tier is not self.tier or not self._hosted.log.config.remote_storage_enable:
-                return False
-            now_ms = self._bucket.outside.clock.now_ms()
-            is_done = await self._bucket.threads.copier(self._hosted).submit(
-                lambda: tier.replace_cleaned(done, now_ms)
-            )
-            await self._keep_manifest(tier)
-            return is_done
+            config = self._hosted.log.config
+            if tier is self.tier and config.remote_storage_enable and config.is_compacted:
+                is_done = await copier.submit(commit)
+                await self._keep_manifest(tier)
+                return is_done
+        await copier.submit(lambda: tier.discard(done))
+        return False
 
     async def _merge(self, tier: TierWriter) -> bool:
         """Merge one run of small neighbouring segments in the bucket; return whether there was one."""

@@ -353,4 +353,6 @@ def with_cleaned(tip: Manifest, done: CleanedObjects, now_ms: int) -> Manifest |
     changed = replace(tip, segments=(*gone, *live))
     if done.is_complete:
         changed = replace(changed, cleaned_end=max(tip.clean_end, done.end_offset))
+    elif changed != tip:  # offsets are absent from now on, although the bucket is no cleaner yet
+        changed = replace(changed, cleaned_end=tip.clean_end)
     return changed if changed != tip else tip

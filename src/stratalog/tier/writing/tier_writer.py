@@ -337,7 +337,8 @@ class TierWriter:
     def replace_cleaned(self, done: CleanedObjects, now_ms: int) -> bool:
         """Commit the objects of a cleaning instead of those that they replace. False where another change came first.
 
-        May be called where `archive` may, and raises as `archive`.
+        Removes the objects that are not in the manifest then. May be called where `archive` may, and raises as
+        `archive`.
         """
         changed: Manifest | None = None
 
@@ -347,7 +348,18 @@ class TierWriter:
             return None if changed is tip else changed
 
         self._commit(cleaned, now_ms)
+        self.discard(done)
         return changed is not None
+
+    def discard(self, done: CleanedObjects) -> None:
+        """Remove a cleaning's objects that no manifest will name. What cannot be removed now, a sweep finds."""
+        named = {entry.id for entry in self.manifest.segments}
+        paths = [
+            self.manifest.path_of(made) for _run, made in done.replaced if made.id not in named
+        ]
+        if paths:
+            with suppress(Unavailable):
+                self.context.store.delete(paths)
 
     def withdraw(self, now_ms: int, log_start_offset: int) -> Manifest:
         """Drop all entries, because the topic's tier is removed (KIP-950); `expire` removes the objects.
