@@ -23,10 +23,10 @@ from bench.peers import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     accepts,
-    free_port,
     java_command,
     product_command,
 )
+from stratalog.adapters.free_ports import free_ports
 from stratalog.errors import ErrorCode
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -157,8 +157,9 @@ def kafka(directory: Path) -> Iterator[Cluster]:
 def prepare_kafka(directory: Path) -> tuple[dict[int, int], dict[int, int]]:
     """Write and format three nodes; return by node the ports for clients, and for controllers."""
     ids = range(1, NODES + 1)
-    ports = {node: free_port() for node in ids}
-    controllers = {node: free_port() for node in ids}
+    free = free_ports(2 * NODES)
+    ports = dict(zip(ids, free[:NODES], strict=True))
+    controllers = dict(zip(ids, free[NODES:], strict=True))
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
     storage = [*java_command(), "kafka.tools.StorageTool"]
     made = subprocess.run(

@@ -22,6 +22,8 @@ import psutil
 from pipelines.access_log.fetched import fetching
 from tests.compat.tools import java, kafka_lib, kafka_tier_lib
 
+from stratalog.adapters.free_ports import free_ports
+
 RDKAFKA = "node-rdkafka@3.6.1"
 START_TIMEOUT_S = 600
 """Three nodes of Apache Kafka with 10,000 partitions took more than 120 s on a busy machine."""
@@ -80,14 +82,6 @@ class Server:
         """End the broker as `kill -9` does."""
         self.process.kill()
         self.process.wait()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @cache
@@ -184,7 +178,7 @@ def prepare_kafka(directory: Path, *, tiered: bool = False) -> None:
     if properties.exists():
         return
     directory.mkdir(parents=True, exist_ok=True)
-    port, controller = free_port(), free_port()
+    port, controller = free_ports(2)
     properties.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={directory / 'data'}\n"
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"

@@ -10,27 +10,22 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from socket import create_connection, create_server
+from socket import create_connection
 from tempfile import TemporaryDirectory
 
 from tests.compat.tools import java_command, java_environment, java_tool
+
+from stratalog.adapters.free_ports import free_ports
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
 
-def free_ports(count: int) -> list[int]:
-    """Return different ports that no process listened on a moment ago."""
-    with ExitStack() as stack:
-        opened = [stack.enter_context(create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in opened]
-
-
-def properties(directory: Path, broker_port: int, settings: dict[str, str]) -> str:
-    """Write the node's properties: broker and controller in one, internal topics of one replica."""
-    (controller_port,) = free_ports(1)
+def properties(directory: Path, ports: Sequence[int], settings: dict[str, str]) -> str:
+    """Return the properties of a broker and controller in one, which listens on two ports."""
+    broker_port, controller_port = ports
     address = f"127.0.0.1:{broker_port}"
     lines = {
         "process.roles": "broker,controller",
@@ -58,17 +53,17 @@ def apache_kafka(directory: Path, features: Sequence[str] = (), **settings: str)
 
     `features` are levels of the new cluster that differ from Kafka's own choice, as `name=level`.
     """
-    (port,) = free_ports(1)
+    ports = free_ports(2)
     named = {name.replace("__", "."): value for name, value in settings.items()}
     file = directory / "server.properties"
-    file.write_text(properties(directory, port, named))
+    file.write_text(properties(directory, ports, named))
     storage = "kafka.tools.StorageTool"
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
     levels = [f"--feature={feature}" for feature in features]
     done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone", *levels)
     assert done.returncode == 0, done.stdout + done.stderr
-    with kafka_process(file, port):
-        yield f"127.0.0.1:{port}"
+    with kafka_process(file, ports[0]):
+        yield f"127.0.0.1:{ports[0]}"
 
 
 @contextmanager

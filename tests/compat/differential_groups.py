@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.compat.differential import Broker, Connection
 from tests.compat.differential_stories import Story, topic
+from tests.integration.waiting import wait_for
 
 from stratalog.client.calls import error_of
 
@@ -69,11 +70,13 @@ class Member:
     def until_it_is_parked(self) -> None:
         """Wait until the group has the member's waiting request: answers on other connections depend on it."""
         asker = self.broker.connect()
-        for _ in range(200):
+
+        def is_parked() -> bool:
             asker.send("DescribeGroups", groups=[self.group])
             (described,) = asker.receive(traced=False).groups
-            if described.group_state not in ("Stable", "Empty", "Dead"):
-                break
+            return described.group_state not in ("Stable", "Empty", "Dead")
+
+        wait_for(is_parked, f"a member that joins {self.group}")
         asker.close()
 
     def joined(self) -> Any:

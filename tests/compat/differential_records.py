@@ -18,6 +18,7 @@ from tests.fuzz.poison import (
     with_fields,
     with_records,
 )
+from tests.integration.waiting import wait_for
 
 from stratalog.client.calls import error_of
 from stratalog.wire.compression import compress
@@ -187,11 +188,15 @@ def put(connection: Connection, name: str, topic_id: UUID, one: bytes) -> None:
 
 def producer_id(connection: Connection, **asked: Any) -> Any:
     """Request an id until the broker gives one: Kafka must allocate a block of ids first."""
-    for _ in range(200):
+    answer = None
+
+    def is_final() -> bool:
+        nonlocal answer
         connection.send("InitProducerId", **asked)
         answer = connection.receive(traced=False)
-        if error_of(answer.error_code).name != "coordinator_load_in_progress":
-            break
+        return error_of(answer.error_code).name != "coordinator_load_in_progress"
+
+    wait_for(is_final, "a block of producer ids")
     connection.broker.add("InitProducerId", answer)
     return answer
 

@@ -10,8 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.compat.differential import GONE, NO_ID, Broker, Connection
-
-from stratalog.client.calls import error_of
+from tests.integration.waiting import wait_for
 
 Story = Callable[[Broker], None]
 STORIES: list[Story] = []
@@ -45,22 +44,25 @@ def topic(connection: Connection, name: str, partitions: int = 1, **configs: str
     )
     connection.receive(traced=False)
     depth, broker.depth = broker.depth, 0
-    for _ in range(
-        500
-    ):  # Until the topic is known and has leaders: Kafka answers the creation earlier.
+    asked = [
+        {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+        for index in range(partitions)
+    ]
+    topic_id = NO_ID
+
+    def is_led() -> bool:
+        nonlocal topic_id
         connection.send("Metadata", topics=[{"name": full, "topic_id": NO_ID}])
         (found,) = connection.receive(traced=False).topics
-        asked = [
-            {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
-            for index in range(partitions)
-        ]
         connection.send("ListOffsets", replica_id=-1, topics=[{"name": full, "partitions": asked}])
         (led,) = connection.receive(traced=False).topics
-        if {error_of(one.error_code).name for one in (found, *led.partitions)} == {"none"}:
-            break
-    broker.note_id(found.topic_id, name)
+        topic_id = found.topic_id
+        return not any(one.error_code for one in (found, *led.partitions))
+
+    wait_for(is_led, f"topic {full}: Kafka answers its creation before it has a leader")
+    broker.note_id(topic_id, name)
     broker.depth = depth
-    return found.topic_id
+    return topic_id
 
 
 # --- topics ---

@@ -156,7 +156,7 @@ class Producer:
             "state": found.transaction_state,
             "epoch": found.producer_epoch,
             "has begun": found.transaction_start_time_ms is not None,
-            "topics": sorted((one.topic, tuple(one.partitions)) for one in found.topics),
+            "topics": sorted((one.topic, sorted(one.partitions)) for one in found.topics),
         }
         self.broker.add("DescribeTransactions", sorted(shown.items(), key=lambda one: one[0]))
 

@@ -14,9 +14,9 @@ from socket import create_connection
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.compat.apache_kafka import free_ports
 from tests.compat.tools import java_command, java_environment, java_tool
 
+from stratalog.adapters.free_ports import free_ports
 from stratalog.adapters.system import SystemEntropy
 from stratalog.broker.storage.claim import new_cluster_id
 

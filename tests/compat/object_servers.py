@@ -24,18 +24,14 @@ from urllib.parse import quote, urlencode
 
 from tests.compat.tools import cargo_program, go_program
 
+from stratalog.adapters.free_ports import free_ports
+
 MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 S3S_FS = "s3s-fs@0.14.1"
 KEY, SECRET = "stratalog-test", "not-a-secret-of-anyone"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 START_TIMEOUT_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -131,7 +127,7 @@ class S3Server:
 @contextmanager
 def s3_server(kind: str, place: Path, **settings: object) -> Iterator[S3Server]:
     """Run a server with its data below `place`; skip the test if its program is not available."""
-    server = S3Server(kind, place / kind, free_port(), **settings)  # type: ignore[arg-type]
+    server = S3Server(kind, place / kind, free_ports(1)[0], **settings)  # type: ignore[arg-type]
     server.start()
     try:
         yield server

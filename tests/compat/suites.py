@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from socket import socket
 
 from tests.broker_process import broker_process
 from tests.cluster_processes import ClusterProcesses
 from tests.compat.tools import CannotBeHadError
 
+from stratalog.adapters.free_ports import free_ports
 from stratalog.config.local_cluster import HOST
 
 HERE = Path(__file__).parent
@@ -116,14 +116,6 @@ def counts(results: Counter[str]) -> str:
     return ", ".join(f"{count} {result}" for result, count in results.most_common())
 
 
-def free_port() -> int:
-    """Return a port that no process listened on a moment ago."""
-    with socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
-
-
 def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None) -> list[Outcome]:
     """Run its parts, each against broker processes of its own, or all against the brokers at `address`."""
     found = []
@@ -141,7 +133,7 @@ def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None
 
 def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStack) -> str:
     """Start a broker until the stack ends; return its address."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     # A file sets both, as an operator does: tests check the source of a setting.
     listeners = {
         "listeners": f"PLAINTEXT://{address}",

@@ -5,7 +5,7 @@ User:ANONYMOUS, so each ACL of the story permits or denies something to the stor
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from tests.compat.differential import (
 from tests.compat.differential_records import batch, fetch, produce
 from tests.compat.differential_stories import topic
 from tests.compat.tools import java_tool
+from tests.integration.waiting import wait_for
 
 ACL_COMMAND = "org.apache.kafka.tools.AclCommand"
 SETTINGS = {
@@ -73,16 +74,46 @@ def wanted(**more: Any) -> dict[str, Any]:
 
 
 def create(ask: Connection, *acls: dict[str, Any]) -> None:
-    ask.ask("CreateAcls", creations=list(acls))
+    """Create ACLs, and wait until the broker shows those that it accepted."""
+    results = ask.ask("CreateAcls", creations=list(acls)).results
+    made = [one for one, result in zip(acls, results, strict=True) if not result.error_code]
+    wait_until(ask, lambda shown: all(one in shown for one in made))
 
 
 def delete(ask: Connection, **filtered: Any) -> None:
-    """Delete ACLs; Kafka does not promise their order in the answer."""
+    """Delete ACLs, and wait until they are gone. Kafka does not promise their order in the answer."""
     ask.send("DeleteAcls", filters=[wanted(**filtered)])
+    gone = []
     for result in ask.receive(traced=False).filter_results:
         ask.broker.add("DeleteAcls", result.error_code)
         for one in sorted(result.matching_acls, key=repr):
             ask.broker.add("deleted", one)
+            gone.append(as_created(one, one))
+    wait_until(ask, lambda shown: not any(one in shown for one in gone))
+
+
+def as_created(resource: Any, one: Any) -> dict[str, Any]:
+    """Return an answered ACL in the words of `acl`."""
+    return {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "resource_pattern_type": resource.pattern_type,
+        "principal": one.principal,
+        "host": one.host,
+        "operation": one.operation,
+        "permission_type": one.permission_type,
+    }
+
+
+def wait_until(ask: Connection, holds: Callable[[list[dict[str, Any]]], bool]) -> None:
+    """Wait until the broker's ACLs fit: Kafka's controller answers before its broker has the change."""
+
+    def fits() -> bool:
+        ask.send("DescribeAcls", **wanted())
+        resources = ask.receive(traced=False).resources
+        return holds([as_created(resource, one) for resource in resources for one in resource.acls])
+
+    wait_for(fits, f"a change of ACLs on {ask.broker.address}")
 
 
 def describe(ask: Connection, **filtered: Any) -> None:
@@ -105,7 +136,7 @@ def attempt(ask: Connection, name: str, topic_id: Any) -> None:
     resource = {"resource_type": TOPIC, "resource_name": ask.broker.name(name)}
     names = {**resource, "configuration_keys": ["retention.ms"]}
     ask.ask("DescribeConfigs", resources=[names])
-    change = {"name": "retention.ms", "config_operation": 0, "value": "5000"}
+    change = {"name": "retention.ms", "config_operation": 0, "value": "86400000"}
     ask.ask("IncrementalAlterConfigs", resources=[{**resource, "configs": [change]}])
     ask.ask(
         "ListOffsets",

@@ -18,12 +18,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.compat.object_servers import free_port
 from tests.compat.tiering_broker import FINDINGS, tiers_what_it_is_given
 from tests.compat.tools import node, npm_installed
 from tests.integration.server_process import strata
 from tests.store_contract import comes_back_whole_and_in_ranges, exactly_one_wins
 
+from stratalog.adapters.free_ports import free_ports
 from stratalog.adapters.object_store import open_store
 from stratalog.errors import Unavailable
 from stratalog.ports import AlreadyExists
@@ -60,7 +60,7 @@ def create_container(port: int, key: str, name: str) -> None:
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of an empty container; replace `{name}` in it by a prefix."""
     program = npm_installed(AZURITE) / "azurite" / "dist" / "src" / "blob" / "main.js"
-    port, key = free_port(), made_up_key()
+    port, key = free_ports(1)[0], made_up_key()
     place = tmp_path_factory.mktemp("azurite")
     words = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--blobHost", "127.0.0.1"]
     with pytest.MonkeyPatch.context() as environment:

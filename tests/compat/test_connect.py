@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.broker_process import BrokerProcess, broker_process
-from tests.compat.apache_kafka import free_ports
 from tests.compat.tools import java_command, java_environment, kafka_jars
 
 from stratalog import read
+from stratalog.adapters.free_ports import free_ports
 
 pytestmark = [pytest.mark.big, pytest.mark.timeout(1500)]
 

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from tests.compat.apache_kafka import free_ports, kafka_process, properties, wait_until_open
+from tests.compat.apache_kafka import kafka_process, properties, wait_until_open
 from tests.compat.tools import java_tool
 from tests.integration.server_process import STRATA, strata
+
+from stratalog.adapters.free_ports import free_ports
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.serial, pytest.mark.big]
 TIMEOUT_S = 60
@@ -117,9 +119,10 @@ def ours_on(file: Path, port: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, ending: int) -> None:
-    (port,) = free_ports(1)
+    ports = free_ports(2)
+    port = ports[0]
     file = tmp_path / "server.properties"
-    file.write_text(properties(tmp_path, port, {}))
+    file.write_text(properties(tmp_path, ports, {}))
     storage = "kafka.tools.StorageTool"
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
     done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")

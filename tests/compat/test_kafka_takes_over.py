@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as KafkaTopic
-from tests.compat.apache_kafka import free_ports, kafka_process
+from tests.compat.apache_kafka import kafka_process
 from tests.integration.waiting import wait_for
 from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog
 
+from stratalog.adapters.free_ports import free_ports
 from stratalog.metadata.image import Endpoint
 from stratalog.metadata.replay import Replay
 from stratalog.metadata.snapshot import (

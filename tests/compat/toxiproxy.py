@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.compat.object_servers import free_port
 from tests.compat.tools import go_program
+
+from stratalog.adapters.free_ports import free_ports
 
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
 START_TIMEOUT_S = 30
@@ -53,7 +54,7 @@ class Proxy:
 @contextmanager
 def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
     """Run a proxy in front of a port of 127.0.0.1; skip the test if toxiproxy is not available."""
-    with toxiproxies({"it": (free_port(), target_port)}, place) as proxies:
+    with toxiproxies({"it": (free_ports(1)[0], target_port)}, place) as proxies:
         yield proxies["it"]
 
 
@@ -61,7 +62,7 @@ def toxiproxy(target_port: int, place: Path) -> Iterator[Proxy]:
 def toxiproxies(ports: Mapping[str, tuple[int, int]], place: Path) -> Iterator[dict[str, Proxy]]:
     """Run proxies by name, each from its first port to its second one; skip the test if toxiproxy is not available."""
     program = go_program("toxiproxy", TOXIPROXY)
-    admin_port = free_port()
+    (admin_port,) = free_ports(1)
     with (place / "toxiproxy.log").open("ab") as output:
         process = subprocess.Popen(
             [str(program), "-host", "127.0.0.1", "-port", str(admin_port)],

@@ -13,4 +13,4 @@ def wait_for(there: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not there():
         assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.05)
+        time.sleep(0.01)

@@ -22,8 +22,10 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from tests.compat.apache_kafka import free_ports, kafka_process, properties
+from tests.compat.apache_kafka import kafka_process, properties
 from tests.compat.tools import java_tool
+
+from stratalog.adapters.free_ports import free_ports
 
 HERE = Path(__file__).parent
 TOPIC = "compacted"
@@ -78,17 +80,17 @@ def main() -> None:
         sys.exit(f"{archive} is there: a fixture is never made again")
     with tempfile.TemporaryDirectory() as place:
         scratch = Path(place)
-        (port,) = free_ports(1)
+        ports = free_ports(2)
         file = scratch / "server.properties"
-        file.write_text(properties(scratch, port, SETTINGS))
+        file.write_text(properties(scratch, ports, SETTINGS))
         storage = "kafka.tools.StorageTool"
         cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
         done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
         assert done.returncode == 0, done.stdout + done.stderr
         partition = scratch / "data" / f"{TOPIC}-0"
         for name, work in (("before", fill), ("after", lambda at: compact(at, partition))):
-            with kafka_process(file, port) as process:
-                work(f"127.0.0.1:{port}")
+            with kafka_process(file, ports[0]) as process:
+                work(f"127.0.0.1:{ports[0]}")
                 time.sleep(1)  # the offsets' checkpoint
                 process.kill()
                 process.wait(TIMEOUT_S)
