@@ -221,6 +221,8 @@ def kept(broker: Broker, *groups: str) -> list[Any]:
         whole = ask.receive(traced=False).responses[0].partitions[0].records
         data = memoryview(whole or b"")
         for position, header in scan(data):
+            if header.is_control:
+                continue  # the marker of a transaction of another story
             for record in read_records(data[position : position + header.size]):
                 key = decode_key(record.key or b"")
                 if isinstance(key, GroupMetadataKey) and key.group in names:
