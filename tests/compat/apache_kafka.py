@@ -42,6 +42,8 @@ def properties(directory: Path, ports: Sequence[int], settings: dict[str, str]) 
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # On a busy machine Kafka fences its own broker otherwise, and leader epochs grow.
+        "broker.session.timeout.ms": "60000",
         **settings,
     }
     return "".join(f"{name}={value}\n" for name, value in lines.items())

@@ -239,7 +239,7 @@ def a_time_out_ends_a_transaction(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "late")
     one = Producer(ask, "late")
-    one.begin(timeout_ms=1)
+    one.begin(timeout_ms=3000)  # long enough for the write on a busy machine
     one.add("late", 0)
     one.write("late", topic_id, b"a")
     one.wait_for_state("CompleteAbort")
