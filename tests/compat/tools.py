@@ -205,7 +205,7 @@ def cargo_program(package: str, features: str) -> Path:
     return program
 
 
-def _fetched(name: str, command: list[str], unpack: Callable[[Path, Path], list[str]]) -> Path:
+def fetched(name: str, command: list[str], unpack: Callable[[Path, Path], list[str]]) -> Path:
     """A directory of the cache: what `command` fetches, each unpacked by the words of `unpack`, all or nothing."""
     with fetching(name) as target:
         if target.is_dir():
@@ -242,7 +242,7 @@ _DOWNLOAD = 'apt-get download "$@" || { apt-get update && apt-get download "$@";
 @cache
 def debian_packages(*names: str) -> Path:
     """Debian's packages unpacked below one directory, not installed; skips if they are not available."""
-    return _fetched(
+    return fetched(
         f"debian-{names[0]}",
         ["sh", "-c", _DOWNLOAD, "sh", *names],
         lambda archive, root: ["dpkg", "-x", str(archive), str(root)],
@@ -253,7 +253,7 @@ def debian_packages(*names: str) -> Path:
 def npm_package(package: str) -> Path:
     """npm's `name@version`, unpacked; what it needs is not fetched. Skips if it is not available."""
     return (
-        _fetched(
+        fetched(
             f"npm-{package}",
             ["npm", "pack", "--silent", package],
             lambda archive, root: ["tar", "xzf", str(archive), "-C", str(root)],
@@ -267,7 +267,7 @@ def npm_installed(package: str) -> Path:
     """`node_modules` with npm's `name@version` and all that it needs. Skips if it is not available."""
     words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", "root"]
     return (
-        _fetched(f"npm-installed-{package}", [*words, package], lambda archive, _: ["false"])
+        fetched(f"npm-installed-{package}", [*words, package], lambda archive, _: ["false"])
         / "node_modules"
     )
 

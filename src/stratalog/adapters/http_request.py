@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from stratalog.errors import Unavailable, UserError
 
-__all__ = ["Answer", "ask", "shown"]
+__all__ = ["Answer", "ask", "checked_url", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,19 @@ def shown(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
+def checked_url(url: str, option: str = "URL") -> str:
+    """Return the URL. Raises UserError, which names `option`, for one that is not of HTTP."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise UserError(f"{option}: this is not accepted; accepted: http://host:port/path")
+    return url
+
+
 def ask(
     url: str,
     *,
@@ -43,13 +56,8 @@ def ask(
 
     Raises UserError for a URL that is none, or a certificate that is not trusted; Unavailable.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port, parts = None, None, urlsplit("")
-    if parts.scheme not in {"http", "https"} or not host:
-        raise UserError(f"{shown(url)!r} is not accepted; accepted: http://host:port/path")
+    parts = urlsplit(checked_url(url))
+    host, port = parts.hostname or "", parts.port
     sent = dict(headers or {})
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()

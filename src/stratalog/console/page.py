@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from stratalog.console.cluster import Cluster
+from stratalog.console.decoded import Registry
 from stratalog.console.history import History
 from stratalog.errors import UserError
 from stratalog.ports import Worker
@@ -30,6 +31,7 @@ class Context:
     allow_changes: bool
     token: str
     """The secret in every form: only a page of this console knows it."""
+    registry: Registry | None = None
 
     @property
     def now_ms(self) -> int:

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from stratalog.cli.shared.schemas import RegistryUrl
 from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, BootstrapServer, note, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stratalog.console.decoded import Registry
     from stratalog.console.history import History
     from stratalog.ports import Outside
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 READING_THREADS = 4
+REGISTRY_S = 4.0
+"""The longest wait for the registry; a page may take 15 s."""
 
 
 def console(
@@ -53,6 +57,7 @@ def console(
             help="A further name by which browsers address the console; may be repeated.",
         ),
     ] = None,
+    registry: RegistryUrl = "",
     while_stdin_open: Annotated[bool, typer.Option("--while-stdin-open", hidden=True)] = False,
 ) -> None:
     """Serve web pages about a cluster: topics, records, groups, history in the bucket.
@@ -63,7 +68,7 @@ def console(
     Example: strata console -b localhost:9092 --tier s3://bucket/prefix
     """
     names = tuple(allow_host or ())
-    options = (ready_file, allow_changes, names, while_stdin_open)
+    options = (ready_file, allow_changes, names, while_stdin_open, registry)
     run(serve(Wanted(bootstrap_server, tier, listen, *options)))
 
 
@@ -79,6 +84,7 @@ class Wanted:
     names: tuple[str, ...]
     while_stdin_open: bool
     """Whether to end with the process that started this one: `strata server --console`."""
+    registry: str
 
 
 async def serve(wanted: Wanted) -> None:
@@ -104,7 +110,8 @@ async def serve(wanted: Wanted) -> None:
     cluster = Cluster(system.network, bootstrap, system.clock, security)
     decoding = system.workers.start("console-records", 1)
     token = system.entropy.uuid().hex
-    context = Context(cluster, history, decoding, wanted.allow_changes, token)
+    registry = registry_at(wanted.registry, system) if wanted.registry else None
+    context = Context(cluster, history, decoding, wanted.allow_changes, token, registry)
     server = ConsoleServer(context, host, wanted.names)
     try:
         bound = await server.open(system.network, port)
@@ -117,6 +124,8 @@ async def serve(wanted: Wanted) -> None:
     finally:
         await server.close()
         await decoding.close()
+        if registry is not None:
+            await registry.waiting.close()
         if history is not None:
             await history.close()
 
@@ -157,6 +166,14 @@ def history_at(url: str, system: "Outside") -> "History":
     reading = system.workers.start("console-bucket", READING_THREADS)
     verifying = system.workers.start("console-verify", 1, background=True)
     return History(opened(url), reading, verifying, system.clock)
+
+
+def registry_at(url: str, system: "Outside") -> "Registry":
+    """Return the schema registry at a URL, with a thread that waits for it. Raises UserError for a URL that is none."""
+    from stratalog.cli.shared.schemas import schemas_at
+    from stratalog.console.decoded import Registry
+
+    return Registry(schemas_at(url, timeout_s=REGISTRY_S), system.workers.start("registry", 1))
 
 
 class Ending(Protocol):

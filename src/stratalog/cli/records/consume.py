@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli.shared.completing import TopicNames, groups
+from stratalog.cli.shared.schemas import RegistryUrl, schemas_at
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -91,6 +92,7 @@ def consume(
         bool, typer.Option("--headers", help="Print NAME=VALUE,… and a tab before each record.")
     ] = False,
     layout: Layout = None,
+    registry: RegistryUrl = "",
     group: Group = None,
     isolation_level: IsolationLevel = Isolation.UNCOMMITTED,
     json: Annotated[
@@ -100,6 +102,7 @@ def consume(
 ) -> None:
     r"""Print records until interrupted, or up to a number of records.
 
+    With --registry, keys and values with a schema are printed as JSON, and in --json they are values, not text.
     Records of several topics come in each partition's order; --json and --format say the topic. --regex reads the
     topics that match at the start, without Kafka's own.
 
@@ -118,7 +121,8 @@ def consume(
     from stratalog.cli.records.follow import Wanted, follow
     from stratalog.cli.shared.forms import Printer
 
-    printer = Printer(key_separator, headers=headers, as_json=json, layout=layout)
+    decoding = schemas_at(registry) if registry else None
+    printer = Printer(key_separator, decoding, headers=headers, as_json=json, layout=layout)
     isolation = int(isolation_level is Isolation.COMMITTED)
     names = tuple(dict.fromkeys(topics))
     wanted = Wanted(
@@ -128,4 +132,5 @@ def consume(
         run(follow(bootstrap_server, wanted, printer))
     except (KeyboardInterrupt, CancelledError):  # SIGINT, SIGTERM
         note("")
+    printer.say_undecoded()
     note(f"{printer.count} record(s)")

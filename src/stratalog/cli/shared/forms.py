@@ -4,12 +4,14 @@ In: records. Out: bytes on standard output, unchanged except in JSON. It never c
 """
 
 import base64
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stratalog.cli.shared.terminal import show_json
+from stratalog.cli.shared.terminal import note, show_json
 
 if TYPE_CHECKING:
+    from stratalog.client.schemas import Decoded, Schemas
     from stratalog.wire.ids import TopicPartition
     from stratalog.wire.records import Record
 
@@ -24,6 +26,7 @@ FIELDS = {
     "S": "value length",
     "h": "headers",
 }
+UNDECODED_NOTES_MAX = 5
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
@@ -33,6 +36,7 @@ class Printer:
     def __init__(
         self,
         key_separator: str | None,
+        schemas: "Schemas | None" = None,
         *,
         headers: bool,
         as_json: bool,
@@ -48,10 +52,27 @@ class Printer:
         self._separator = None if key_separator is None else key_separator.encode()
         self._as_json = as_json
         self._layout = None if layout is None else pieces_of(layout)
+        self._schemas = schemas
+        self._undecoded: dict[str, int] = {}
 
     def print(self, key: "TopicPartition", record: "Record") -> None:
-        """Print one record; its bytes are unchanged except in JSON."""
+        """Print one record; its bytes are unchanged except in JSON, and where a registry decodes them.
+
+        Raises UserError, Unavailable where the registry does not answer.
+        """
         self.count += 1
+        decoded: dict[str, Decoded] = {}
+        if self._schemas is not None:
+            decoded = self._decoded(self._schemas, record)
+            if not self._as_json:
+                record = with_json(record, decoded)
+        if self._as_json and decoded:
+            row = {"topic": key.topic, "partition": key.partition, **record_json(record)}
+            for name, one in decoded.items():
+                row.pop(f"{name}_base64", None)
+                row |= {name: one.value, f"{name}_schema_id": one.schema_id}
+            show_json(row)
+            return
         if self._as_json:
             show_json({"topic": key.topic, "partition": key.partition, **record_json(record)})
             return
@@ -64,6 +85,31 @@ class Printer:
         if self._headers:
             line = headers_text(record) + b"\t" + line
         sys.stdout.buffer.write(line + b"\n")
+
+    def _decoded(self, schemas: "Schemas", record: "Record") -> "dict[str, Decoded]":
+        """Return the key and the value that have a schema; count those that could not be decoded."""
+        from stratalog.client.schemas import Decoded, Undecoded
+
+        found: dict[str, Decoded] = {}
+        for name, data in (("key", record.key), ("value", record.value)):
+            match schemas.decode(data):
+                case Decoded() as one:
+                    found[name] = one
+                case Undecoded(reason=reason):
+                    if (
+                        len(self._undecoded) >= UNDECODED_NOTES_MAX
+                        and reason not in self._undecoded
+                    ):
+                        reason = "other reasons"
+                    self._undecoded[reason] = self._undecoded.get(reason, 0) + 1
+                case None:
+                    pass
+        return found
+
+    def say_undecoded(self) -> None:
+        """Print a note for each reason why keys or values are shown as they are."""
+        for reason, count in self._undecoded.items():
+            note(f"warning: {count} key(s) or value(s) are printed as they are: {reason}")
 
     def _laid_out(
         self, layout: "list[bytes | str]", key: "TopicPartition", record: "Record"
@@ -97,6 +143,14 @@ class Printer:
                 return -1 if record.key is None else len(record.key)
             case _:
                 return -1 if record.value is None else len(record.value)
+
+
+def with_json(record: "Record", decoded: "dict[str, Decoded]") -> "Record":
+    """Return the record with decoded keys and values as JSON, each on one line."""
+    lines = {
+        name: json.dumps(one.value, ensure_ascii=False).encode() for name, one in decoded.items()
+    }
+    return record._replace(key=lines.get("key", record.key), value=lines.get("value", record.value))
 
 
 def headers_text(record: "Record") -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from stratalog.client.calls import EARLIEST_LOCAL, TopicInfo
 from stratalog.console.cluster import Span
+from stratalog.console.decoded import decoded_shown
 from stratalog.console.page import Context, Page, PageRequest, missing, path_of
 from stratalog.console.pages.positions import epoch_ms, positions_of, written
 from stratalog.console.reading import Found, Reading, Row, oldest_first
@@ -139,7 +140,10 @@ async def messages(context: Context, request: PageRequest, name: str) -> Page:
             data = await _newest(reading, form, spans)
         else:
             data = await _forward(reading, form, await _starts(context, some, form, spans), spans)
+    shown_rows = await _of_rows(context, name, data.pop("rows"), form)
     data |= {
+        "records": shown_rows,
+        "has_registry": context.registry is not None,
         "name": name,
         "partitions": len(topic.partitions),
         "partitions_read": len(chosen),
@@ -196,7 +200,7 @@ async def _forward(
         after[row.partition] = min(after[row.partition], row.record.offset)
     is_more = any(offset < ends[index] for index, offset in after.items())
     return {
-        **_of_rows(reading.topic, kept, form),
+        "rows": kept,
         **_of_read(found),
         "order": "oldest first",
         "next": _link(reading.topic, form, at=after) if is_more else None,
@@ -221,7 +225,7 @@ async def _newest(reading: Reading, form: Form, spans: Mapping[int, Span]) -> di
         before[row.partition] = max(before[row.partition], row.record.offset + 1)
     is_more = any(offset > spans[index].start for index, offset in before.items())
     return {
-        **_of_rows(reading.topic, kept, form),
+        "rows": kept,
         **_of_read(found),
         "order": "newest first",
         "next": _link(reading.topic, form, until=before) if is_more else None,
@@ -244,35 +248,41 @@ def _of_read(found: Found) -> dict[str, Any]:
     return {"looked": found.looked, "read_bytes": found.read_bytes, "ended_by": found.ended_by}
 
 
-def _of_rows(topic: str, rows: list[Row], form: Form) -> dict[str, Any]:
+async def _of_rows(
+    context: Context, topic: str, rows: list[Row], form: Form
+) -> list[dict[str, Any]]:
+    """Return what to show of each row; hex shows the bytes as they are, without the registry."""
     bytes_max = _WHOLE_BYTES if form.is_whole else _SHOWN_BYTES
+    found: list[dict[str, Any]] = [
+        {
+            "partition": row.partition,
+            "offset": row.record.offset,
+            "timestamp": row.record.timestamp,
+            "key": shown(row.record.key, form.shown_as, bytes_max),
+            "value": shown(row.record.value, form.shown_as, bytes_max),
+            "headers": [
+                {"name": name, "value": shown(value, "text", bytes_max)}
+                for name, value in row.record.headers
+            ],
+            "from": row.source,
+            "whole": path_of("topics", topic, "messages", query=_whole(row, form)),
+        }
+        for row in rows
+    ]
+    if context.registry is not None and form.shown_as != "hex":
+        for one, (key, value) in zip(found, await context.registry.decode(rows), strict=True):
+            one["key"] = decoded_shown(key, one["key"], bytes_max)
+            one["value"] = decoded_shown(value, one["value"], bytes_max)
+    return found
+
+
+def _whole(row: Row, form: Form) -> dict[str, Any]:
+    """Return the query of the page that shows one record whole."""
     return {
-        "records": [
-            {
-                "partition": row.partition,
-                "offset": row.record.offset,
-                "timestamp": row.record.timestamp,
-                "key": shown(row.record.key, form.shown_as, bytes_max),
-                "value": shown(row.record.value, form.shown_as, bytes_max),
-                "headers": [
-                    {"name": name, "value": shown(value, "text", bytes_max)}
-                    for name, value in row.record.headers
-                ],
-                "from": row.source,
-                "whole": path_of(
-                    "topics",
-                    topic,
-                    "messages",
-                    query={
-                        "from": "offset",
-                        "value": row.record.offset,
-                        "partition": row.partition,
-                        "limit": 1,
-                        "format": form.shown_as,
-                        "whole": "yes",
-                    },
-                ),
-            }
-            for row in rows
-        ]
+        "from": "offset",
+        "value": row.record.offset,
+        "partition": row.partition,
+        "limit": 1,
+        "format": form.shown_as,
+        "whole": "yes",
     }
