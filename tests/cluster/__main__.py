@@ -11,8 +11,9 @@ import sys
 from collections import Counter
 
 import structlog
-from tests.cluster.bugs import BUGS, OF_THE_TIER, planted
+from tests.cluster.bugs import BUGS, OF_COMPACTION, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
+from tests.cluster.compacted_run import CompactedRun
 from tests.cluster.run import Run, check_counts, run_seed
 from tests.cluster.schedule import Fault, shorter
 
@@ -21,26 +22,26 @@ MANY = 20
 
 
 def outcome(
-    seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
+    seed: int, faults: list[Fault] | None = None, *, tiered: bool = False, compacted: bool = False
 ) -> Counter[str] | Exception:
     """Return the counts of a run, or its error."""
     try:
-        return run_seed(seed, faults, tiered=tiered)
+        return run_seed(seed, faults, tiered=tiered, kind=CompactedRun if compacted else None)
     except Exception as error:  # noqa: BLE001 - the seed is reported
         return error
 
 
-def runs(first: int, count: int, *, shrink: bool, tiered: bool) -> int:
+def runs(first: int, count: int, *, shrink: bool, tiered: bool, compacted: bool) -> int:
     counts: Counter[str] = Counter()
     broken = 0
     for seed in range(first, first + count):
-        found = outcome(seed, tiered=tiered)
+        found = outcome(seed, tiered=tiered, compacted=compacted)
         if isinstance(found, Counter):
             counts += found
             continue
         broken += 1
         if shrink:
-            found = shrunk(seed, found, tiered=tiered)
+            found = shrunk(seed, found, tiered=tiered, compacted=compacted)
         print(f"seed {seed}: {described(found)}", flush=True)
     print(
         f"{count} seeds, {broken} broke; {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"
@@ -50,13 +51,14 @@ def runs(first: int, count: int, *, shrink: bool, tiered: bool) -> int:
     return 1 if broken else 0
 
 
-def shrunk(seed: int, error: Exception, *, tiered: bool) -> Exception:
+def shrunk(seed: int, error: Exception, *, tiered: bool, compacted: bool) -> Exception:
     """Return the error of the shortest list of faults that still ends in the same kind of error."""
 
     def fails(fewer: list[Fault]) -> bool:
-        return type(outcome(seed, fewer, tiered=tiered)) is type(error)
+        return type(outcome(seed, fewer, tiered=tiered, compacted=compacted)) is type(error)
 
-    found = outcome(seed, shorter(Run.faults_of(seed, tiered=tiered), fails), tiered=tiered)
+    fewest = shorter(Run.faults_of(seed, tiered=tiered), fails)
+    found = outcome(seed, fewest, tiered=tiered, compacted=compacted)
     assert isinstance(found, Exception), "it failed just before"
     return found
 
@@ -69,7 +71,7 @@ def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     """Return after how many seeds a planted bug broke a property, and which; None where it never did."""
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
-            found = outcome(seed, tiered=name in OF_THE_TIER)
+            found = outcome(seed, tiered=name in OF_THE_TIER, compacted=name in OF_COMPACTION)
             if isinstance(found, Broken):
                 return number, str(found).partition("\n")[0]
     return None
@@ -95,12 +97,19 @@ def main() -> int:
     parser.add_argument("--bugs", action="store_true", help="plant each bug in turn")
     parser.add_argument("--bug", choices=BUGS, help="plant this bug")
     parser.add_argument("--tiered", action="store_true", help="with a bucket, which fails too")
+    parser.add_argument("--compacted", action="store_true", help="with a compacted topic too")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     chosen = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if chosen.bugs or chosen.bug:
         return bugs(chosen.first, chosen.seeds, [chosen.bug] if chosen.bug else list(BUGS))
-    return runs(chosen.first, chosen.seeds, shrink=chosen.shrink, tiered=chosen.tiered)
+    return runs(
+        chosen.first,
+        chosen.seeds,
+        shrink=chosen.shrink,
+        tiered=chosen.tiered,
+        compacted=chosen.compacted,
+    )
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.fetching import gathering
+from stratalog.broker.partitions import cleaning as partition_cleaning
 from stratalog.broker.partitions.purgatory import Waiting
 from stratalog.coordinators.groups import GroupShard
 from stratalog.errors import ErrorCode
+from stratalog.log.cleaning.filtering import NOWHERE_ELSE
 from stratalog.log.producers import ProducerStates
 from stratalog.metadata import delta
 from stratalog.quorum import brokers, elections, isr
@@ -177,6 +179,26 @@ def news_that_is_passed_over() -> Iterator[Patch]:
     yield Waiting, "mark", lambda *_: None
 
 
+def tombstones_leave_the_disk_early() -> Iterator[Patch]:
+    """A cleaning of the disk removes tombstones while the bucket has older records of their keys."""
+    real = partition_cleaning.plan_cleaning
+
+    def plan_cleaning(*given: Any, **named: Any) -> Any:
+        return real(*given, **{**named, "bucket_cleaned_end": NOWHERE_ELSE})
+
+    yield partition_cleaning, "plan_cleaning", plan_cleaning
+
+
+def cleans_what_is_not_committed() -> Iterator[Patch]:
+    """A cleaning removes a record for a later one that a truncation may still take away."""
+    real = partition_cleaning.cleanable
+
+    def cleanable(log: Any, _last_stable_offset: int, wall_ms: int) -> Any:
+        return real(log, log.log_end_offset, wall_ms)
+
+    yield partition_cleaning, "cleanable", cleanable
+
+
 BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
     bug.__name__.replace("_", " "): bug
     for bug in (
@@ -198,9 +220,13 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         repeated_batch_accepted,
         old_generation_commits,
         news_that_is_passed_over,
+        tombstones_leave_the_disk_early,
+        cleans_what_is_not_committed,
     )
 }
-OF_THE_TIER = frozenset({"archiver not fenced"})
+OF_COMPACTION = frozenset({"tombstones leave the disk early", "cleans what is not committed"})
+"""Bugs that only a run with a compacted topic can show."""
+OF_THE_TIER = frozenset({"archiver not fenced", "tombstones leave the disk early"})
 """Bugs that only a run with a bucket can show."""
 
 

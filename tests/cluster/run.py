@@ -15,7 +15,7 @@ must still be true.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -127,19 +127,31 @@ NEEDED = (
 )
 
 
-def run_seed(seed: int, faults: list[Fault] | None = None, *, tiered: bool = False) -> Counter[str]:
+def run_seed(
+    seed: int,
+    faults: list[Fault] | None = None,
+    *,
+    tiered: bool = False,
+    kind: "type[Run] | None" = None,
+) -> Counter[str]:
     """Run a seed in virtual time; return the count of each event. `faults`: another list than the seed's.
 
-    `tiered`: the first topic's history goes to a bucket, which fails too.
+    `tiered`: the first topic's history goes to a bucket, which fails too. `kind`: a run with more than that.
     """
-    return finished(seed, faults, tiered=tiered).counts
+    return finished(seed, faults, tiered=tiered, kind=kind).counts
 
 
-def finished(seed: int, faults: list[Fault] | None = None, *, tiered: bool = False) -> "Run":
+def finished(
+    seed: int,
+    faults: list[Fault] | None = None,
+    *,
+    tiered: bool = False,
+    kind: "type[Run] | None" = None,
+) -> "Run":
     """Do as `run_seed`; return the run itself."""
 
     async def whole() -> Run:
-        one = Run(seed, faults, tiered=tiered)
+        one = (kind or Run)(seed, faults, tiered=tiered)
         try:
             with one.quorum_checks.watching(), quick_sessions():
                 await one.carry_out()
@@ -157,6 +169,8 @@ def finished(seed: int, faults: list[Fault] | None = None, *, tiered: bool = Fal
 class Run:
     """See the module."""
 
+    settings: Mapping[str, str] = SETTINGS
+
     def __init__(
         self, seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
     ) -> None:
@@ -167,7 +181,7 @@ class Run:
         self.quorum_checks = QuorumChecks(self.counts)
         self._voters_change = chance.random() < 0.5
         begins = {1: Begin(standalone=True)} if self._voters_change else None
-        settings = {**SETTINGS, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
+        settings = {**self.settings, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
         world = World(seed)
         self._bucket: FaultyStore | None = None
         self._watched: WatchedStore | None = None
@@ -378,9 +392,10 @@ class Run:
     def _logs_agree(self) -> bool:
         """Return whether all replicas end at the high watermark, and all nodes have the same image."""
         offsets = {one.image.image.offset for one in quorums(self.cluster).values()}
-        if not self._is_in_sync() or len(offsets) != 1:
-            return False
-        for name in _names():
+        return self._is_in_sync() and len(offsets) == 1 and self._ends_agree(_names())
+
+    def _ends_agree(self, names: list[TopicPartition]) -> bool:
+        for name in names:
             ends = set()
             for machine in holders(self.cluster, name):
                 try:

@@ -9,10 +9,13 @@ import pytest
 from tests.cluster.__main__ import found_after, outcome
 from tests.cluster.bugs import BUGS, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
+from tests.cluster.compacted import NEEDED, NEEDED_WITH_A_BUCKET
+from tests.cluster.compacted_run import CompactedRun
 from tests.cluster.run import check_counts, run_seed
 from tests.cluster.schedule import Fault
 
 SEEDS = range(4, 12)
+COMPACTED_SEEDS = range(2)
 STORIES = ("last replica", "late proposal", "late archiver")
 BUGS_OF_STORIES = (
     ("last replica", "least isr ignored"),
@@ -37,6 +40,14 @@ def test_answers_stay_true_where_the_history_is_in_a_bucket_that_fails() -> None
     check_counts(counts)
     assert counts["archived"] > 1000, "too little is in the bucket: nothing was tried"
     assert counts["bucket faults"] > 200
+
+
+def test_the_last_value_of_each_key_survives_in_a_compacted_topic() -> None:
+    counts: Counter[str] = Counter()
+    for seed in COMPACTED_SEEDS:
+        counts += run_seed(seed, tiered=True, kind=CompactedRun)
+    missing = [what for what in (*NEEDED, *NEEDED_WITH_A_BUCKET) if not counts[what]]
+    assert not missing, "nothing was tried"
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
