@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.compat.differential import GONE, Broker, Connection
+from tests.compat.differential_groups import Member, find
 from tests.compat.differential_records import TIMESTAMP_MS, fetch
 from tests.compat.differential_stories import Story, topic
 
@@ -356,6 +357,52 @@ def offsets_are_committed_in_transactions(broker: Broker) -> None:
     commit(9, generation_id=3, member_id="no-member")
     commit(9, generation_id=3)
     one.end(commit=False)
+
+
+@story
+def offsets_of_a_replaced_static_member_are_refused(broker: Broker) -> None:
+    """A member's second process takes its place: what the first one commits in a transaction is refused."""
+    if broker.version(11) < 5:
+        return
+    first = Member(broker, "static-of-tx", "one", "instance")
+    ask = first.connection
+    topic_id = topic(ask, "static-of-tx")
+    find(ask, first.group)
+    first.join()
+    first.sync({first.member_id: b"all"})
+    second = Member(broker, "static-of-tx", "one", "instance")
+    second.join()
+    second.sync()
+    one = Producer(ask, "static-of-tx")
+    one.begin()
+    wanted = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+    topics = [
+        {
+            "name": broker.name("static-of-tx"),
+            "partitions": [{**wanted, "committed_metadata": "m"}],
+        }
+    ]
+
+    def commit(member: Member, **more: Any) -> None:
+        given = {
+            "generation_id": member.generation,
+            "member_id": member.member_id,
+            "group_instance_id": member.instance,
+            **more,
+        }
+        ask.ask("TxnOffsetCommit", **one.of(group_id=member.group, topics=topics, **given))
+
+    ask.ask("AddOffsetsToTxn", **one.of(group_id=first.group))
+    commit(first)
+    commit(first, group_instance_id=None)
+    commit(second, group_instance_id="no such instance")
+    commit(second, generation_id=second.generation + 1)
+    commit(first, generation_id=-1)
+    commit(second)
+    one.end(commit=True)
+    looked = [{"name": broker.name("static-of-tx"), "topic_id": topic_id, "partition_indexes": [0]}]
+    groups = [{"group_id": first.group, "member_id": None, "member_epoch": -1, "topics": looked}]
+    ask.ask("OffsetFetch", groups=groups, group_id=first.group, topics=looked, require_stable=True)
 
 
 @story
