@@ -247,8 +247,11 @@ class AppendingLog(LogFiles):
             )
         )
 
-    def performed(self, appended: Appended) -> None:
-        """Show `appended` to readers, once its effects are performed. Call in the order of the appends."""
+    def performed(self, appended: Appended, *, is_fetched: bool = False) -> None:
+        """Show `appended` to readers, once its effects are performed. Call in the order of the appends.
+
+        `is_fetched`: its batches are parts of a leader's answer.
+        """
         batches = appended.batches
         if not batches:
             return
@@ -262,7 +265,7 @@ class AppendingLog(LogFiles):
             self._drop_sealed(batches[-1][0])
         add = self.tail.add
         for base, following, view in batches:
-            add(base, following, view)
+            add(base, following, view, is_fetched=is_fetched)
 
 
 class _Taken:

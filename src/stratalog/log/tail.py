@@ -16,6 +16,8 @@ TAIL_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 250
 """Memory for one batch beside its bytes: a view, three list entries, three integers."""
 _TRIM_AT: Final = 256
+_FETCHED_BYTES_MAX: Final = 64 << 10
+"""Largest answer of a leader whose batches a follower copies: consumers may read them here."""
 
 
 class TailBudget:
@@ -51,7 +53,7 @@ class TailCache:
     """Consecutive batches ending at the log's end, the oldest dropped first.
 
     A batch that is a small part of a larger buffer (a request with many partitions) is copied; otherwise its
-    buffer is kept and counted whole.
+    buffer is kept and counted whole. A follower copies no batch of a large answer: the page cache has it, too.
     """
 
     __slots__ = ("_bases", "_budget", "_costs", "_first", "_nexts", "_views", "bytes_held")
@@ -65,12 +67,17 @@ class TailCache:
         self._costs: list[int] = []
         self._views: list[memoryview | None] = []
 
-    def add(self, base_offset: int, next_offset: int, view: memoryview) -> None:
-        """Append one batch, which must not change any more."""
+    def add(
+        self, base_offset: int, next_offset: int, view: memoryview, *, is_fetched: bool = False
+    ) -> None:
+        """Append one batch, which must not change any more. `is_fetched`: it is part of a leader's answer."""
         size = len(view)
         owner = view.obj
         kept = len(owner) if type(owner) is bytearray or type(owner) is bytes else size
         if kept > 2 * size:
+            if is_fetched and kept > _FETCHED_BYTES_MAX:
+                self.clear()
+                return
             # A reader may still use the copy after the tail drops it; its bytes then count for the reader.
             view = memoryview(bytes(view))
             kept = size

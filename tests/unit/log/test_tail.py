@@ -54,6 +54,18 @@ def test_a_small_part_of_a_buffer_is_copied_and_a_large_part_counts_as_the_whole
     assert tail._views[1].obj is request
 
 
+def test_a_follower_copies_batches_of_a_small_answer_and_none_of_a_large_one():
+    tail = TailCache(TailBudget())
+    answer = memoryview(bytearray(60_000))
+    for at in range(2):
+        tail.add(at, at + 1, answer[at * 1000 : at * 1000 + 1000], is_fetched=True)
+    assert read(tail, 0) == ([0, 0], 0, 2)
+    tail.add(2, 3, memoryview(bytearray(100_000))[:1000], is_fetched=True)
+    assert (read(tail, 0), read(tail, 2), tail.bytes_held) == (None, None, 0)
+    tail.add(3, 4, memoryview(bytearray(100_000)), is_fetched=True)
+    assert read(tail, 3, 200_000) == ([0], 3, 4)
+
+
 def test_a_batch_above_the_budget_is_not_held():
     tail = TailCache(TailBudget(tail_bytes_max=1000))
     tail.add(0, 5, memoryview(bytes(5000)))

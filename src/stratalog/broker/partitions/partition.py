@@ -305,7 +305,7 @@ class HostedPartition(PlacedLog):
 
         def performed(error: Failure) -> None:
             if error is None and not self.deleted:
-                log.performed(appended)
+                log.performed(appended, is_fetched=True)
                 if self.replica.leads:  # meanwhile
                     self._grown(appended.size, moved=self.replica.on_append(log.log_end_offset))
                 else:
