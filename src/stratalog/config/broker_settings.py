@@ -181,18 +181,20 @@ CONNECTIONS = (
     Setting(
         "socket.send.buffer.bytes",
         Kind.INT,
-        102_400,
-        "Size of the system's send buffer of a connection; -1: the system decides. Larger ones are for links with a "
-        "long delay. The broker copies a full buffer at once, and other connections wait meanwhile.",
+        -1,
+        "Size of the system's send buffer of a connection; -1: the system decides, unlike in Kafka. A large answer "
+        "then takes fewer wakeups of the broker and of the client.",
         Between(-1, INT_MAX),
+        kafka_default="102400",
     ),
     Setting(
         "socket.receive.buffer.bytes",
         Kind.INT,
-        102_400,
-        "Size of the system's receive buffer of a connection; -1: the system decides. Larger ones are for links with "
-        "a long delay.",
+        -1,
+        "Size of the system's receive buffer of a connection; -1: the system decides, unlike in Kafka, for the same "
+        "reason.",
         Between(-1, INT_MAX),
+        kafka_default="102400",
     ),
     Setting(
         "max.connections",
