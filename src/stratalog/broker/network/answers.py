@@ -7,11 +7,15 @@ In: nothing. Out: the types between the reader of a client's frames and the disp
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from stratalog.broker.network.session import Session
 from stratalog.ports import Buffer
 from stratalog.wire.apis import FETCH, PRODUCE
+
+_IN_FLIGHT_MAX: Final = 32
+_IN_FLIGHT_BYTES_MAX: Final = 4 << 20
+"""Keeps drives and followers busy. With more, batches leave the processor's cache before followers have them."""
 
 Answer = list[Buffer] | None
 """An answer's buffers; None for a request without an answer."""
@@ -42,6 +46,11 @@ Serve = Callable[[Session, memoryview], Answer | Later]
 def is_produce(frame: memoryview) -> bool:
     """Return whether the frame is a Produce request: most of its bytes are records."""
     return frame[0] << 8 | frame[1] == PRODUCE if len(frame) > 1 else False
+
+
+def may_overlap(frame: memoryview, requests: int, size: int) -> bool:
+    """Return whether a request may start before the answers to `requests` earlier ones, of `size` bytes together."""
+    return requests < _IN_FLIGHT_MAX and size < _IN_FLIGHT_BYTES_MAX and is_produce(frame)
 
 
 def is_fetch(frame: memoryview) -> bool:

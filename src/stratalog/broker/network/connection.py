@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 
 import structlog
 
-from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, is_produce
+from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, may_overlap
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.session import Session
@@ -34,7 +34,6 @@ from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
 
-_IN_FLIGHT_MAX: Final = 32
 _WAITING_FRAMES_MAX: Final = 16
 _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
@@ -293,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             frames
             and self._serial is None
             and self._writable
-            and (not answers or (len(answers) < _IN_FLIGHT_MAX and is_produce(frames[0])))
+            and (not answers or may_overlap(frames[0], len(answers), self._bytes_started))
         ):
             frame = frames.popleft()
             self._waiting_bytes -= len(frame)
