@@ -21,6 +21,9 @@ impl Door {
 
     /// Send one answer to connections that wait with a fetch; each gets its own correlation id. Return how many connections
     /// are in `returned`, because their sockets did not take all, and whether others have more rows.
+    ///
+    /// With each of them stands how many of the answer's bytes its socket took. Only the head's rest is kept here: Python
+    /// has the body, which all of them share.
     pub fn deliver(&mut self, ids: &[i64], answer: &[u8]) -> (usize, bool) {
         let mut returned = 0;
         let Some((length, body)) = answer.split_first_chunk::<LENGTH_BYTES>() else { return (0, false) };
@@ -28,7 +31,7 @@ impl Door {
         for id in ids {
             let Some(slot) = self.slot_of(*id) else { continue };
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
-            if connection.waiting == 0 || connection.is_over {
+            if connection.waiting == 0 {
                 continue;
             }
             let mut head = [0; 8];
@@ -41,11 +44,10 @@ impl Door {
             let sent = sent.unwrap_or(0);
             if sent < answer.len() {
                 connection.unsent.extend_from_slice(head.get(sent..).unwrap_or(&[]));
-                connection.unsent.extend_from_slice(&body[sent.saturating_sub(head.len())..]);
                 connection.is_over = true;
-                self.returned[returned] = connection.id;
+                self.returned[2 * returned..][..2].copy_from_slice(&[connection.id, sent as i64]);
                 returned += 1;
-            } else if is_whole(&connection.rest) && !connection.is_queued {
+            } else if !connection.is_over && is_whole(&connection.rest) && !connection.is_queued {
                 connection.is_queued = true;
                 self.queue.push_back(slot);
             }

@@ -368,7 +368,7 @@ class Door(Protocol):
         Requests with another client id are no rows.
         """
 
-    def give_back(self, connection: int) -> tuple[bytes, bytes]:
+    def give_back(self, connection: int) -> tuple[list[Buffer], bytes]:
         """Let the transport's protocol read again; return answers that were not sent, and bytes that are no rows."""
 
     def answer(self, first: int, answers: Answers) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from stratalog.errors import Corrupt, Rejected
-from stratalog.ports import Answers, FetchRow, RowGroup
+from stratalog.ports import Answers, Buffer, FetchRow, RowGroup
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, check_produced
 from stratalog.wire.budget import DecodeBudget
@@ -90,7 +90,6 @@ class _Borrowed(asyncio.BufferedProtocol):
         self.client_id = client_id
         self.owner = transport.get_protocol()
         self.rest = b""
-        self.unsent = b""
         self.waiting = 0
         """The size of the fetch that `rest` begins with, until it is answered."""
         self.is_over = False
@@ -176,12 +175,12 @@ class PythonDoor:
         transport.resume_reading()
         return one.number
 
-    def give_back(self, connection: int) -> tuple[bytes, bytes]:
+    def give_back(self, connection: int) -> tuple[list[Buffer], bytes]:
         one = self._borrowed.pop(connection)
         one.transport.set_protocol(one.owner)
         if not one.transport.is_closing():
             one.transport.resume_reading()
-        return one.unsent, one.rest
+        return [], one.rest
 
     def answer(self, first: int, answers: Answers) -> None:
         for place, answer in enumerate(answers, first):
@@ -197,12 +196,12 @@ class PythonDoor:
     def deliver(self, connections: Sequence[int], frame: bytes) -> None:
         for number in connections:
             one = self._borrowed.get(number)
-            if one is None or not one.waiting or one.is_over:
+            if one is None or not one.waiting:
                 continue
             correlation = one.rest[_LENGTH + 4 : _LENGTH + 8]
             one.rest, one.waiting = one.rest[one.waiting :], 0
             one.transport.writelines((frame[:_LENGTH], correlation, frame[_LENGTH + 4 :]))
-            if one.rest:
+            if one.rest and not one.is_over:
                 one.transport.pause_reading()
                 self.arrived(one)
 

@@ -56,9 +56,14 @@ class Raw(asyncio.BufferedProtocol):
 
     def ask(self, version: int, body: Request[R]) -> "asyncio.Future[R]":
         """Send a request; the future has its answer, or is cancelled when the connection ends."""
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((body.KEY, version, answer))
+        answer: asyncio.Future[R] = self.expect(body.KEY, version)
         self.tell(version, body)
+        return answer
+
+    def expect(self, api_key: int, version: int) -> "asyncio.Future[Any]":
+        """Return the next answer that nothing expects, of a request that `send` sends."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((api_key, version, answer))
         return answer
 
     def tell(self, version: int, body: Request[Any]) -> None:

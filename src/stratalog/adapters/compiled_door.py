@@ -3,6 +3,8 @@
 In: connections' sockets, partitions, answers. Out: rows, once for each turn of the event loop in which any arrived. It
 decides nothing, and no client's byte is looked at here: the crate does that. Linux alone has the library; where it is
 missing, the broker serves every request by its handlers.
+
+A bug in the crate ends its connections, and the door borrows no other: clients connect again, to the handlers.
 """
 
 import asyncio
@@ -15,11 +17,16 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from stratalog.ports import Answers, FetchRow, RowGroup
+from stratalog.ports import Answers, Buffer, FetchRow, RowGroup
 
 __all__ = ["CompiledDoor", "open_door"]
 
 LIBRARY: Final = "stratalog_door.so"
+_INTERFACE: Final = 2
+"""The crate's `INTERFACE`: a library of another version would misread its arguments."""
+_FAILED: Final = -2
+_HEAD_BYTES: Final = 8
+"""The part of an answer that each connection has of its own: length and correlation id."""
 _ROWS_MAX: Final = 256
 _ROW_FIELDS: Final = 21
 _ANSWER_FIELDS: Final = 4
@@ -33,6 +40,7 @@ _ROW: Final = Struct(f"={_ROW_FIELDS}q")
 _Pointer = ctypes.c_void_p
 _Number = ctypes.c_int64
 _SIGNATURES: Final[dict[str, tuple[list[object], object]]] = {
+    "door_interface": ([], _Number),
     "door_open": ([], _Pointer),
     "door_close": ([_Pointer], _Number),
     "door_fd": ([_Pointer], _Number),
@@ -56,13 +64,14 @@ _SIGNATURES: Final[dict[str, tuple[list[object], object]]] = {
 
 
 def open_door() -> "CompiledDoor | None":
-    """Return a door of its own, or None where this installation has no library."""
+    """Return a door of its own; None where this installation has no library, or the system no descriptor for it."""
     library = load(Path(__file__).with_name(LIBRARY))
-    return None if library is None else CompiledDoor(library)
+    door = None if library is None else library.door_open()
+    return None if library is None or door is None else CompiledDoor(library, door)
 
 
 def load(path: Path) -> ctypes.CDLL | None:
-    """Return the library with its functions' types; None where it is missing or of another system."""
+    """Return the library with its functions' types; None where it is missing, of another system or version."""
     try:
         library = ctypes.CDLL(str(path))
         for name, (arguments, result) in _SIGNATURES.items():
@@ -70,17 +79,18 @@ def load(path: Path) -> ctypes.CDLL | None:
             function.argtypes, function.restype = arguments, result
     except (OSError, AttributeError):
         return None
-    return library
+    return library if library.door_interface() == _INTERFACE else None
 
 
 class CompiledDoor:
     """See `ports.Door`. Use it on one event loop."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, door: int) -> None:
         self._call = library
-        self._door = library.door_open()
-        assert self._door, "the system has an epoll instance for each broker"
-        self._fd = library.door_fd(self._door)
+        self._memory_of = door
+        self._door: int | None = door
+        """None once the door is closed, or met a bug."""
+        self._fd = library.door_fd(door)
         self._rows = self._memory(0, 8 * _ROWS_MAX * _ROW_FIELDS)
         self._answers = self._memory(1, 8 * _ROWS_MAX * _ANSWER_FIELDS).cast("q")
         self._groups = self._memory(2, 8 * _ROWS_MAX * _GROUP_FIELDS).cast("q")
@@ -90,16 +100,18 @@ class CompiledDoor:
         self._fetch_rows = self._memory(6, 8 * _ROWS_MAX * _FETCH_FIELDS).cast("q")
         self._fetches = self._memory(7, _FETCHES_BYTES)
         self._transports: dict[int, asyncio.Transport] = {}
+        self._unsent: dict[int, memoryview] = {}
+        """The end of an answer to a fetch that a connection's socket did not take; other connections share it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
 
     @property
     def bytes_held(self) -> int:
         """See `ports.Door`."""
-        return self._counts[3]
+        return 0 if self._door is None else self._counts[3]
 
     def _memory(self, part: int, size: int) -> memoryview:
-        address = self._call.door_memory(self._door, part)
+        address = self._call.door_memory(self._memory_of, part)
         return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
     def open(
@@ -113,11 +125,9 @@ class CompiledDoor:
         self._loop.add_reader(self._fd, self._turn)
 
     def close(self) -> None:
-        if self._loop is not None:
-            self._loop.remove_reader(self._fd)
-            self._loop = None
-        door, self._door = self._door, None
-        if door is not None:
+        self._end()
+        door, self._memory_of = self._memory_of, 0
+        if door:
             for part in (
                 self._rows,
                 self._answers,
@@ -131,19 +141,37 @@ class CompiledDoor:
                 part.release()
             self._call.door_close(door)
 
+    def _end(self) -> None:
+        self._door = None
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
+            self._loop = None
+
+    def _checked(self, result: int) -> int:
+        if result == _FAILED:
+            self._end()
+            for transport in list(self._transports.values()):
+                transport.abort()
+            raise AssertionError("the door has a bug: its message is on stderr")
+        return result
+
     def host(self, topic: str, topic_id: UUID, index: int) -> int:
+        assert self._door is not None, "a connection was borrowed for it"
         name = topic.encode()
         return self._checked(
             self._call.door_host(self._door, name, len(name), topic_id.bytes, index)
         )
 
     def drop(self, handle: int) -> None:
-        self._checked(self._call.door_drop(self._door, handle))
+        if self._door is not None:
+            self._checked(self._call.door_drop(self._door, handle))
 
     def is_row(self, frame: memoryview) -> bool:
         return self._checked(self._call.door_is_row(frame.tobytes(), len(frame))) == 1
 
     def borrow(self, transport: asyncio.Transport, client_id: str) -> int:
+        if self._door is None:
+            return -1
         name = client_id.encode()
         fd = transport.get_extra_info("socket").fileno()
         found = self._checked(self._call.door_borrow(self._door, fd, name, len(name)))
@@ -152,16 +180,22 @@ class CompiledDoor:
             self._transports[found] = transport
         return found
 
-    def give_back(self, connection: int) -> tuple[bytes, bytes]:
-        transport = self._transports.pop(connection)
+    def give_back(self, connection: int) -> tuple[list[Buffer], bytes]:
+        if self._door is None:
+            return [], b""
         sizes = self._checked(self._call.door_give_back(self._door, connection))
+        transport = self._transports.pop(connection)
+        shared = self._unsent.pop(connection, None)
         unsent, rest = sizes >> 24, sizes & 0xFFFFFF
         if not transport.is_closing():
             transport.resume_reading()
-        if not sizes:
-            return b"", b""
-        data = ctypes.string_at(self._call.door_memory(self._door, 8), unsent + rest)
-        return data[:unsent], data[unsent:]
+        data = b""
+        if sizes:
+            data = ctypes.string_at(self._call.door_memory(self._door, 8), unsent + rest)
+        pieces: list[Buffer] = [data[:unsent]] if unsent else []
+        if shared is not None:
+            pieces.append(shared)
+        return pieces, data[unsent:]
 
     def answer(self, first: int, answers: Answers) -> None:
         flat = array("q", chain.from_iterable(answers))
@@ -169,15 +203,22 @@ class CompiledDoor:
         self._answers[start : start + len(flat)] = flat
 
     def refuse(self, place: int) -> None:
-        self._checked(self._call.door_refuse(self._door, place))
+        if self._door is not None:
+            self._checked(self._call.door_refuse(self._door, place))
 
     def deliver(self, connections: Sequence[int], frame: bytes) -> None:
+        if self._door is None:
+            return
         ids = array("q", connections)
         address, count = ids.buffer_info()
-        sent = self._checked(self._call.door_deliver(self._door, address, count, frame, len(frame)))
-        for connection in list(self._returned[: sent & (_MORE - 1)]):
-            self._return(connection)
-        if sent & _MORE:
+        done = self._checked(self._call.door_deliver(self._door, address, count, frame, len(frame)))
+        numbers = self._returned[: 2 * (done & (_MORE - 1))].tolist()
+        for connection, sent in zip(numbers[::2], numbers[1::2], strict=True):
+            self._unsent[connection] = memoryview(frame)[max(sent, _HEAD_BYTES) :]
+        for connection in numbers[::2]:
+            if connection in self._transports:
+                self._return(connection)
+        if done & _MORE:
             self._go_on()
 
     def _turn(self) -> None:
@@ -190,6 +231,7 @@ class CompiledDoor:
         returned = dict.fromkeys(self._returned[: counts[2]])
         if counts[0]:
             held = self._decide(self._read_groups(counts[1]))
+            assert self._door is not None, "the door has a bug: its message is on stderr"
             sent = self._checked(self._call.door_send(door))
             returned |= dict.fromkeys((*held, *self._returned[:sent]))
         for connection in returned:
@@ -221,8 +263,3 @@ class CompiledDoor:
             batches = bytearray(self._batches[start:end])
             groups.append(RowGroup(handle, first, batches, list(_ROW.iter_unpack(rows))))
         return groups
-
-    @staticmethod
-    def _checked(result: int) -> int:
-        assert result != -2, "the door has a bug: its message is on stderr"
-        return result

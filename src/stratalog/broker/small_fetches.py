@@ -59,10 +59,16 @@ class SmallFetches:
     """The fetches that wait at the door. Create it on the event loop."""
 
     def __init__(
-        self, door: Door, broker: Broker, turns: Turns, recall: Callable[[int], None]
+        self,
+        door: Door,
+        broker: Broker,
+        turns: Turns,
+        recall: Callable[[int], None],
+        delivered: Callable[[], None],
     ) -> None:
-        """`recall` lets a connection go on by itself, with its request."""
+        """`recall` lets a connection go on by itself, with its request. `delivered`: the door holds less."""
         self._door = door
+        self._delivered = delivered
         self._turns = turns
         self._broker = broker
         self._recall = recall
@@ -223,6 +229,7 @@ class SmallFetches:
         count = min(max(_AT_ONCE_BYTES // len(frame), 1), _AT_ONCE)
         first, rest = loans[:count], loans[count:]
         self._door.deliver(first, frame)
+        self._delivered()
         if rest:
             self._broker.purgatory.loop.call_soon(self._deliver, rest, frame)
 

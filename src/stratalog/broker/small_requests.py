@@ -8,7 +8,7 @@ serve go back to their connections. A partition's rows are one decision and one 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.network.answers import Answer, Later, is_fetch
@@ -21,8 +21,8 @@ from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import Rejected
 from stratalog.log.values import Placed
-from stratalog.ports import PLAINTEXT, Door, FetchRow, RowGroup
-from stratalog.wire.apis import PRODUCE
+from stratalog.ports import PLAINTEXT, Buffer, Door, FetchRow, RowGroup
+from stratalog.wire.apis import PRODUCE, ListenerKind
 from stratalog.wire.batch import MAX_TIMESTAMP, SIZE, BatchHeader
 from stratalog.wire.budget import DecodeBudget
 from stratalog.wire.envelope import decode_request, encode_response
@@ -59,7 +59,7 @@ class SmallRequests:
         self._bytes_held = 0
         self._began_ns = 0
         """When the latest turn began."""
-        self._fetches = SmallFetches(door, broker, turns, self.recall)
+        self._fetches = SmallFetches(door, broker, turns, self.recall, self._count_held)
         door.open(self._decide, self._fetch, self.recall)
         broker.metadata.on_published.append(self._look_at_quotas)
 
@@ -72,11 +72,13 @@ class SmallRequests:
     def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
         """See `Lender`. Lends only where the partition of the latest request takes rows now.
 
-        The door reads and writes the socket itself, so TLS and SASL are the handlers' alone.
+        The door reads and writes the socket itself, so TLS and SASL are the handlers' alone. A controller's listener
+        has handlers of its own.
         """
-        is_plain = connection.session.listener.security == PLAINTEXT
-        broker = self._broker
-        if not is_plain or broker.authorizer is not None or broker.throttling.is_on:
+        listener, broker = connection.session.listener, self._broker
+        if listener.security != PLAINTEXT or listener.kind is not ListenerKind.BROKER:
+            return NOT_LENT
+        if broker.authorizer is not None or broker.throttling.is_on:
             return NOT_LENT
         if is_fetch(frame):
             return self._lend(connection, transport) if self._fetches.suits(frame) else NOT_LENT
@@ -95,7 +97,8 @@ class SmallRequests:
         except Rejected:
             return NOT_LENT
         internal = self._broker.cluster.internal_topics
-        if hosted.name.topic in internal or not self._takes_rows(hosted, {request.acks}):
+        takes_rows = self._takes_rows(hosted) and request.acks in self._acks_taken(hosted)
+        if hosted.name.topic in internal or not takes_rows:
             return NOT_LENT
         loan = self._lend(connection, transport)
         if loan != NOT_LENT:
@@ -112,9 +115,9 @@ class SmallRequests:
         """See `Lender`."""
         return self._fetches.is_waiting(loan)
 
-    def reclaim(self, loan: int) -> bytes:
+    def reclaim(self, loan: int) -> list[Buffer]:
         """See `Lender`."""
-        del self._connections[loan]
+        self._connections.pop(loan, None)  # None where the door met a bug in giving it back
         self._held.pop(loan, None)
         self._fetches.left(loan)
         unsent, _rest = self._door.give_back(loan)
@@ -190,7 +193,10 @@ class SmallRequests:
         for group in groups:
             for row in group.rows:
                 self._connections[row[CONNECTION]].active_s = now_s
-            count += self._decide_group(group, wall_ms, returned)
+            try:
+                count += self._decide_group(group, wall_ms, returned)
+            except BaseException as error:  # noqa: BLE001 - carried to the log; the connections end
+                self._fail(group.rows, error, returned)
         if count:
             taken_ns = clock.elapsed_ns() - began_ns
             self._broker.metrics.requests.durations[PRODUCE].observe(taken_ns, count)
@@ -201,7 +207,7 @@ class SmallRequests:
         """Decide a partition's rows; return how many are answered now."""
         hosted, rows, batches = self._hosted[group.handle], group.rows, group.batches
         places: Sequence[int] = range(group.first, group.first + len(rows))
-        if not self._takes_rows(hosted, {row[ACKS] for row in rows}):
+        if not self._takes_rows(hosted):
             self._refuse(places, rows, returned)
             return 0
         late = self._unfit(hosted, rows, wall_ms)
@@ -212,21 +218,19 @@ class SmallRequests:
             places, rows, batches = _without(late, places, rows, batches)
             if not rows:
                 return 0
-        performed = _Performed()
+        outcomes = [_Outcome() for _ in rows]
         view = memoryview(batches)
         headers = [BatchHeader._make(row[:_HEADER_FIELDS]) for row in rows]
+        timeouts_ms = [max(row[TIMEOUT], 0) if row[ACKS] == _ALL else None for row in rows]
         try:
             placed, appended = hosted.append_rows(
-                view, headers, wall_ms, [performed] * len(rows), commit_timeout_ms=None
+                view, headers, wall_ms, outcomes, commit_timeouts_ms=timeouts_ms
             )
         except Rejected:
             self._refuse(places, rows, returned)
             return 0
-        except BaseException as error:  # noqa: BLE001 - carried to the log; the connections end
-            self._fail(rows, error, returned)
-            return 0
         start = appended.log_start_offset
-        if performed.count == len(rows) and not any(performed.errors):
+        if all(one.is_good for one in outcomes):
             answers = [(1, one[0], one[2], start) for one in placed if type(one) is tuple]
             if places[-1] - places[0] == len(rows) - 1:
                 self._door.answer(places[0], answers)
@@ -234,7 +238,7 @@ class SmallRequests:
                 for place, answer in zip(places, answers, strict=True):
                     self._door.answer(place, (answer,))
             return len(rows)
-        return self._hold(hosted, places, rows, placed, performed, returned)
+        return self._hold(hosted, places, rows, placed, outcomes, returned)
 
     def _fail(self, rows: Iterable[_Row], error: BaseException, returned: set[int]) -> None:
         """Let a bug cost the connections whose rows met it, and nothing else."""
@@ -251,27 +255,18 @@ class SmallRequests:
         places: Sequence[int],
         rows: Sequence[_Row],
         placed: Sequence[Placed | Rejected],
-        performed: "_Performed",
+        outcomes: "Sequence[_Outcome]",
         returned: set[int],
     ) -> int:
         """Answer rows of which some are refused, or not performed yet: those, and each later one of their
         connections, by the connection.
         """
-        answered, accepted = 0, 0
+        answered = 0
         start = hosted.log.log_start_offset
-        for place, row, one in zip(places, rows, placed, strict=True):
-            error: Failure = None
-            work: asyncio.Future[Failure] | None = None
+        for place, row, one, outcome in zip(places, rows, placed, outcomes, strict=True):
             if isinstance(one, Rejected):
-                error = one
-            else:
-                if accepted < performed.count:
-                    error = performed.errors[accepted]
-                else:
-                    work = performed.later()
-                accepted += 1
-            if error is None and work is None and row[CONNECTION] not in returned:
-                assert not isinstance(one, Rejected)
+                outcome(one)
+            elif outcome.is_good and row[CONNECTION] not in returned:
                 self._door.answer(place, [(1, one[0], one[2], start)])
                 answered += 1
                 continue
@@ -279,11 +274,8 @@ class SmallRequests:
             place_in_log = None if isinstance(one, Rejected) else (one[0], one[2])
             session = self._connections[row[CONNECTION]].session
             encode = partial(self._encoded, hosted, row, session, place_in_log, start)
-            if work is None:
-                work = self._loop.create_future()
-                work.set_result(error)
             held = self._held.setdefault(row[CONNECTION], [])
-            held.append((Later(work, encode), row[FRAME]))
+            held.append((Later(outcome.later(self._loop), encode), row[FRAME]))
         return answered
 
     def _encoded(
@@ -310,14 +302,9 @@ class SmallRequests:
         broker.metrics.requests.answered(PRODUCE, body, broker.clock.elapsed_ns() - self._began_ns)
         return encode_response(PRODUCE, version, row[CORRELATION], body)
 
-    def _takes_rows(self, hosted: HostedPartition, acks: set[int]) -> bool:
-        """Return whether the partition may append rows with these acks now, and answer them after its own append."""
-        replica = hosted.replica
-        if self._broker.throttling.is_on:
-            return False
-        if hosted.deleted or not replica.leads or not acks <= {1, _ALL}:
-            return False
-        if _ALL in acks and (replica.followers or replica.is_below_min_isr):
+    def _takes_rows(self, hosted: HostedPartition) -> bool:
+        """Return whether the partition may append rows now."""
+        if hosted.deleted or not hosted.replica.leads or self._broker.throttling.is_on:
             return False
         directory, recompression = hosted.directory, self._broker.recompression
         return (
@@ -327,15 +314,21 @@ class SmallRequests:
             and recompression.is_idle_for(hosted)
         )
 
+    def _acks_taken(self, hosted: HostedPartition) -> tuple[int, ...]:
+        """Return the acks of rows that the partition may answer after its own append."""
+        replica = hosted.replica
+        return (1,) if replica.followers or replica.is_below_min_isr else (1, _ALL)
+
     def _unfit(self, hosted: HostedPartition, rows: Iterable[_Row], wall_ms: int) -> set[int]:
-        """Return the connections with a row that the topic's settings do not allow."""
-        config = hosted.log.config
+        """Return the connections with a row that the topic's settings do not allow, or with other acks."""
+        config, acks = hosted.log.config, self._acks_taken(hosted)
         earliest, latest, keyed = demands_of(config, wall_ms)
         size = config.max_message_bytes
         return {
             row[CONNECTION]
             for row in rows
-            if row[SIZE] > size
+            if row[ACKS] not in acks
+            or row[SIZE] > size
             or row[MAX_TIMESTAMP] > latest
             or -1 < row[LEAST] < earliest
             or (keyed and not row[KEYED])
@@ -353,30 +346,29 @@ def _raise(error: BaseException) -> Answer:
     raise error
 
 
-class _Performed:
-    """Counts the rows of one decision that are performed, in order; later ones complete futures."""
+class _Outcome:
+    """The outcome of one row, called when it is performed, committed or has failed."""
 
-    __slots__ = ("_later", "_next", "count", "errors")
+    __slots__ = ("_error", "_is_there", "_later", "is_good")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.errors: list[Failure] = []
-        self._later: list[asyncio.Future[Failure]] = []
-        self._next = 0
+        self.is_good = False
+        """Whether the row is there without an error."""
+        self._is_there = False
+        self._error: Failure = None
+        self._later: asyncio.Future[Failure] | None = None
 
     def __call__(self, error: Failure) -> None:
-        if self._next < len(self._later):
-            self._later[self._next].set_result(error)
-            self._next += 1
-            return
-        self.count += 1
-        self.errors.append(error)
+        self.is_good, self._is_there, self._error = error is None, True, error
+        if self._later is not None:
+            self._later.set_result(error)
 
-    def later(self) -> "asyncio.Future[Failure]":
-        """Return a future of the next row that is not performed."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._later.append(future)
-        return future
+    def later(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[Failure]":
+        """Return a future of the outcome."""
+        self._later = loop.create_future()
+        if self._is_there:
+            self._later.set_result(self._error)
+        return self._later
 
 
 def _without(

@@ -318,9 +318,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_or_stop(self) -> None:
         transport = self._transport
-        if transport is None or self.loans.id != NOT_LENT:
+        if transport is None:
             return
-        if self._finishing:
+        is_lent = self.loans.id != NOT_LENT
+        if self._finishing and not is_lent:
             if self.is_idle:
                 transport.close()
             return
@@ -339,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             and len(self._frames) < _WAITING_FRAMES_MAX
             and (memory.requests < memory.requests_max or memory.may_read(self, held))
         )
-        if wanted != self._reading and not transport.is_closing():
+        if wanted != self._reading and not is_lent and not transport.is_closing():
             self._reading = wanted
             (transport.resume_reading if wanted else transport.pause_reading)()
 
@@ -373,8 +374,6 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes_started += size
         self._answers.append((work, result.encode, size))
         work.add_done_callback(then)
-
-    # Lending
 
     def _begin_loan(self, frame: memoryview | None) -> None:
         """Stop reading, and lend the connection once the answer has left: the door writes past the transport."""
@@ -414,23 +413,24 @@ class Connection(asyncio.BufferedProtocol):
         unsent = lender.reclaim(self.loans.id)
         self.loans.ended(was_useful=True)
         if unsent and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(unsent)
+            self._transport.writelines(unsent)
 
     def take_back(
-        self, unsent: bytes, results: list[tuple[Answer | Later, int]], rest: bytes
+        self, unsent: list[Buffer], results: list[tuple[Answer | Later, int]], rest: bytes
     ) -> None:
         """See `Lent`."""
         # Other requests than rows come again and again; a slow drive and a full socket do not. Large answers do.
-        self.loans.ended(was_useful=bool(results) or 0 < len(unsent) < _HELD_BYTES_MAX)
+        self.loans.ended(was_useful=bool(results) or 0 < sum(map(len, unsent)) < _HELD_BYTES_MAX)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if unsent:
-            transport.write(unsent)
-        for result, size in results:
-            self._begun(result, size)
+            transport.writelines(unsent)
+        for result, frame_bytes in results:
+            self._begun(result, frame_bytes)
         self._send_held()
         if rest:
+            self.active_s = self.receiving_since_s = self._loop.time()
             self._reader.put_back(rest)
             self._take_more()
         self._advance()

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, is_fetch, is_produce
 from stratalog.broker.network.session import Session
+from stratalog.ports import Buffer
 
 NOT_LENT: Final = -1
 SOON: Final = -2
@@ -26,7 +27,7 @@ class Lent(Protocol):
     """When the last bytes arrived, in the loop's time."""
 
     def take_back(
-        self, unsent: bytes, results: list[tuple[Answer | Later, int]], rest: bytes
+        self, unsent: list[Buffer], results: list[tuple[Answer | Later, int]], rest: bytes
     ) -> None:
         """Go on after a loan: with answers that the door could not send, later answers in order, each with its
         request's size, and then received bytes.
@@ -39,7 +40,7 @@ class Lender(Protocol):
     def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
         """Lend a connection whose latest request was `frame`; return the loan's id, or `NOT_LENT`."""
 
-    def reclaim(self, loan: int) -> bytes:
+    def reclaim(self, loan: int) -> list[Buffer]:
         """End a loan, because the connection ends; return answers that were not sent."""
 
     def is_waiting(self, loan: int) -> bool:

@@ -43,10 +43,10 @@ _log = structlog.get_logger()
 EMPTY: Final = Slices([], 0, 0)
 _ANY_SIZE: Final = 1 << 31
 _NO_FOLLOWERS: Final = Waiting()
-_Decided = tuple[Appended, bool, list[tuple[int, bool, Done]], float | None]
-"""Rows that are not performed: whether they began a segment; each row's last offset, whether it is a repeat, and its
-callback; the time to wait for a commit.
-"""
+_Row = tuple[int, bool, Done, float | None]
+"""A row's last offset, whether it is a repeat, its callback, and the time to wait for a commit."""
+_Decided = tuple[Appended, bool, list[_Row]]
+"""Rows that are not performed, and whether they began a segment."""
 
 
 class HostedPartition(PlacedLog):
@@ -123,7 +123,7 @@ class HostedPartition(PlacedLog):
             (then,),
             origin=origin,
             flush=flush,
-            commit_timeout_ms=commit_timeout_ms,
+            commit_timeouts_ms=(commit_timeout_ms,),
         )
         row = rows[0]
         if type(row) is not tuple:
@@ -138,14 +138,14 @@ class HostedPartition(PlacedLog):
         wall_ms: int,
         thens: Sequence[Done],
         *,
+        commit_timeouts_ms: Sequence[float | None],
         origin: str = "client",
         flush: bool = False,
-        commit_timeout_ms: float | None = math.inf,
     ) -> tuple[list[Placed | Rejected], Appended]:
         """Append checked batches, one after another in `view`, as the leader; return each row's place or refusal.
 
         `thens` has a callback for each row. It is called with None once the row is committed, or with a failure; never
-        for a refused row. `commit_timeout_ms` counts from the local append on: then it gets REQUEST_TIMED_OUT. With
+        for a refused row. A row's commit timeout counts from the local append on: then it gets REQUEST_TIMED_OUT. With
         None the local append is enough. Offsets are decided before this returns, so calls from one producer keep their
         order. Where `origin` is "client", callbacks may come before this returns. `flush` makes the batches durable
         first. Raises `Rejected` (failed directory, deleted topic, another leader) and appends nothing then.
@@ -165,8 +165,8 @@ class HostedPartition(PlacedLog):
             origin=origin,
         )
         waiting = [
-            (row[1], row[3], then)
-            for row, then in zip(rows, thens, strict=True)
+            (row[1], row[3], then, timeout_ms)
+            for row, then, timeout_ms in zip(rows, thens, commit_timeouts_ms, strict=True)
             if type(row) is tuple
         ]
         if not waiting:
@@ -176,7 +176,7 @@ class HostedPartition(PlacedLog):
             effects = (*effects, *log.flush())
         self.metrics.bytes_in += appended.size
         rolled = len(log.segments) != segments
-        self._decided.append((appended, rolled, waiting, commit_timeout_ms))
+        self._decided.append((appended, rolled, waiting))
         at_once = len(headers) if origin == "client" else 0
         self._perform(effects, self._performed, at_once=at_once)
         if log.config.flush_ms != LONG_MAX:
@@ -214,9 +214,9 @@ class HostedPartition(PlacedLog):
 
     def _performed(self, error: Failure) -> None:
         """Note that the directory performed the oldest decided append, or that it failed."""
-        appended, rolled, waiting, timeout_ms = self._decided.popleft()
+        appended, rolled, waiting = self._decided.popleft()
         if error is not None:
-            for _, _, then in waiting:
+            for _, _, then, _ in waiting:
                 then(error)
             return
         log = self.log
@@ -229,10 +229,10 @@ class HostedPartition(PlacedLog):
                 self.replica.on_quiet_fetches(node_id, fetched_ms)
             moved = self.replica.on_append(log.log_end_offset)
         except BaseException as bug:  # reported to the callbacks, and raised on to the directory
-            for _, _, then in waiting:
+            for _, _, then, _ in waiting:
                 then(bug)
             raise
-        self._acknowledge(waiting, timeout_ms)
+        self._acknowledge(waiting)
         if self.replica.followers:
             self._grown(appended.size, moved=moved)
         else:
@@ -240,8 +240,8 @@ class HostedPartition(PlacedLog):
         if rolled:
             self._on_rolled(self)
 
-    def _acknowledge(self, waiting: list[tuple[int, bool, Done]], timeout_ms: float | None) -> None:
-        for last_offset, is_repeat, then in waiting:
+    def _acknowledge(self, waiting: list[_Row]) -> None:
+        for last_offset, is_repeat, then, timeout_ms in waiting:
             if timeout_ms is None:
                 then(None)
             elif last_offset < self.replica.high_watermark:
@@ -438,10 +438,10 @@ class HostedPartition(PlacedLog):
     def _answer_pending(self, error: Rejected) -> None:
         decided = list(self._decided)
         # The directory still performs them, or fails them, one by one.
-        self._decided = deque((one[0], one[1], [], None) for one in decided)
+        self._decided = deque((one[0], one[1], []) for one in decided)
         self._uncommitted.fail(error)
         for one in decided:
-            for _, _, then in one[2]:
+            for _, _, then, _ in one[2]:
                 then(error)
 
     def _not_leading(self) -> Rejected:
