@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
 # Defaults of tests: no wait takes minutes.

@@ -55,7 +55,12 @@ def disk_of(files: Files) -> SimDisk:
 
 
 def load_from(
-    disk: SimDisk, policy: str = "compact", *, clean: bool = False, replicated: bool = False
+    disk: SimDisk,
+    policy: str = "compact",
+    *,
+    clean: bool = False,
+    replicated: bool = False,
+    was_cleaned: bool = False,
 ) -> PartitionLog:
     config = LogConfig(cleanup_policy=(policy,), retention_ms=-1)
     program = load(
@@ -66,6 +71,7 @@ def load_from(
         high_watermark=19,
         now_ms=0,
         replicated=replicated,
+        was_cleaned=was_cleaned,
     )
     return run(disk, program)
 
@@ -119,6 +125,15 @@ def test_a_replicated_log_ends_at_its_first_hole_unless_the_cleaner_made_it(
 ) -> None:
     log = load_from(disk_of(archive["after"]), policy, replicated=True)
     assert (log.log_end_offset, log.recovered.damage) == (end, ())
+
+
+def test_a_replicated_log_that_was_compacted_once_keeps_every_record_behind_its_gaps(
+    archive: dict[str, Files],
+) -> None:
+    disk = disk_of(archive["after"])
+    log = load_from(disk, "delete", replicated=True, was_cleaned=True)
+    assert (log.log_end_offset, log.recovered.bytes_cut) == (19, 0)
+    assert offsets(log, disk) == AFTER
 
 
 def of_cleaner(archive: dict[str, Files], base: int, suffix: str) -> Files:

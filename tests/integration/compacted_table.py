@@ -16,9 +16,11 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
+from pyspark.sql.types import StructType
 
 from stratalog import read as read_table
 from stratalog.adapters.object_store import open_store
+from stratalog.spark.source import StratalogReader, StratalogSource
 from stratalog.tier.checking.verify import sweep, verify
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.reading.reader import open_bucket
@@ -138,6 +140,19 @@ def table_of(**where: str) -> dict[bytes, bytes]:
     rows = read_table(TOPIC, **where).read_all().to_pylist()
     last = {row["key"]: row["value"] for row in rows}
     return {key: value for key, value in last.items() if value is not None}
+
+
+def spark_table_of(**options: str) -> dict[bytes, bytes]:
+    """Return the topic's current table as Spark's source reads it with `latest_by_key`."""
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    given = {**named, "subscribe": TOPIC, "latest_by_key": "true"}
+    reader = StratalogSource(given).reader(StructType([]))
+    assert isinstance(reader, StratalogReader)
+    (task,) = reader.partitions()
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    found = {row["key"]: row["value"] for row in rows}
+    assert len(found) == len(rows), "one row for each key"
+    return found
 
 
 def manifest_of(url: str) -> Manifest:

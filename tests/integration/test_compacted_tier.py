@@ -3,8 +3,9 @@
 Method: an acknowledged writer of few keys, with values and tombstones, rolls small segments, which go to a bucket; the
 cleaners of both places run all the time. In some rounds the topic's policy is `delete` meanwhile. The broker is killed
 at random moments and starts again. Each time a consumer reads from offset 0 across the seam, and finds the last
-acknowledged value of each key. At the end `stratalog.read` over bucket and broker finds the same, and a sweep removes
-all that killed cleaners left. `KILLS=50` sets how often (fewer here than by command).
+acknowledged value of each key. At the end `stratalog.read` and Spark's `latest_by_key` find the same, over the cleaned
+bucket and the broker, and a sweep removes all that killed cleaners left. `KILLS=50` sets how often (fewer here than by
+command).
 """
 
 import os
@@ -20,6 +21,7 @@ from tests.integration.compacted_table import (
     create,
     policies,
     set_policy,
+    spark_table_of,
     table_of,
     until_cleaned,
 )
@@ -43,6 +45,8 @@ def last_values_survive(broker: BrokerProcess, url: str, kills: int) -> None:
     writer.check(found)
     kept = {key: value for key, value in found.items() if value is not None}
     assert table_of(bootstrap_servers=broker.address, tier_url=url) == kept
+    assert spark_table_of(kafka_bootstrap_servers=broker.address, tier_url=url) == kept
+    assert spark_table_of(kafka_bootstrap_servers=broker.address) == kept
     broker.stop()
     check_bucket(url)
 

@@ -80,14 +80,22 @@ class Rebuild:
         "synced_to",
     )
 
-    def __init__(self, directory: str, config: LogConfig, now_ms: int, *, replicated: bool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        replicated: bool,
+        was_cleaned: bool,
+    ) -> None:
         """`replicated`: other brokers have replicas. The log then ends at its first hole, and the other replicas fill
         it.
 
-        Without other replicas, the records behind a hole must stay, because no other copy exists. A compacted log has
-        legitimate gaps.
+        Without other replicas, the records behind a hole must stay, because no other copy exists. A log that is
+        compacted, or was once (`was_cleaned`), has legitimate gaps, and other replicas have them too.
         """
-        self.ends_at_hole = replicated and "compact" not in config.cleanup_policy
+        self.ends_at_hole = replicated and not (was_cleaned or "compact" in config.cleanup_policy)
         self.directory = directory
         self.config = config
         self.now_ms = now_ms

@@ -65,6 +65,7 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     tiered_end: int = 0,
     synced: bool = False,
     replicated: bool = False,
+    was_cleaned: bool = False,
     tails: TailBudget | None = None,
 ) -> Program[PartitionLog]:
     """Load a partition. `clean`, and the offsets up to `high_watermark`, come from the directory's checkpoints.
@@ -74,10 +75,10 @@ def load(  # noqa: PLR0913  # each is a fact from a checkpoint
     before it wrote the next one, so damage before sound bytes is no torn tail. Raises Corrupt for such damage, before
     any cut, and where the directory belongs to another topic or to none. `replicated`: other brokers have replicas, so
     a log that must be scanned ends at its first hole. A follower fetches from the end of its log: it would never fill a
-    hole, and could be elected with it.
+    hole, and could be elected with it. `was_cleaned`: a cleaner left gaps, whatever the policy is now.
     """
     found_id = yield from _topic_id(directory, topic_id)
-    loading = Rebuild(directory, config, now_ms, replicated=replicated)
+    loading = Rebuild(directory, config, now_ms, replicated=replicated, was_cleaned=was_cleaned)
     loading.take_checkpoints(recovery_point, high_watermark, clean=clean)
     yield from loading.list_files(max(log_start_offset, tiered_end))
     if synced:

@@ -179,6 +179,7 @@ class Loading:
         key = parse_directory_name(name)
         assert key is not None
         tiered_end, tiered_start = survey.tiered[found] or (0, 0)
+        start = max(_log_start(directory, survey, key), tiered_start)
         program = load(
             name,
             config,
@@ -186,10 +187,11 @@ class Loading:
             clean=survey.clean and name == found and key in survey.recovery_points,
             recovery_point=survey.recovery_points.get(key, 0),
             now_ms=self._clock.steady_ms(),
-            log_start_offset=max(_log_start(directory, survey, key), tiered_start),
+            log_start_offset=start,
             high_watermark=survey.high_watermarks.get(key, 0),
             tiered_end=tiered_end,
             replicated=len(topic.partitions[key.partition].replicas) > 1,
+            was_cleaned=survey.cleaned_ends.get(key, start) > start,
             tails=self._tails,
         )
         try:
