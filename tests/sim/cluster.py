@@ -112,8 +112,12 @@ class Cluster:
         return quorum
 
     def quorums(self) -> dict[int, MetadataQuorum]:
-        """Return the quorum as each running node sees it."""
-        return {one: self.quorum(one) for one, machine in self.machines.items() if machine.is_up}
+        """Return the quorum as each running node sees it. A node that reads its disks still has none."""
+        return {
+            one: quorum
+            for one, machine in self.machines.items()
+            if machine.is_up and (quorum := machine.node._quorum) is not None
+        }
 
     def active(self) -> int | None:
         """Return the node with the active controller of the latest epoch."""
