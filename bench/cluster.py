@@ -9,6 +9,8 @@ nor files.
 
 import argparse
 import asyncio
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -197,6 +199,7 @@ RUNNING = {
     "failover": failover,
 }
 START = "start"
+INSIDE = "inside a test"
 MANY = "10,000 partitions"
 
 
@@ -285,13 +288,40 @@ def many(bench: Bench) -> None:
             bench.note(line + "all start, all in sync, s", cluster.name, time.monotonic() - begun)
 
 
+def inside_a_test(bench: Bench) -> None:
+    """Measure `stratalog.testing.cluster(3)`: in a new interpreter, imports included, and again in the same one."""
+    for _ in range(bench.rounds):
+        begun = time.monotonic()
+        with subprocess.Popen(
+            [sys.executable, "-c", INSIDE_A_TEST], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            lines = (line for line in process.stdout if line.startswith("@"))
+            next(lines)
+            bench.note("testing.cluster(3), imports too: ready, s", OURS, time.monotonic() - begun)
+            wall, cpu = map(float, next(lines).split()[1:])
+        bench.note("testing.cluster(3) again: ready, s", OURS, wall)
+        bench.note("testing.cluster(3) again: CPU s", OURS, cpu)
+
+
+INSIDE_A_TEST = """
+import time
+from stratalog.testing import cluster
+with cluster(3):
+    print("@", flush=True)
+began, cpu = time.monotonic(), time.process_time()
+with cluster(3):
+    print("@", time.monotonic() - began, time.process_time() - cpu, flush=True)
+"""
+OURS = "Stratalog"
+
 STARTERS: dict[str, Callable[[Path], AbstractContextManager[Cluster]]] = {
-    "Stratalog": strata,
+    OURS: strata,
     "Apache Kafka": kafka,
 }
 
 
-OWN = {START: starts, MANY: many}
+OWN = {START: starts, INSIDE: inside_a_test, MANY: many}
 
 
 def main() -> None:

@@ -3,11 +3,12 @@
 In: an image, then records in order. Out: the next image, and the changes by id, on which a broker acts. It never
 decides and never does I/O.
 
-A delta copies only the maps that a record touches, once each. So replaying a whole log through one delta costs one
-copy. Kafka: MetadataDelta; the rules for each record are those of its `replay` methods.
+A delta makes a next version only of the maps that a record touches, once each. So a whole log through one delta costs
+one version, and a change to one of many topics what that topic costs (`layered.py`). Kafka: MetadataDelta; the rules
+for each record are those of its `replay` methods.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -24,6 +25,7 @@ from stratalog.metadata.image import (
     ResourceType,
     Topic,
 )
+from stratalog.metadata.layered import next_version, finished
 from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.marker_records import (
     AbortTransactionRecord,
@@ -96,13 +98,13 @@ _REMOVED_BY: dict[type[Any], type[Any]] = {
 
 
 class _Map(Generic[K, V]):
-    """A mapping that is copied before its first change, and again after `give`."""
+    """A mapping with a next version of its own from the first change on, and again after `give`."""
 
     __slots__ = ("_mine", "now")
 
     def __init__(self, base: Mapping[K, V]) -> None:
         self.now = base
-        self._mine: dict[K, V] | None = None
+        self._mine: MutableMapping[K, V] | None = None
 
     def set(self, key: K, value: V) -> None:
         self._writable()[key] = value
@@ -113,13 +115,13 @@ class _Map(Generic[K, V]):
 
     def give(self) -> Mapping[K, V]:
         """Return the mapping; this object never writes to it again."""
-        self._mine = None
+        if self._mine is not None:
+            self.now, self._mine = finished(self._mine), None
         return self.now
 
-    def _writable(self) -> dict[K, V]:
+    def _writable(self) -> MutableMapping[K, V]:
         if self._mine is None:
-            self._mine = dict(self.now)
-            self.now = self._mine
+            self.now = self._mine = next_version(self.now)
         return self._mine
 
 

@@ -3,7 +3,8 @@
 In: nothing; `delta.py` builds each next image. Out: brokers, topics by id, configurations, features. Nothing here
 changes, so a caller may keep an image and read it at any time.
 
-The maps are plain dictionaries, which no code writes to once the image is built. Kafka: MetadataImage and its parts.
+The maps are dictionaries, large ones of two layers (`layered.py`). No code writes to them once the image is built.
+Kafka: MetadataImage and its parts.
 """
 
 from collections.abc import Mapping
