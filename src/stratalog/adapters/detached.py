@@ -14,6 +14,8 @@ from typing import Final
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 _BEGAN: Final = 19
 """Place of `starttime` behind the name in /proc/PID/stat (proc(5))."""
+_THREADS: Final = 17
+"""Place of `num_threads` there."""
 _ENDED: Final = (b"Z", b"X")
 
 
@@ -69,12 +71,17 @@ def send(process: Detached, number: signal.Signals) -> bool:
 
 
 def _began(pid: int) -> str | None:
-    """Return when the process began; None for a missing process, or an ended one that its parent has not waited for."""
+    """Return when the process began; None for a missing process, or an ended one that its parent has not waited for.
+
+    A killed process shows the state of its first thread. Other threads may still wait for the disk, and then the process
+    holds its files, ports and locks. It has ended once no other thread is left.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         with open(_BOOT, encoding="ascii") as boot:
-            return None if fields[0] in _ENDED else f"{boot.read().strip()} {int(fields[_BEGAN])}"
+            has_ended = fields[0] in _ENDED and int(fields[_THREADS]) <= 1
+            return None if has_ended else f"{boot.read().strip()} {int(fields[_BEGAN])}"
     except (FileNotFoundError, ProcessLookupError):
         return None if os.path.exists(_BOOT) else _began_elsewhere(pid)
 

@@ -176,7 +176,7 @@ class ClusterDirectory:
         Raises UserError before the first start (a port in use, a directory of another cluster), Unavailable with the
         last line of a node's log.
         """
-        await self._check(nodes)
+        self._check(nodes)
         served = False
         try:
             for node in nodes:
@@ -189,14 +189,15 @@ class ClusterDirectory:
                 for node in nodes:
                     self.send(node, Signals.SIGKILL)
 
-    async def _check(self, nodes: Sequence[int]) -> None:
+    def _check(self, nodes: Sequence[int]) -> None:
         """Check ports, and format new directories, before any process starts."""
+        from stratalog.adapters.free_ports import is_free
         from stratalog.cli.node.storage import format_directories
 
         configs = {node: _config(self.properties(node), self.profile) for node in nodes}
         for node, config in configs.items():
             for port in _ports(config):
-                if not await _is_freed(port):
+                if not is_free(port):
                     raise UserError(
                         f"port {port} of node {node} is taken by another process: stop that one, "
                         f"or change listeners and controller.quorum.voters in {self.path}/node-*/{_PROPERTIES}"
@@ -327,19 +328,6 @@ def _ports(config: "BrokerConfig") -> list[int]:
     from stratalog.config.listeners import parse_listener
 
     return [parse_listener(text).port for text in config.list("listeners")]
-
-
-async def _is_freed(port: int) -> bool:
-    """Return whether a port is free within two seconds: a node that was killed just now may still hold it."""
-    from asyncio import sleep
-
-    from stratalog.adapters.free_ports import is_free
-
-    for _ in range(20):
-        if is_free(port):
-            return True
-        await sleep(0.1)
-    return False
 
 
 def _line(name: str, value: str) -> str:
