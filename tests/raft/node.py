@@ -251,7 +251,8 @@ class Node:
             self.append(build_batch([Record(0, self.now_ms(), None, value)]), self.raft.epoch)
             self.counts["appends"] += 1
 
-    def take_snapshot(self) -> None:
+    def take_snapshot(self, keep: int | None = None) -> None:
+        """Take one, and keep so many batches below its end; by chance without `keep`."""
         log = self.log
         if self.raft is None or not self.applied or self.applied == log.start_offset:
             return
@@ -259,5 +260,7 @@ class Node:
         voters = self.raft.voters_at(self.applied - 1).ids
         named = ",".join(map(str, voters)).encode()
         data = b"%d %s %s end" % (self.chain, named, b"." * self.chance.randint(1, 100))
-        log.take_snapshot(SnapshotId(self.applied, epoch), data, self.chance.choice([0, 0, 1, 5]))
+        if keep is None:
+            keep = self.chance.choice([0, 0, 1, 5])
+        log.take_snapshot(SnapshotId(self.applied, epoch), data, keep)
         self.counts["snapshots"] += 1

@@ -16,6 +16,7 @@ from typing import Any
 from tests.raft.checks import Broken, Checks, hold
 from tests.raft.node import Node, voter
 from tests.raft.shown import shown
+from tests.raft.stories import Stories
 
 from stratalog.errors import ErrorCode
 from stratalog.quorum.messages import (
@@ -47,6 +48,9 @@ MUST_HAPPEN = (
     "voters added",
     "voters removed",
     "leaders removed",
+    "bridges",
+    "lonely leaders",
+    "epochs hidden",
 )
 
 Input = Callable[[Raft, int], list[Output]]
@@ -67,8 +71,9 @@ class World:
         self.timeouts, self.faults_ms = chance.choice([(Timeouts(), 20_000), (QUICK, 4000)])
         self.loss = chance.choice([0.0, 0.01, 0.1])
         self.delay_ms = chance.choice([2, 10, 40])
-        self.unlucky = chance.choice([0.0, 0.4])
+        self.unlucky = chance.choice([0.0, 0.4, 0.7])
         """How often a fault hits a new leader."""
+        self._stories = Stories(self)
         count = chance.choice([3, 3, 4, 5])
         observers = chance.choice([0, 0, 1])
         self.changing = Random(f"{seed}-voters")
@@ -97,7 +102,7 @@ class World:
                 node.crash_chance = self.chance.choice([0.0, 0.0, 0.002, 0.04])
                 node.start()
             for at, fault in self._faults():
-                self._at(at, fault)
+                self.at(at, fault)
             self._until(self.faults_ms)
             self._heal()
             self._make_progress()
@@ -124,6 +129,7 @@ class World:
         ]
         kinds += [self._heal_cuts, self._heal_cuts, self._stop_leader, self._snapshot]
         kinds += [self._crash_leader, self._crash_leader, self._isolate_leader]
+        kinds += [*self._stories.all, *self._stories.all]
         at, gap = 0.0, chance.choice([100, 400, 1500]) * self.faults_ms / 20_000
         while (at := at + chance.expovariate(1 / gap)) < self.faults_ms:
             yield at, chance.choice(kinds)
@@ -140,7 +146,7 @@ class World:
             event()
         self.now = end
 
-    def _at(self, at: float, event: Callable[[], None]) -> None:
+    def at(self, at: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (at, next(self._numbers), event))
 
     # Healing
@@ -148,6 +154,7 @@ class World:
     def _heal(self) -> None:
         self.cuts.clear()
         self.loss = 0.0
+        self._stories = Stories(self)
         for node in self.nodes.values():
             node.crash_chance = 0.0
             node.read_max = 1000
@@ -172,22 +179,22 @@ class World:
 
     # Faults
 
-    def _node(self) -> Node:
+    def any_node(self) -> Node:
         return self.chance.choice(list(self.nodes.values()))
 
-    def _leader(self) -> Node | None:
+    def leader(self) -> Node | None:
         leaders = [n for n in self.nodes.values() if n.raft is not None and n.raft.is_leader]
         return self.chance.choice(leaders) if leaders else None
 
     def _crash(self) -> None:
-        self._crash_node(self._node())
+        self.crash_node(self.any_node())
 
     def _crash_leader(self) -> None:
-        leader = self._leader()
+        leader = self.leader()
         if leader is not None:
-            self._crash_node(leader)
+            self.crash_node(leader)
 
-    def _crash_node(self, node: Node) -> None:
+    def crash_node(self, node: Node) -> None:
         if node.raft is not None:
             self.trace(node.id, "crash")
             node.crash()
@@ -202,36 +209,40 @@ class World:
                 self.counts["restarts"] += 1
                 node.start()
 
-        self._at(self.now + self.chance.choice([1, 10, 50, 300, self.faults_ms / 7]), restart)
+        self.at(self.now + self.chance.choice([1, 10, 50, 300, self.faults_ms / 7]), restart)
 
     def elected(self, node: Node) -> None:
-        """Perhaps crash or isolate the leader before all have its first record."""
+        """Perhaps crash or isolate the leader before all have its first record, or let none have it."""
         if self.now < self.faults_ms and self.chance.random() < self.unlucky:
-            fault = self.chance.choice([self._crash_node, self._isolate_node])
+            hide = self._stories.hide
+            fault = self.chance.choice([self.crash_node, self.isolate_node, hide, hide])
+            if fault == hide:
+                hide(node)
+                return
             at = self.now + self.chance.expovariate(1 / (3 * self.delay_ms))
-            self._at(min(at, self.faults_ms), partial(fault, node))
+            self.at(min(at, self.faults_ms), partial(fault, node))
 
     def _pause(self) -> None:
-        node = self._node()
+        node = self.any_node()
         self.counts["pauses"] += 1
         node.paused_until = self.now + self.chance.choice([50, 500, self.faults_ms / 4])
 
     def _cut(self) -> None:
-        one, other = self._node().id, self._node().id
+        one, other = self.any_node().id, self.any_node().id
         self.cuts |= {(one, other), (other, one)}
         self.counts["cuts"] += 1
 
     def _cut_one_way(self) -> None:
-        self.cuts.add((self._node().id, self._node().id))
+        self.cuts.add((self.any_node().id, self.any_node().id))
         self.counts["cuts"] += 1
 
     def _isolate(self) -> None:
-        self._isolate_node(self._node())
+        self.isolate_node(self.any_node())
 
     def _isolate_leader(self) -> None:
-        self._isolate_node(self._leader() or self._node())
+        self.isolate_node(self.leader() or self.any_node())
 
-    def _isolate_node(self, node: Node) -> None:
+    def isolate_node(self, node: Node) -> None:
         for other in self.nodes:
             self.cuts |= {(node.id, other), (other, node.id)}
         self.counts["cuts"] += 1
@@ -241,7 +252,7 @@ class World:
 
     def _stop_leader(self) -> None:
         """Shut a node down in order; a process ends soon after."""
-        node = self._leader()
+        node = self.leader()
         if node is not None and node.raft is not None:
             self.counts["resignations"] += 1
             node.run(node.raft.stop(node.now_ms()))
@@ -252,11 +263,11 @@ class World:
                     node.crash()
                     self.restart_later(node)
 
-            self._at(self.now + self.chance.choice([10, 200]), end)
+            self.at(self.now + self.chance.choice([10, 200]), end)
 
     def _change_voters(self) -> None:
         """Ask the leader for one voter more or less, perhaps for its own removal."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None or leader.raft is None:
             return
         node_id = self.changing.choice(list(self.nodes))
@@ -271,7 +282,7 @@ class World:
         leader.run(leader.raft.on_change(what, request, leader.now_ms()))
 
     def _snapshot(self) -> None:
-        self._node().take_snapshot()
+        self.any_node().take_snapshot()
 
     def _write(self, value: bytes) -> None:
         for node in self.nodes.values():
@@ -282,7 +293,7 @@ class World:
 
     def request(self, node: Node, sent: Send) -> None:
         token = (node.id, node.incarnation, sent.correlation_id)
-        to = self._node() if sent.to == ANY_NODE else self.nodes[sent.to]
+        to = self.any_node() if sent.to == ANY_NODE else self.nodes[sent.to]
         if to.raft is None and self.chance.random() < 0.8:
             self._break(node, to.id)  # connection refused
             return
@@ -293,6 +304,8 @@ class World:
         if isinstance(token, str):
             is_done = response.error is ErrorCode.none
             self.counts[token if is_done else f"{token}: {response.error.name}"] += 1
+            return
+        if self._stories.is_hidden(node, response):
             return
         to_id, incarnation, correlation_id = token
         to = self.nodes[to_id]
@@ -351,11 +364,11 @@ class World:
             if node.incarnation != incarnation or node.raft is None:
                 return
             if node.paused_until > self.now:
-                self._at(node.paused_until, event)
+                self.at(node.paused_until, event)
                 return
             node.run(given(node.raft, node.now_ms()))
 
-        self._at(self.now + delay, event)
+        self.at(self.now + delay, event)
 
     def trace(self, node_id: int, what: Any) -> None:
         self._trace.append((self.now, node_id, what))

@@ -73,8 +73,8 @@ def send(process: Detached, number: signal.Signals) -> bool:
 def _began(pid: int) -> str | None:
     """Return when the process began; None for a missing process, or an ended one that its parent has not waited for.
 
-    A killed process shows the state of its first thread. Other threads may still wait for the disk, and then the process
-    holds its files, ports and locks. It has ended once no other thread is left.
+    A killed process shows the state of its first thread. Other threads may still wait for the disk, and then the
+    process holds its files, ports and locks. It has ended once no other thread is left.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

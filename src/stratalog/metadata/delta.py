@@ -25,7 +25,7 @@ from stratalog.metadata.image import (
     ResourceType,
     Topic,
 )
-from stratalog.metadata.layered import next_version, finished
+from stratalog.metadata.layered import finished, next_version
 from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.marker_records import (
     AbortTransactionRecord,

@@ -10,7 +10,7 @@ change. Kafka has persistent maps here (TopicsImage: pcollections); docs/decisio
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeVar
 
-__all__ = ["next_version", "finished"]
+__all__ = ["finished", "next_version"]
 
 K = TypeVar("K")
 V = TypeVar("V")

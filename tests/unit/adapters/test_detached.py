@@ -58,7 +58,9 @@ def test_a_process_whose_first_thread_alone_has_ended_runs_and_holds_its_port(
     started = start_detached([sys.executable, "-S", "-c", program], str(log))
     wait_for(lambda: log.read_text().endswith("\n"), "its port")
     state = Path(f"/proc/{started.pid}/stat")
-    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z", "the first thread's end")
+    wait_for(
+        lambda: state.read_text().rpartition(")")[2].split()[0] == "Z", "the first thread's end"
+    )
     assert not is_free(int(log.read_text()))
     assert is_running(started)
     assert send(started, SIGKILL)

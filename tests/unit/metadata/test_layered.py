@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
-from stratalog.metadata.layered import LAYER_MAX, next_version, finished
+from stratalog.metadata.layered import LAYER_MAX, finished, next_version
 from stratalog.quorum.controller import Controller
 from stratalog.wire.internal.metadata_records import (
     ConfigRecord,
