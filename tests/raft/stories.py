@@ -66,8 +66,8 @@ class Stories:
     def hide(self, node: Node) -> None:
         """Lose every record of a new leader's own epoch for a while, and then the leader.
 
-        It then replicates only what earlier leaders left. A majority that has these records commits none of them (Raft,
-        figure 8).
+        It then replicates only what earlier leaders left. A majority that has these records commits none of them (the
+        Raft paper, 5.4.2).
         """
         world = self._world
         assert node.raft is not None

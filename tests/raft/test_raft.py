@@ -12,7 +12,7 @@ from tests.raft.bugs import BUGS
 from tests.raft.world import World, check_counts
 
 SEEDS = 120
-PART = 20
+PART = 40
 QUICKLY_FOUND = (
     "persisted after the answer",
     "watermark from one replica",
