@@ -19,6 +19,13 @@ from tests.compat.tools import java_tool
 from tests.integration.server_process import STRATA, strata
 
 from stratalog.adapters.free_ports import free_ports
+from stratalog.wire.batch import scan
+from stratalog.wire.internal.metadata import decode_versioned
+from stratalog.wire.internal.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+)
+from stratalog.wire.records import read_records
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.serial, pytest.mark.big]
 TIMEOUT_S = 60
@@ -173,3 +180,70 @@ def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, endin
         assert config_of(back, "table", "cleanup.policy") == "compact"
         produce(back, "plain", ["c01"])
         assert values_of(back, "plain")[-1] == "c01"
+
+
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+
+
+def level_of(address: str) -> str:
+    done = java_tool(FEATURES, "--bootstrap-server", address, "describe")
+    (line,) = [one for one in done.stdout.splitlines() if "Feature: metadata.version" in one]
+    return line.split("FinalizedVersionLevel:")[1].split()[0]
+
+
+def set_level(address: str, direction: str, level: int) -> str:
+    words = ("--bootstrap-server", address, direction, "--feature", f"metadata.version={level}")
+    done = java_tool(FEATURES, *words)
+    return "done" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def broker_records(directory: Path) -> set[tuple[str, int]]:
+    """Return the names and versions of the brokers' records in the metadata log."""
+    found = set()
+    for path in (directory / "__cluster_metadata-0").glob("0*.log"):
+        data = memoryview(path.read_bytes())
+        for at, header in scan(data):
+            for one in () if header.is_control else read_records(data[at : at + header.size]):
+                assert one.value is not None
+                record, version = decode_versioned(one.value)
+                if isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+                    found.add((type(record).__name__, version))
+    return found
+
+
+def test_a_log_of_kafka_4_0_stays_at_its_level_until_it_is_raised(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    port = ports[0]
+    file = tmp_path / "server.properties"
+    file.write_text(properties(tmp_path, ports, {}))
+    storage = "kafka.tools.StorageTool"
+    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
+    words = ("format", "-t", cluster_id, "-c", str(file), "--standalone")
+    lower = ("--release-version", "4.0", "--feature", "group.version=0")
+    done = java_tool(storage, *words, *lower)
+    assert done.returncode == 0, done.stdout + done.stderr
+    address = f"127.0.0.1:{port}"
+    with kafka(file, port):
+        produce(address, "plain", ["a1"])
+        assert level_of(address) == "4.0-IV3"
+    with ours_on(file, port):
+        assert level_of(address) == "4.0-IV3"
+        assert set_level(address, "upgrade", 29) == "done"
+        assert set_level(address, "downgrade", 25) == "done"
+        assert set_level(address, "downgrade", 24) != "done"
+        produce(address, "plain", ["b1"])
+        produce(address, "ours", ["b2"])
+    written = broker_records(tmp_path / "data")
+    assert ("RegisterBrokerRecord", 3) in written
+    assert not written & {("RegisterBrokerRecord", 4), ("BrokerRegistrationChangeRecord", 3)}
+    with kafka(file, port):
+        assert level_of(address) == "4.0-IV3"
+        assert values_of(address, "plain") == ["a1", "b1"]
+        assert values_of(address, "ours") == ["b2"]
+    with ours_on(file, port):
+        assert set_level(address, "upgrade", 30) == "done"
+        assert set_level(address, "downgrade", 29) != "done"
+        produce(address, "plain", ["b3"])
+    with kafka(file, port):
+        assert level_of(address) == "4.3-IV0"
+        assert values_of(address, "plain") == ["a1", "b1", "b3"]

@@ -19,6 +19,10 @@ METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
 METADATA_VERSION_LEVEL = 30
 """4.3-IV0: the newest that Kafka 4.3 writes in production, and what our record versions correspond to."""
+METADATA_VERSION_MIN = 25
+"""4.0-IV3: that of a cluster of Apache Kafka 4.0. Up to `METADATA_VERSION_LEVEL` one record changed (CORDONED_FROM)."""
+CORDONED_FROM = 30
+"""The level of metadata.version from which records of brokers name cordoned directories (KIP-1066)."""
 
 ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
 """The feature of KIP-966; at level 1 the controller keeps eligible leader replicas."""

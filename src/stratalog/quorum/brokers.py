@@ -20,8 +20,10 @@ from uuid import UUID
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
+    CORDONED_FROM,
     DIRECTORY_RESERVED_MAX,
     METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
     Broker,
     Endpoint,
     FeatureRange,
@@ -417,7 +419,8 @@ def _directories(
         left = tuple(one for one in broker.directories if one not in failed)
         if left:  # an empty list means that nothing changed; a broker without directories stops
             records.append(_change(broker, log_dirs=left))
-    cordoned = request.cordoned
+    level = cluster.image.features.get(METADATA_VERSION, METADATA_VERSION_LEVEL)
+    cordoned = request.cordoned if level >= CORDONED_FROM else None
     if cordoned is not None and (
         broker.cordoned_directories is None or set(broker.cordoned_directories) != set(cordoned)
     ):

@@ -19,6 +19,7 @@ from stratalog.metadata.image import (
     EMPTY,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
+    METADATA_VERSION_MIN,
     Image,
     Partition,
 )
@@ -149,12 +150,13 @@ class Controller:
             level = METADATA_VERSION_LEVEL
             min_isr = self._rules.elections().min_insync_replicas
             records += [*initial_records(self.image, min_isr), *users]
-        if level != METADATA_VERSION_LEVEL:
+        if not METADATA_VERSION_MIN <= level <= METADATA_VERSION_LEVEL:
             remedy = "start Apache Kafka 4.3 there and raise it: kafka-features.sh upgrade --release-version 4.3"
             if level > METADATA_VERSION_LEVEL:
                 remedy = "a later release of Stratalog may know it"
             raise Corrupt(
-                f"the metadata log is at {METADATA_VERSION} {level}, known is {METADATA_VERSION_LEVEL}; {remedy}"
+                f"the metadata log is at {METADATA_VERSION} {level}, known are {METADATA_VERSION_MIN} to "
+                f"{METADATA_VERSION_LEVEL}; {remedy}"
             )
         return Decision(records, level)
 

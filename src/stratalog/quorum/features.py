@@ -12,9 +12,11 @@ from enum import IntEnum
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
+    CORDONED_FROM,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
+    METADATA_VERSION_MIN,
     TRANSACTION_VERSION,
     FeatureRange,
     Image,
@@ -26,7 +28,7 @@ from stratalog.wire.internal.metadata_records import ConfigRecord, FeatureLevelR
 SUPPORTED_FEATURES = (
     FeatureRange(ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 1),
     FeatureRange("kraft.version", 0, 1),
-    FeatureRange(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    FeatureRange(METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
     FeatureRange(TRANSACTION_VERSION, 0, 2),
 )
 
@@ -130,6 +132,8 @@ def _check(update: FeatureUpdate, supported: FeatureRange | None, now: int) -> N
         reason = f"it is at {now}, and a downgrade was not asked for"
     elif update.level > now and update.upgrade_type != UpgradeType.UPGRADE:
         reason = f"it is at {now}, and an upgrade was not asked for"
+    elif update.name == METADATA_VERSION and update.level < CORDONED_FROM <= now:
+        reason = f"it stays at {now}: a downgrade might lose cordoned directories, safe or not"
     elif update.level != now and update.name not in _CHANGEABLE:
         reason = f"it stays at {now}: the log has been written so"
     if reason is not None:

@@ -46,13 +46,20 @@ def test_a_transaction_that_another_controller_left_open_is_aborted_first():
     assert log.image.features["metadata.version"] == 30
 
 
+@pytest.mark.parametrize("level", range(25, 30))
+def test_a_log_of_an_earlier_level_of_kafka_4_stays_at_it(level):
+    controller = Controller(image=replace(EMPTY, features={"metadata.version": level}))
+    decision = controller.bootstrap()
+    assert (decision.answer, decision.records) == (level, [])
+
+
 def log_level(level):
     return FeatureLevelRecord(name="metadata.version", feature_level=level)
 
 
 @pytest.mark.parametrize(
     ("level", "remedy"),
-    [(31, "later release"), (29, "kafka-features.sh upgrade --release-version 4.3")],
+    [(31, "later release"), (24, "kafka-features.sh upgrade --release-version 4.3")],
 )
 def test_a_log_of_another_level_is_not_changed(level, remedy):
     image = replace(EMPTY, features={"metadata.version": level})

@@ -1,5 +1,7 @@
 """Features: a request sets every level or none."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.quorum.metadata_log import configure, started
 
@@ -8,6 +10,7 @@ from stratalog.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
+    METADATA_VERSION_MIN,
     FeatureRange,
     ResourceType,
 )
@@ -30,6 +33,8 @@ def test_an_unchanged_level_writes_no_record():
     [
         FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL + 1),
         FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL - 1, 2),
+        FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL - 1, 3),
+        FeatureUpdate(METADATA_VERSION, METADATA_VERSION_MIN - 1, 2),
         FeatureUpdate(METADATA_VERSION, -1),
         FeatureUpdate(METADATA_VERSION, METADATA_VERSION_LEVEL, 0),
         FeatureUpdate("share.version", 1),
@@ -43,16 +48,18 @@ def test_each_wrong_request_gets_its_error(update):
 
 
 def test_upgrades_and_downgrades_of_a_level_are_allowed_by_their_type():
-    image = started().image
-    wide = [FeatureRange(METADATA_VERSION, 7, METADATA_VERSION_LEVEL + 1)]
+    image = replace(started().image, features={METADATA_VERSION: 27})
 
     def levels(level, upgrade_type):
         asked = [FeatureUpdate(METADATA_VERSION, level, upgrade_type)]
-        return [record.feature_level for record in feature_records(image, wide, {}, asked, 1)]
+        records = feature_records(image, SUPPORTED_FEATURES, {}, asked, 1)
+        return [record.feature_level for record in records]
 
-    assert levels(METADATA_VERSION_LEVEL + 1, 1) == [METADATA_VERSION_LEVEL + 1]
-    assert levels(METADATA_VERSION_LEVEL - 1, 2) == [METADATA_VERSION_LEVEL - 1]
-    for level, upgrade_type in ((METADATA_VERSION_LEVEL - 1, 1), (METADATA_VERSION_LEVEL + 1, 2)):
+    for level in (28, 29, METADATA_VERSION_LEVEL):
+        assert levels(level, 1) == [level]
+    for level in (METADATA_VERSION_MIN, 26):
+        assert levels(level, 2) == levels(level, 3) == [level]
+    for level, upgrade_type in ((26, 1), (28, 2)):
         with pytest.raises(Rejected):
             levels(level, upgrade_type)
 

@@ -3,8 +3,9 @@
 In: one record's value, or a record. Out: the other. It never applies a record: `metadata/delta.py` does.
 
 Framing is KIP-631's: a frame version (1), the record's number and its version, each an unsigned varint, then the body
-(Kafka: MetadataRecordSerde). Records are written at their highest version: together these are metadata.version 30
-(4.3-IV0). All versions are read.
+(Kafka: MetadataRecordSerde). A log's records are written at their highest version: together these are metadata.version
+30 (4.3-IV0). A broker's record that names no cordoned directories has the version before: so a log of metadata.version
+25 to 29, which has no such record, needs nothing else. All versions are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,13 +17,21 @@ from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
 from stratalog.wire.internal import read_record, record_codec
 from stratalog.wire.internal.codecs import METADATA
-from stratalog.wire.internal.metadata_records import PartitionRecord
+from stratalog.wire.internal.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
 from stratalog.wire.varint import read_unsigned
 
 FRAME_VERSION: Final = 1
 _PARTITION_ID_AT: Final = 3
 """The place of a PartitionRecord's first field: behind three varints of one byte."""
 _ENCODINGS_KEPT: Final = 100
+_BEFORE_CORDONED: Final[dict[type[Any], int]] = {
+    BrokerRegistrationChangeRecord: 2,
+    RegisterBrokerRecord: 3,
+}
 _fields_beside_id = attrgetter(*(set(PartitionRecord.__struct_fields__) - {"partition_id"}))
 
 
@@ -45,7 +54,10 @@ def encode_all(records: Iterable[Any]) -> Iterator[bytes]:
     made: dict[tuple[int, ...], tuple[tuple[Any, ...], bytearray]] = {}
     for record in records:
         if type(record) is not PartitionRecord:
-            yield encode(record)
+            before = _BEFORE_CORDONED.get(type(record))
+            yield encode(
+                record, None if before is None or record.cordoned_log_dirs is not None else before
+            )
             continue
         fields = _fields_beside_id(record)
         identity = tuple(map(id, fields))
