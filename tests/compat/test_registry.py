@@ -22,10 +22,10 @@ from stratalog.adapters.free_ports import free_ports
 
 VERSION = "2.6.13.Final"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
-START_S = 300
+START_S = 600
 TIMEOUT_S = 60
 
-pytestmark = [pytest.mark.big, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.big, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,7 @@ ORDER = {
     "fields": [{"name": "cost", "type": "shop.Money"}],
 }
 PROTO = 'syntax = "proto3"; package shop; import "money.proto"; message Sale { Price price = 1; }'
+NOTE = '{"$schema": "http://json-schema.org/draft-07/schema#", "title": "Note", "type": "object"}'
 MONEY_PROTO = 'syntax = "proto3"; package shop; message Price { int32 cents = 1; }'
 
 
@@ -112,7 +113,7 @@ def test_values_of_each_kind_are_decoded(registry: str, tmp_path: Path) -> None:
         "PROTOBUF",
         references=[{"name": "money.proto", "subject": "money.proto", "version": 1}],
     )
-    text = register(registry, "note-value", '{"title": "Note", "type": "object"}', "JSON")
+    text = register(registry, "note-value", NOTE, "JSON")
     out = BytesIO()
     named: dict[str, Any] = {}
     parse_schema(MONEY, named_schemas=named)

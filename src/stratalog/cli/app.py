@@ -29,7 +29,7 @@ from stratalog.cli.cluster import (
     user,
 )
 from stratalog.cli.node import cluster, console, demo, migrate, restore, server, storage
-from stratalog.cli.records import consume, get, produce
+from stratalog.cli.records import consume, get, produce, tail
 from stratalog.cli.shared.terminal import use_client_config
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
@@ -67,6 +67,7 @@ app.add_typer(quota.quota_app, name="quota")
 app.add_typer(user.user_app, name="user")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("tail")(tail.tail)
 app.command("get")(get.get)
 app.add_typer(perf.perf_app, name="perf")
 app.add_typer(bench.bench_app, name="bench")

@@ -295,21 +295,26 @@ def delete_group(group: str) -> Call[Altered]:
     return asking(DeleteGroupsRequest(groups_names=[group]), read)
 
 
-def fetch_offsets(group: str) -> Call[Offsets]:
-    """Return every offset that a group has committed."""
+def fetch_offsets(group: str, *, stable: bool = False) -> Call[Offsets]:
+    """Return every offset that a group has committed.
+
+    `stable`: Rejected(UNSTABLE_OFFSET_COMMIT) while a transaction that has one of them is still ending (KIP-447).
+    """
 
     def read(body: OffsetFetchResponse) -> Offsets:
         (found,) = body.groups
         _checked(found.error_code, f"offsets of {group}")
+        rows = [(topic.name, one) for topic in found.topics for one in topic.partitions]
+        for name, one in rows if stable else ():
+            _checked(one.error_code, f"offset of {group} for {name}-{one.partition_index}")
         return {
-            TopicPartition(topic.name, one.partition_index): one.committed_offset
-            for topic in found.topics
-            for one in topic.partitions
+            TopicPartition(name, one.partition_index): one.committed_offset
+            for name, one in rows
             if one.committed_offset >= 0
         }
 
     wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
-    return asking(OffsetFetchRequest(groups=[wanted]), read)
+    return asking(OffsetFetchRequest(groups=[wanted], require_stable=stable), read)
 
 
 def commit_offsets(

@@ -18,6 +18,8 @@ Send = Callable[[str, int, BatchBuilder], Awaitable[Future[Produced] | None]]
 RECORD_OVERHEAD_BYTES = 30
 """More than lengths, deltas and attributes of a record take."""
 HEADER_OVERHEAD_BYTES = 10
+_GROUP = 256
+"""Values whose size is looked at together."""
 
 
 class Batches:
@@ -63,6 +65,26 @@ class Batches:
             builder = self._open[partition] = BatchBuilder(self._codec)
         builder.add(key, value, timestamp, headers)
         self.count += 1
+
+    async def extend(
+        self, partition: TopicPartition, values: Sequence[bytes], timestamp: int
+    ) -> None:
+        """Add a record without key and headers for each value, to one partition."""
+        for first in range(0, len(values), _GROUP):
+            group = values[first : first + _GROUP]
+            size = sum(map(len, group)) + len(group) * RECORD_OVERHEAD_BYTES
+            builder = self._open.get(partition)
+            if builder is not None and builder.size + size > self._batch_bytes:
+                await self._send(partition)
+                builder = None
+            if size > self._batch_bytes // 2:
+                for value in group:
+                    await self.add(partition, None, value, timestamp)
+                continue
+            if builder is None:
+                builder = self._open[partition] = BatchBuilder(self._codec)
+            builder.extend(group, timestamp)
+            self.count += len(group)
 
     async def flush(self) -> None:
         """Send the open batches."""

@@ -12,11 +12,21 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from stratalog.client.aio import Client
-from stratalog.client.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID
+from stratalog.client.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+)
 from stratalog.client.calls import Call, error_of
 from stratalog.client.cluster import PASSING
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.ids import TopicPartition
+from stratalog.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 from stratalog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -24,6 +34,12 @@ from stratalog.wire.messages.add_partitions_to_txn import (
 )
 from stratalog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from stratalog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 
 __all__ = ["LOST", "Producer", "Transaction", "begin", "end", "patiently"]
 
@@ -39,7 +55,10 @@ LOST: Final = frozenset(
     }
 )
 """Answers to `end` of a transaction that is no longer open, and did not end so."""
-_AGAIN: Final = PASSING | {ErrorCode.concurrent_transactions}
+_AGAIN: Final = PASSING | {
+    ErrorCode.concurrent_transactions,
+    ErrorCode.unstable_offset_commit,
+}
 _PATIENCE_S: Final = 60.0
 _PAUSES_S: Final = (0.01, 0.5)
 """The first pause between attempts, and the longest one; each is twice the one before."""
@@ -71,6 +90,13 @@ class Transaction:
             call = _add_partition(self.transactional_id, self.producer, partition)
             await _on_coordinator(self._client, self.transactional_id, call)
             self.partitions.add(partition)
+
+    async def commit_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Make a group's offset part of the transaction. Raises Rejected, Unavailable."""
+        add = _add_offsets(self.transactional_id, self.producer, group)
+        await _on_coordinator(self._client, self.transactional_id, add)
+        call = _commit_offset(self, group, partition, offset)
+        await patiently(lambda: self._client.on_coordinator(group, call))
 
 
 async def begin(
@@ -157,6 +183,43 @@ def _add_partition(
             raise Rejected(code, f"{transactional_id}, {partition}: {code.name}")
 
     return Call(ADD_PARTITIONS_TO_TXN, lambda _version: request, read, highest=_ADD_TO)
+
+
+def _add_offsets(transactional_id: str, producer: Producer, group: str) -> Call[None]:
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+    )
+
+    def read(body: AddOffsetsToTxnResponse) -> None:
+        if body.error_code:
+            raise _refused(transactional_id, body.error_code)
+
+    return Call(ADD_OFFSETS_TO_TXN, lambda _version: request, read, highest=_ADD_TO)
+
+
+def _commit_offset(
+    transaction: Transaction, group: str, partition: TopicPartition, offset: int
+) -> Call[None]:
+    row = TxnOffsetCommitRequestPartition(
+        partition_index=partition.partition, committed_offset=offset, committed_metadata=""
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id=transaction.transactional_id,
+        group_id=group,
+        producer_id=transaction.producer.producer_id,
+        producer_epoch=transaction.producer.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=partition.topic, partitions=[row])],
+    )
+
+    def read(body: TxnOffsetCommitResponse) -> None:
+        ((found,),) = (one.partitions for one in body.topics)
+        if found.error_code:
+            raise _refused(transaction.transactional_id, found.error_code)
+
+    return Call(TXN_OFFSET_COMMIT, lambda _version: request, read, highest=_ADD_TO)
 
 
 def _end_transaction(transactional_id: str, producer: Producer, *, commit: bool) -> Call[None]:

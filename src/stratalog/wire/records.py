@@ -174,6 +174,34 @@ class BatchBuilder:
         self.count = count + 1
         self.size += len(prefix) + length
 
+    def extend(self, values: Sequence[bytes], timestamp: int) -> None:
+        """Append a record without key and headers for each value; several times as fast as `add`."""
+        if not values:
+            return
+        if self.count == 0:
+            self._base_timestamp = self._max_timestamp = timestamp
+        elif timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        # A record is its length, these few bytes, its place in the batch, the value's length, the value and a zero.
+        begin = b"\0" + _signed(timestamp - self._base_timestamp)
+        fixed = len(begin) + 2
+        heads: dict[int, tuple[bytes, bytes, int]] = {}
+        parts, count, size = self._parts, self.count, self.size
+        for value in values:
+            place = _SIGNED[count] if count < _SMALL else encode_signed(count)
+            form = len(value) << 3 | len(place)
+            head = heads.get(form)
+            if head is None:
+                middle = b"\x01" + _signed(len(value))
+                length = fixed + len(place) + len(middle) - 1 + len(value)
+                prefix = _signed(length)
+                head = heads[form] = (prefix + begin, middle, len(prefix) + length)
+            first, middle, whole = head
+            parts += (first, place, middle, value, b"\0")
+            size += whole
+            count += 1
+        self.count, self.size = count, size
+
     def build(  # noqa: PLR0913 - a batch header has these fields
         self,
         base_offset: int = 0,

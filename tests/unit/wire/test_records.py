@@ -1,6 +1,8 @@
 """Records inside batches, and the codecs."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stratalog.errors import Corrupt
 from stratalog.wire.batch import parse_header
@@ -127,3 +129,28 @@ def test_a_truncated_batch_is_corrupt():
     made = build_batch([Record(0, 0, None, b"1")])
     with pytest.raises(Corrupt):
         list(read_records(made[:-1]))
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=300), max_size=20), max_size=4),
+    st.lists(st.integers(0, 1 << 40), min_size=4, max_size=4),
+)
+def test_values_added_together_are_the_same_batch_as_one_by_one(groups, times):
+    one, other = BatchBuilder(), BatchBuilder()
+    for values, timestamp in zip(groups, times, strict=False):
+        one.extend(values, timestamp)
+        for value in values:
+            other.add(None, value, timestamp)
+    assert (one.count, one.size) == (other.count, other.size)
+    if one.count:
+        assert one.build() == other.build()
+
+
+def test_a_batch_of_many_values_is_the_same_in_either_way():
+    values = [b"x" * (n % 9000) for n in range(9000)]
+    one, other = BatchBuilder(), BatchBuilder()
+    one.extend(values, 7)
+    for value in values:
+        other.add(None, value, 7)
+    assert one.size == other.size
+    assert one.build() == other.build()
