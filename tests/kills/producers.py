@@ -28,6 +28,11 @@ class Numbered(Protocol):
 
     topic: str
     acknowledged: Ledger
+    unplaced: dict[int, set[int]]
+    """Numbers of records that were acknowledged without an offset, by partition.
+
+    librdkafka reports a record so whose answer was lost, once a later one of its partition is acknowledged.
+    """
     errors: list[str]
 
     def end(self) -> None:
@@ -44,6 +49,7 @@ class Librdkafka:
 
     def __init__(self, address: str, _place: Path) -> None:
         self.acknowledged: Ledger = defaultdict(dict)
+        self.unplaced: dict[int, set[int]] = defaultdict(set)
         self.errors: list[str] = []
         self._ended = threading.Event()
         self._killed = False
@@ -66,8 +72,11 @@ class Librdkafka:
         if error is not None:
             self.errors.append(str(error))
         else:
-            number = int(message.value().split(b" ")[0])
-            self.acknowledged[message.partition()][message.offset()] = number
+            number, offset = int(message.value().split(b" ")[0]), message.offset()
+            if offset is None:
+                self.unplaced[message.partition()].add(number)
+            else:
+                self.acknowledged[message.partition()][offset] = number
 
     def _run(self) -> None:
         number = 0
@@ -99,6 +108,7 @@ class Verifiable:
 
     def __init__(self, address: str, place: Path) -> None:
         self.acknowledged: Ledger = defaultdict(dict)
+        self.unplaced: dict[int, set[int]] = {}
         self.errors: list[str] = []
         settings = place / "verifiable.properties"
         settings.write_text(  # the tool's own defaults retry nothing

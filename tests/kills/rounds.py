@@ -108,6 +108,7 @@ class Rounds:
         """Read the new records: each acknowledged one must be at its offset, and numbers must only rise."""
         for one in self.producers:
             acknowledged = {at: dict(one.acknowledged[at]) for at in range(PARTITIONS)}
+            unplaced = {at: set(one.unplaced.get(at, ())) for at in range(PARTITIONS)}
             assert not one.errors, f"{one.topic}: {one.errors[:3]}"
             for partition, by_offset in acknowledged.items():
                 numbers = self.read[one.topic, partition]
@@ -117,6 +118,8 @@ class Rounds:
                     where = f"{one.topic}-{partition}, offset {offset}"
                     assert offset < len(numbers), f"{where}: lost; the log ends at {len(numbers)}"
                     assert numbers[offset] == number, f"{where}: {numbers[offset]}, sent: {number}"
+                lost = unplaced[partition] - set(numbers)
+                assert not lost, f"{one.topic}-{partition}: lost: {sorted(lost)[:5]}"
                 for before, after in pairwise(numbers[max(0, known - 1) :]):
                     assert before < after, f"{one.topic}-{partition}: {after} follows {before}"
 

@@ -1,8 +1,8 @@
 """An asyncio event loop in virtual time: it never sleeps, it moves the clock to the next timer.
 
-In: coroutines. Out: their results, in the same order every time. It never looks at a real clock and never waits for a
-real descriptor. A loop without work and without a timer is stuck, and raises an error. A process
-(`tests/sim/process.py`) that is paused or has ended has no callbacks.
+In: coroutines. Out: their results, in the same order every time. An error of a task or a callback that no code handled
+fails the run. It never looks at a real clock and never waits for a real descriptor. A loop without work and without a
+timer is stuck, and raises an error. A process (`tests/sim/process.py`) that is paused or has ended has no callbacks.
 """
 
 import asyncio
@@ -41,10 +41,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _NoWaiting()
         super().__init__(self._virtual)
         self._clock_resolution = 1e-9
+        self.bugs: list[BaseException] = []
+        """Errors of tasks and callbacks of processes that lived: no code looked at them."""
+        self.set_exception_handler(lambda _loop, context: self._note(context))
         self.set_task_factory(_task_of_its_process)  # type: ignore[arg-type] # typeshed lacks `context`
 
     def time(self) -> float:
         return self._virtual.now
+
+    def _note(self, context: dict[str, Any]) -> None:
+        """Keep an error, unless it is of a process that ends."""
+        error = context.get("exception") or AssertionError(context["message"])
+        handle = context.get("handle")
+        process = None if handle is None else current(handle._context)
+        if not isinstance(error, asyncio.CancelledError) and (
+            process is None or not process.is_dead
+        ):
+            self.bugs.append(error)
 
     @property
     def waits(self) -> int:
@@ -90,7 +103,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(main)
+        result = loop.run_until_complete(main)
+        if loop.bugs:
+            raise BaseExceptionGroup("tasks and callbacks died in the simulation", loop.bugs)
+        return result
     finally:
         for task in (left := asyncio.all_tasks(loop)):
             # A new task takes its first step before, so that it awaits the coroutines among its arguments.

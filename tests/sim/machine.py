@@ -8,8 +8,10 @@ concerns this machine alone. It never repairs anything: the next `start` must.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 
+from tests.sim.loop import VirtualLoop
 from tests.sim.process import Process
 from tests.sim.workers import SimWorkers
 from tests.sim.world import World
@@ -124,7 +126,7 @@ class Machine:
             config,
             replace(self.host.outside, workers=self._workers),
             on_fatal=self.reasons_to_stop.append,
-            on_broken=self.broken_tasks.append,
+            on_broken=partial(self._broken, self._process),
         )
         self.starts += 1
         self.is_up = True
@@ -138,6 +140,13 @@ class Machine:
             if not process.is_dead:
                 await node.stop()
             raise
+
+    def _broken(self, process: Process, error: BaseException) -> None:
+        """Note a task that died by a bug; the run fails for it, unless the process was dead already."""
+        self.broken_tasks.append(error)
+        loop = asyncio.get_running_loop()
+        if not process.is_dead and isinstance(loop, VirtualLoop):
+            loop.bugs.append(error)
 
     async def lose_power_starting(self, after_s: float) -> None:
         """Start, and lose power during the start."""

@@ -55,6 +55,9 @@ class Process:
                 # A new task takes its first step before, so that it awaits the coroutines among its arguments.
                 asyncio.get_running_loop().call_soon(task.cancel)
             await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # what a dead process does at its end is no bug
         self._is_gone = True
 
     def call(

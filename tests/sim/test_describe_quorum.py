@@ -26,7 +26,7 @@ TOPIC = DescribeQuorumRequestTopicData(
 
 
 async def describe(machine: Machine) -> DescribeQuorumResponse:
-    raw = await Raw.connect(machine.world.network)
+    raw = await Raw.connect(machine.world.network, machine.host.name)
     answer: DescribeQuorumResponse = await raw.ask(2, DescribeQuorumRequest(topics=[TOPIC]))
     return answer
 
@@ -49,6 +49,26 @@ def test_the_voter_is_the_directory_of_the_metadata_log() -> None:
             (node,) = answer.nodes
             assert (node.node_id, len(node.listeners)) == (1, 1)
             await machine.stop()
+
+    run(story())
+
+
+def test_voters_of_the_configuration_have_their_controllers_addresses() -> None:
+    """Not those for clients, which the broker in the same process registers."""
+
+    async def story() -> None:
+        cluster = Cluster(World(1))
+        await cluster.start()
+        await cluster.until(
+            lambda: len(cluster.quorum(1).image.image.controllers) == 3, "three controllers"
+        )
+        answer = await describe(cluster.machines[1])
+        assert {
+            (node.node_id, one.name, one.host, one.port)
+            for node in answer.nodes
+            for one in node.listeners
+        } == {(one, "CONTROLLER", host_of(one), CONTROLLER_PORT) for one in (1, 2, 3)}
+        await cluster.stop()
 
     run(story())
 

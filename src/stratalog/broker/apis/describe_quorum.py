@@ -4,6 +4,7 @@ v1 when replicas last fetched and were caught up (KIP-836). v2 directory ids, ad
 Only the leader answers; a broker forwards the request to it. Kafka: KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.broker.coordination.cluster_view import ClusterView
@@ -12,10 +13,12 @@ from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Endpoint
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.quorum.progress import Follower
 from stratalog.quorum.voters import ReplicaKey, Voter
+from stratalog.wire.internal.metadata_records import ControllerEndpoint
 from stratalog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -143,9 +146,17 @@ def _state(clock: Clock, key: ReplicaKey, seen: Follower) -> ReplicaState:
 
 
 def _node(call: Call[DescribeQuorumRequest, Needs], voter: Voter) -> Node:
-    """Return a voter with its endpoints as the log names them, else with its broker's."""
-    broker = call.needs.cluster.image.brokers.get(voter.id)
-    endpoints = voter.endpoints or (broker.endpoints if broker is not None else ())
+    """Return a voter with its endpoints as the log names them, else those that its controller registered.
+
+    A node that is alone may listen to brokers only: then its broker's.
+    """
+    image = call.needs.cluster.image
+    controller, broker = image.controllers.get(voter.id), image.brokers.get(voter.id)
+    endpoints: Sequence[Endpoint | ControllerEndpoint] = (
+        voter.endpoints
+        or (controller.end_points if controller is not None else ())
+        or (broker.endpoints if broker is not None else ())
+    )
     return Node(
         node_id=voter.id,
         listeners=[Listener(name=one.name, host=one.host, port=one.port) for one in endpoints],
