@@ -7,9 +7,10 @@ This module imports only typer. A command imports its own modules when it runs, 
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from stratalog.cli import pipeline
 from stratalog.cli.cluster import (
@@ -40,6 +41,13 @@ def kafkas_name(word: str) -> str:
     return "bootstrap-server" if word == "bootstrap" else word
 
 
+class Several(TyperCommand):
+    """A command whose argument repeats: its help says so without Python's name of a list."""
+
+    def get_help(self, ctx: Any) -> str:
+        return super().get_help(ctx).replace("<list[str]>", "<str>...")
+
+
 app = typer.Typer(
     name="strata",
     help="Kafka's contract without a JVM fleet: a log in Python, history in object storage.",
@@ -66,8 +74,8 @@ app.add_typer(acl.acl_app, name="acl")
 app.add_typer(quota.quota_app, name="quota")
 app.add_typer(user.user_app, name="user")
 app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("tail")(tail.tail)
+app.command("consume", cls=Several)(consume.consume)
+app.command("tail", cls=Several)(tail.tail)
 app.command("get")(get.get)
 app.add_typer(perf.perf_app, name="perf")
 app.add_typer(bench.bench_app, name="bench")

@@ -32,6 +32,7 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "quorum remove",
     "quota remove",
     "quota set",
+    "tail",
     "txn abort",
     "user alter",
     "user create",

@@ -22,7 +22,7 @@ STARTS = ("beginning", "end")
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH…", help="Files, or patterns in quotes: '/var/log/*.log'."),
+    typer.Argument(metavar="PATH", help="Files, or patterns in quotes: '/var/log/*.log'."),
 ]
 Identity = Annotated[
     str,
@@ -107,7 +107,7 @@ def tail(
 
     Example: strata tail '/var/log/nginx/*.log' --topic visits
 
-    Example: strata tail app.log --topic app --multi-line '\d{4}-' --key 'user=(\w+)'
+    Example: strata tail app.log --topic app --multi-line '\d{4}-'
     """
     from asyncio import CancelledError
     from platform import node

@@ -59,5 +59,5 @@ def offered(
 
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topics)]
-TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", autocompletion=topics)]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topics)]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups)]
