@@ -3,10 +3,16 @@
 import asyncio
 import resource
 import socket
-import time
 
 import pytest
-from tests.integration.test_small_requests import COMPILED, compiled, small, wait_until
+from tests.integration.test_small_requests import (
+    COMPILED,
+    answers_of,
+    compiled,
+    lend,
+    small,
+    wait_until,
+)
 from tests.wire_client import Wire
 
 from stratalog.adapters.compiled_door import _FAILED as FAILED
@@ -19,19 +25,6 @@ __all__ = ["compiled"]
 
 def lender_of(broker: TemporaryBroker) -> SmallRequests:
     return broker._node._connections._shared.lender
-
-
-def lend(broker: TemporaryBroker, wire: Wire) -> None:
-    """Produce until the connection is lent: a slow drive returns it."""
-    lender, until = lender_of(broker), time.monotonic() + 60
-    while not lender._connections:
-        assert time.monotonic() < until, "the connection is lent"
-        assert answers_of(wire, 2) == [0, 0]
-        time.sleep(0.01)
-
-
-def answers_of(wire: Wire, count: int) -> list[int]:
-    return [wire.produce("t", small()).error_code for _ in range(count)]
 
 
 class Buggy:
@@ -70,6 +63,22 @@ def test_a_bug_in_the_crate_ends_its_connections_and_the_handlers_serve_all_othe
             assert not lender_of(broker)._connections, "the door borrows no other connection"
         wait_until(lambda: not broker._node.broker.client_memory.requests, "nothing is in memory")
     assert "the door has a bug" in caplog.text
+
+
+def test_a_bug_in_a_turn_ends_its_connections_and_the_handlers_serve_all_others(caplog):
+    def broken(_groups):
+        raise ZeroDivisionError
+
+    with TemporaryBroker(COMPILED) as broker, Wire(broker.address) as wire:
+        wire.topic_id("t")
+        lend(broker, wire)
+        lender_of(broker)._door._decide = broken
+        with pytest.raises(ConnectionError):
+            wire.produce("t", small(), acks=1)
+        with Wire(broker.address) as again:
+            assert answers_of(again, 10) == [0] * 10
+            assert not lender_of(broker)._connections
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_bug_in_deciding_rows_ends_the_connections_that_met_it(monkeypatch, capfd):

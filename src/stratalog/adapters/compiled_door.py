@@ -149,11 +149,15 @@ class CompiledDoor:
 
     def _checked(self, result: int) -> int:
         if result == _FAILED:
-            self._end()
-            for transport in list(self._transports.values()):
-                transport.abort()
+            self._give_up()
             raise AssertionError("the door has a bug: its message is on stderr")
         return result
+
+    def _give_up(self) -> None:
+        """Borrow nothing any more, and end all connections: their clients connect again."""
+        self._end()
+        for transport in list(self._transports.values()):
+            transport.abort()
 
     def host(self, topic: str, topic_id: UUID, index: int) -> int:
         assert self._door is not None, "a connection was borrowed for it"
@@ -222,11 +226,18 @@ class CompiledDoor:
             self._go_on()
 
     def _turn(self) -> None:
-        """Serve what has arrived: read, decide, answer, and return connections whose bytes are no rows."""
         self._is_due = False
-        door, counts = self._door, self._counts
-        if door is None:
+        if self._door is None:
             return
+        try:
+            self._serve(self._door)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _serve(self, door: int) -> None:
+        """Serve what has arrived: read, decide, answer, and return connections whose bytes are no rows."""
+        counts = self._counts
         has_more = self._checked(self._call.door_read(door))
         returned = dict.fromkeys(self._returned[: counts[2]])
         if counts[0]:
