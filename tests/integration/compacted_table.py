@@ -28,6 +28,7 @@ from stratalog.tier.reading.reader import open_bucket
 TOPIC = "prices"
 KEYS = 30
 TIMEOUT_S = 60
+UNANSWERED_MAX = 40
 CONFIG = {
     "cleanup.policy": "compact",
     "remote.storage.enable": "true",
@@ -70,8 +71,14 @@ class Writer:
         self._chance = Random(37)
         self._number = 0
 
-    def write(self, address: str, seconds: float, end: Callable[[], None]) -> None:
-        """Write for a while, then call `end` with requests unanswered."""
+    def write(
+        self,
+        address: str,
+        seconds: float,
+        end: Callable[[], None],
+        is_moment: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Write for so long, or until `is_moment`, then call `end` with requests unanswered."""
         producer = Producer(
             {
                 "bootstrap.servers": address,
@@ -82,13 +89,12 @@ class Writer:
             }
         )
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            for _ in range(20):
-                self._send(producer)
-            producer.flush(TIMEOUT_S)
-        for _ in range(20):
+        while time.monotonic() < until and not is_moment():
             self._send(producer)
-        producer.poll(0)
+            producer.poll(0.002)
+            if len(producer) > UNANSWERED_MAX:
+                producer.flush(TIMEOUT_S)
+        self._send(producer)
         end()
         producer.purge()
         producer.flush(1)

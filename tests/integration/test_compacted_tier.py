@@ -2,19 +2,21 @@
 
 Method: an acknowledged writer of few keys, with values and tombstones, rolls small segments, which go to a bucket; the
 cleaners of both places run all the time. In some rounds the topic's policy is `delete` meanwhile. The broker is killed
-at random moments and starts again. Each time a consumer reads from offset 0 across the seam, and finds the last
-acknowledged value of each key. At the end `stratalog.read` and Spark's `latest_by_key` find the same, over the cleaned
-bucket and the broker, and a sweep removes all that killed cleaners left. `KILLS=50` sets how often (fewer here than by
-command).
+at random moments, or once a cleaner has begun to write files or objects, and starts again. Each time a consumer reads
+from offset 0 across the seam, and finds the last acknowledged value of each key. At the end `stratalog.read` and
+Spark's `latest_by_key` find the same, over the cleaned bucket and the broker, and a sweep removes all that killed
+cleaners left. `KILLS=50` sets how often (fewer here than by command).
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.compacted_table import (
     SETTINGS,
+    TOPIC,
     Writer,
     check_bucket,
     consumed,
@@ -27,6 +29,25 @@ from tests.integration.compacted_table import (
 )
 
 KILLS = int(os.environ.get("KILLS", "2"))
+CLEANING_WITHIN_S = 20.0
+
+
+def cleaning_of_disk(broker: BrokerProcess) -> Callable[[], bool]:
+    """Return a function that says whether a cleaner writes a segment of the disk."""
+    folder = broker.data / f"{TOPIC}-0"
+    return lambda: any(folder.glob("*.cleaned"))
+
+
+def cleaning_of_bucket(url: str) -> Callable[[], bool]:
+    """Return a function that says whether a directory has another object of offsets that it had: of a cleaner's."""
+    folder = Path(url.removeprefix("file://"))
+
+    def objects() -> set[str]:
+        return {one.name for one in folder.rglob("*.seg")}
+
+    before = objects()
+    end = max((int(name[21:41]) for name in before), default=-1)
+    return lambda: any(int(name[:20]) <= end for name in objects() - before)
 
 
 def last_values_survive(broker: BrokerProcess, url: str, kills: int) -> None:
@@ -35,8 +56,15 @@ def last_values_survive(broker: BrokerProcess, url: str, kills: int) -> None:
     policy = policies(chance)
     create(broker.address)
     for _ in range(kills):
-        set_policy(broker.address, next(policy))
-        writer.write(broker.address, chance.uniform(1, 3), broker.kill)
+        now = next(policy)
+        set_policy(broker.address, now)
+        kind = chance.choice(("any", "disk", "bucket")) if now == "compact" else "any"
+        is_moment, seconds = (lambda: False), chance.uniform(1, 3)
+        if kind == "disk":
+            is_moment, seconds = cleaning_of_disk(broker), CLEANING_WITHIN_S
+        elif kind == "bucket" and url.startswith("file:"):
+            is_moment, seconds = cleaning_of_bucket(url), CLEANING_WITHIN_S
+        writer.write(broker.address, seconds, broker.kill, is_moment)
         broker.start()
         writer.check(consumed(broker.address))
     set_policy(broker.address, "compact")
