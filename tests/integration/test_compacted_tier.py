@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.compacted_table import (
     SETTINGS,
@@ -30,6 +31,8 @@ from tests.integration.compacted_table import (
 
 KILLS = int(os.environ.get("KILLS", "2"))
 CLEANING_WITHIN_S = 20.0
+
+pytestmark = pytest.mark.timeout(300 + 90 * KILLS)
 
 
 def cleaning_of_disk(broker: BrokerProcess) -> Callable[[], bool]:

@@ -136,11 +136,14 @@ def serve(calls: IO[bytes], answers: IO[bytes]) -> NoReturn:
 
 
 def _take(calls: IO[bytes], waiting: "SimpleQueue[Any]") -> None:
-    """Pass the calls on; end the process at the end of `calls`, whatever a call does then."""
-    with suppress(EOFError):
+    """Pass the calls on; end the process at the end of `calls`, or at one that cannot be read, whatever a call does."""
+    try:
         while True:
             waiting.put(_read(calls))
-    os._exit(0)
+    except EOFError:
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

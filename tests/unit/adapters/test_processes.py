@@ -4,14 +4,20 @@ Method: a parent starts a worker whose call never returns, and is killed with `k
 out-of-memory killer chose. The call's process must be gone soon after: it could still be writing to the broker's disk.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from stratalog.adapters.processes import ProcessWorker
+from stratalog.errors import Unavailable
 
 WITHIN_S = 30.0
 PARENT = """
@@ -30,8 +36,7 @@ ENDLESS = {
 }
 
 
-def until(holds: object, what: str) -> None:
-    assert callable(holds)
+def until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < deadline, what
@@ -67,3 +72,23 @@ def test_a_call_ends_with_the_broker_that_was_killed(tmp_path: Path, kind: str) 
     finally:
         parent.kill()
         parent.wait()
+
+
+async def unreadable() -> str:
+    """Submit a call that the other process cannot read: its module is not there."""
+    worker = ProcessWorker("test", 1)
+    module = types.ModuleType("module_of_this_process_alone")
+    sys.modules[module.__name__] = module
+    exec("def call(): return 1", module.__dict__)
+    try:
+        await asyncio.wait_for(worker.submit(module.call), WITHIN_S)
+    except Unavailable as error:
+        return str(error)
+    finally:
+        del sys.modules[module.__name__]
+        await worker.close()
+    return ""
+
+
+def test_a_call_that_cannot_be_read_fails() -> None:
+    assert "died" in asyncio.run(unreadable())
