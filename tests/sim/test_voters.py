@@ -200,3 +200,52 @@ def test_controllers_that_join_by_themselves_become_voters_also_with_a_new_disk(
         assert is_replaced(), "a voter asks for nothing more"
 
     story(tell, seed, controller_quorum_auto_join_enable="true")
+
+
+def move(cluster: Cluster, node_id: int) -> int:
+    """Give a node that does not run another port for controllers; return the port."""
+    settings, port = cluster.machines[node_id].settings, CONTROLLER_PORT + 1000
+    settings["listeners"] = settings["listeners"].replace(f":{CONTROLLER_PORT}", f":{port}")
+    return port
+
+
+def test_a_voter_that_moved_to_another_address_has_the_log_name_it() -> None:
+    async def tell(cluster: Cluster) -> None:
+        for node_id in (2, 3):
+            assert await add(cluster, node_id) is ErrorCode.none
+        active = await cluster.until_active()
+        moved = next(one for one in (1, 2, 3) if one != active)
+        await cluster.machines[moved].stop()
+        port = move(cluster, moved)
+        await cluster.machines[moved].start()
+
+        def is_named() -> bool:
+            found = [one.voters.voter(moved) for one in cluster.quorums().values()]
+            return all(one is not None and one.endpoints[0].port == port for one in found)
+
+        await cluster.until(is_named, "the new address on every node")
+        assert voters(cluster) == {(1, 2, 3)}
+        await cluster.machines[active].kill()
+        await cluster.until_active(but=active)
+        await cluster.machines[active].start()
+        await cluster.until_equal()
+
+    story(tell)
+
+
+def test_a_leader_that_moved_changes_its_own_address() -> None:
+    async def whole() -> None:
+        cluster = Cluster(World(1), 1, SETTINGS, begins=STANDALONE)
+        await cluster.start()
+        await cluster.stop()
+        port = move(cluster, 1)
+        await cluster.start()
+
+        def is_named() -> bool:
+            voter = cluster.quorum(1).voters.voter(1)
+            return voter is not None and voter.endpoints[0].port == port
+
+        await cluster.until(is_named, "the new address in the log")
+        await cluster.stop()
+
+    run(whole())
