@@ -23,6 +23,7 @@ mod exported {
     const FAILED: i64 = -2;
     /// Grows with each change of a function's arguments or meaning: `adapters/compiled_door.py` uses no other library.
     const INTERFACE: i64 = 2;
+    const NOT_CERTAIN: i64 = -3;
 
     fn guarded(call: impl FnOnce() -> i64) -> i64 {
         catch_unwind(AssertUnwindSafe(call)).unwrap_or(FAILED)
@@ -133,5 +134,14 @@ mod exported {
     #[no_mangle]
     pub unsafe extern "C" fn door_is_row(frame: *const u8, size: usize) -> i64 {
         guarded(|| i64::from(crate::produce::parse(std::slice::from_raw_parts(frame, size)).is_some()))
+    }
+
+    /// Return `largest_timestamp` of a batch, or `NOT_CERTAIN`: then Python names the fault.
+    #[no_mangle]
+    pub unsafe extern "C" fn door_largest_timestamp(batch: *const u8, size: usize, earliest: i64, latest: i64, is_keyed: bool) -> i64 {
+        guarded(|| {
+            let batch = std::slice::from_raw_parts(batch, size);
+            crate::records::largest_timestamp(batch, earliest, latest, is_keyed).unwrap_or(NOT_CERTAIN)
+        })
     }
 }

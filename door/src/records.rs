@@ -92,6 +92,14 @@ pub fn check(data: &[u8]) -> Option<Batch> {
     })
 }
 
+/// Return the largest timestamp of a batch's records, if they are certainly sound and within the topic's demands; -1
+/// without timestamps. `data` is one batch without compression, whose header and CRC hold.
+pub fn largest_timestamp(data: &[u8], earliest: i64, latest: i64, is_keyed: bool) -> Option<i64> {
+    let found = walk(data.get(HEADER_BYTES..)?, i32_at(data, 57)?, i64_at(data, 27)?)?;
+    let is_timely = found.largest == NO_TIMESTAMP || (earliest <= found.least && found.largest <= latest);
+    (is_timely && (found.has_keys || !is_keyed)).then_some(found.largest)
+}
+
 struct Walked {
     least: i64,
     largest: i64,

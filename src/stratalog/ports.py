@@ -394,6 +394,13 @@ class AuditLog(Protocol):
         """Write the lines that wait."""
 
 
+LargestTimestamp = Callable[[memoryview, int, int, bool], int | None]
+"""Returns the largest timestamp of a produced batch's records, -1 without any; None where it is not certain that all
+of them are sound and within the demands: the earliest and the latest timestamp, and whether each needs a key. The
+batch is writable and not compressed, and its header and CRC hold.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """All ports of a node, in one value."""
@@ -415,3 +422,5 @@ class Outside:
     """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
+    largest_timestamp: LargestTimestamp = lambda *_: None
+    """Checks the records of large batches in compiled code, where there is some."""

@@ -5,6 +5,8 @@ decides nothing, and no client's byte is looked at here: the crate does that. Li
 missing, the broker serves every request by its handlers.
 
 A bug in the crate ends its connections, and the door borrows no other: clients connect again, to the handlers.
+
+The crate's check of records serves large batches, too, which the handlers append (`largest_timestamp`).
 """
 
 import asyncio
@@ -17,9 +19,9 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from stratalog.ports import Answers, Buffer, FetchRow, RowGroup
+from stratalog.ports import Answers, Buffer, FetchRow, LargestTimestamp, RowGroup
 
-__all__ = ["CompiledDoor", "open_door"]
+__all__ = ["CompiledDoor", "largest_timestamp", "open_door"]
 
 LIBRARY: Final = "stratalog_door.so"
 _INTERFACE: Final = 2
@@ -36,6 +38,7 @@ _BATCHES_BYTES: Final = 1 << 20
 _FETCH_FIELDS: Final = 3
 _FETCHES_BYTES: Final = _ROWS_MAX << 10
 _MORE: Final = 1 << 32
+_NOT_CERTAIN: Final = -3
 _ROW: Final = Struct(f"={_ROW_FIELDS}q")
 _Pointer = ctypes.c_void_p
 _Number = ctypes.c_int64
@@ -60,6 +63,10 @@ _SIGNATURES: Final[dict[str, tuple[list[object], object]]] = {
     "door_refuse": ([_Pointer, _Number], _Number),
     "door_send": ([_Pointer], _Number),
     "door_is_row": ([ctypes.c_char_p, ctypes.c_size_t], _Number),
+    "door_largest_timestamp": (
+        [_Pointer, ctypes.c_size_t, _Number, _Number, ctypes.c_bool],
+        _Number,
+    ),
 }
 
 
@@ -68,6 +75,22 @@ def open_door() -> "CompiledDoor | None":
     library = load(Path(__file__).with_name(LIBRARY))
     door = None if library is None else library.door_open()
     return None if library is None or door is None else CompiledDoor(library, door)
+
+
+def largest_timestamp() -> LargestTimestamp:
+    """Return the crate's check of records; without the library one that is certain of none."""
+    library = load(Path(__file__).with_name(LIBRARY))
+    if library is None:
+        return lambda *_: None
+    check = library.door_largest_timestamp
+    start_of, address_of = ctypes.c_char.from_buffer, ctypes.addressof
+
+    def checked(batch: memoryview, earliest: int, latest: int, is_keyed: bool) -> int | None:  # noqa: FBT001
+        found = check(address_of(start_of(batch)), len(batch), earliest, latest, is_keyed)
+        assert found != _FAILED, "the door has a bug: its message is on stderr"
+        return None if found == _NOT_CERTAIN else int(found)
+
+    return checked
 
 
 def load(path: Path) -> ctypes.CDLL | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from stratalog.adapters.audit_file import AuditFile
-from stratalog.adapters.compiled_door import open_door
+from stratalog.adapters.compiled_door import largest_timestamp, open_door
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
@@ -77,6 +77,7 @@ def outside() -> Outside:
         paced_disk=PacedDisk,
         object_store=open_store,
         door=open_door,
+        largest_timestamp=largest_timestamp(),
         audit_log=AuditFile,
     )
 

@@ -129,7 +129,7 @@ class Broker:
         self.reads = Reads(None if tiering is None else tiering.history)
         self.client_memory = client_memory
         self.large = LargeRequests(outside.workers)
-        self.recompression = Recompression(outside.workers)
+        self.recompression = Recompression(outside.workers, outside.largest_timestamp)
         self.moves = moves
         self.replication = replication
         self.leading = replication.leading

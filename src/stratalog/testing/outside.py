@@ -199,6 +199,7 @@ class CutOutside:
             paced_disk=system.paced_disk,
             object_store=system.object_store,
             door=system.door,
+            largest_timestamp=system.largest_timestamp,
             audit_log=system.audit_log,
         )
 

@@ -20,7 +20,7 @@ import structlog
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.config import LogConfig
 from stratalog.errors import ErrorCode, Rejected, Unavailable
-from stratalog.ports import Worker, Workers
+from stratalog.ports import LargestTimestamp, Worker, Workers
 from stratalog.wire.batch import CODEC_MASK, CRC_START, BatchHeader, parse_header, set_max_timestamp
 from stratalog.wire.compression import CODEC_NAMES, CODECS, NONE
 from stratalog.wire.recompression import recompress
@@ -38,6 +38,8 @@ _RESTORED_AT_ONCE_BYTES: Final = 128 << 10
 """A batch of at most this size, compressed and decompressed, is checked on the event loop: a thread would cost as
 much.
 """
+_COMPILED_FROM: Final = 4 << 10
+"""Size of a batch from which the call of compiled code costs less than it saves."""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 _CODEC_AT: Final = CRC_START + 1
 
@@ -62,8 +64,9 @@ class Recompression:
     need.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, largest_timestamp: LargestTimestamp) -> None:
         self._workers = workers
+        self._largest_timestamp = largest_timestamp
         self._compressing: Worker | None = None
         self._checking: Worker | None = None
         self._queues: dict[HostedPartition, deque[_Waiting]] = {}
@@ -108,7 +111,10 @@ class Recompression:
             return None
         demands = demands_of(hosted.log.config, wall_ms)
         if header.codec == NONE:
-            largest = check_batch(view, header, demands, header.size)
+            found = (
+                self._largest_timestamp(view, *demands) if header.size >= _COMPILED_FROM else None
+            )
+            largest = check_batch(view, header, demands, header.size) if found is None else found
         elif header.size > _AT_ONCE_BYTES:
             return None
         else:
