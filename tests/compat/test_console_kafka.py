@@ -53,7 +53,17 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 def test_every_page_is_there(console: Console) -> None:
     for path in ("/", "/brokers", "/topics", "/topics/orders", "/topics/orders/messages"):
         assert console.get(path).status == 200, path
-    for path in ("/groups", "/groups/billing", "/quorum", "/transactions", "/settings", "/tier"):
+    for path in (
+        "/groups",
+        "/groups/billing",
+        "/quorum",
+        "/transactions",
+        "/settings",
+        "/tier",
+        "/acls",
+        "/quotas",
+        "/reassignments",
+    ):
         assert console.get(path).status == 200, path
     assert "no <code>tier.url</code>" in console.get("/tier").text
 

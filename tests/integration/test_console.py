@@ -56,6 +56,9 @@ PATHS = (
     "/tier",
     "/tier?topic=orders",
     "/quorum",
+    "/acls",
+    "/quotas",
+    "/reassignments",
     "/transactions",
     "/settings",
 )

@@ -46,6 +46,9 @@ PATHS = (
     "/groups/a%2Fb%20%3Cx%3E",
     "/tier?topic=orders",
     "/quorum",
+    "/acls",
+    "/quotas",
+    "/reassignments",
     "/transactions",
     "/settings?q=log",
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl, AclFilter
+from stratalog.metadata.rights import Operation, PatternType, Permission, Resource
 from stratalog.wire.messages.create_acls import (
     AclCreation,
     CreateAclsRequest,
@@ -20,7 +21,7 @@ from stratalog.wire.messages.delete_acls import (
 )
 from stratalog.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-__all__ = ["create_acls", "delete_acls", "describe_acls"]
+__all__ = ["create_acls", "delete_acls", "describe_acls", "every_acl", "names_of"]
 
 
 def describe_acls(wanted: AclFilter) -> Call[list[Acl]]:
@@ -52,6 +53,28 @@ def describe_acls(wanted: AclFilter) -> Call[list[Acl]]:
         permission_type=wanted.permission,
     )
     return asking(request, read)
+
+
+def every_acl() -> Call[list[Acl]]:
+    """Return all ACLs. Raises Rejected: SECURITY_DISABLED without an authorizer."""
+    return describe_acls(AclFilter())
+
+
+def names_of(acl: Acl) -> dict[str, str]:
+    """Return an ACL in words; a number of a later Kafka, that this release does not know, stays a number."""
+
+    def name(names: type[Operation | PatternType | Permission | Resource], value: int) -> str:
+        return names(value).name if value in set(names) else str(value)
+
+    return {
+        "resource": name(Resource, acl.resource_type),
+        "name": acl.name,
+        "pattern": name(PatternType, acl.pattern_type),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": name(Operation, acl.operation),
+        "permission": name(Permission, acl.permission),
+    }
 
 
 def create_acls(acls: Sequence[Acl]) -> Call[None]:

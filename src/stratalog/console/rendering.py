@@ -95,6 +95,9 @@ _SECTIONS: Final = (
     ("groups", "Groups"),
     ("transactions", "Transactions"),
     ("quorum", "Quorum"),
+    ("reassignments", "Reassignments"),
+    ("acls", "ACLs"),
+    ("quotas", "Quotas"),
     ("tier", "Tier"),
     ("settings", "Settings"),
 )

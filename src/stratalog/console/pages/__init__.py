@@ -15,6 +15,7 @@ from stratalog.console.pages import (
     nodes,
     offset_changes,
     overview,
+    rights,
     tier,
     topics,
 )
@@ -28,6 +29,9 @@ _PAGES: Final[dict[tuple[str, ...], Callable[[Context, PageRequest], Awaitable[P
     ("groups",): groups.groups,
     ("transactions",): nodes.transactions,
     ("quorum",): nodes.quorum,
+    ("acls",): rights.acls,
+    ("quotas",): rights.quotas,
+    ("reassignments",): rights.reassignments,
     ("tier",): tier.tier,
     ("tier", "verify"): tier.verification,
     ("settings",): nodes.settings,
