@@ -156,6 +156,7 @@ def test_producers_are_described(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_topics_are_listed_and_deleted(broker: BrokerProcess) -> None:
     named = ("--topic", "listed")
     tool(broker, TOPICS, "--create", *named, "--partitions", "2", "--config", "flush.ms=1000")
@@ -181,6 +182,7 @@ def test_topics_are_listed_and_deleted(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_all_settings_are_described(broker: BrokerProcess) -> None:
     tool(broker, TOPICS, "--create", "--topic", "whole", "--config", "retention.ms=5000")
     of_topic = ("--entity-type", "topics", "--entity-name", "whole", "--all")
@@ -196,6 +198,7 @@ def test_all_settings_are_described(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_offsets_by_partition_and_time(broker: BrokerProcess) -> None:
     tool(broker, TOPICS, "--create", "--topic", "offsets", "--partitions", "2")
     produce(broker, "offsets", 6)
@@ -227,6 +230,7 @@ def test_versions_and_the_cluster_are_described(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_one_node_elects_no_leader_and_reassigns_nothing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -253,6 +257,7 @@ def test_one_node_elects_no_leader_and_reassigns_nothing(
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_groups_are_described_and_a_reset_is_only_shown(broker: BrokerProcess) -> None:
     create_and_fill(broker, "grouped")
     CLIENTS["confluent-kafka"].consume(broker.address, "grouped", "described", 60)
@@ -320,6 +325,7 @@ def create_and_fill(broker: BrokerProcess, topic: str) -> None:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_transactions_are_listed_described_and_a_hanging_one_is_aborted(
     broker: BrokerProcess,
 ) -> None:

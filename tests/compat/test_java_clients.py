@@ -89,6 +89,7 @@ def printed(said: str) -> list[Seen]:
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_the_console_clients_send_and_read_keys_and_headers(
     broker: BrokerProcess, codec: str
@@ -122,6 +123,7 @@ def test_the_console_clients_send_and_read_keys_and_headers(
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_the_performance_clients_count_all_records(broker: BrokerProcess, tmp_path: Path) -> None:
     topic, count, size = "performance", 20_000, 100
     lz4 = ("--command-property", "compression.type=lz4")
@@ -143,6 +145,7 @@ def test_the_performance_clients_count_all_records(broker: BrokerProcess, tmp_pa
 
 
 @pytest.mark.big
+@pytest.mark.timeout(600)
 def test_the_end_to_end_latency_tool_reads_every_record(broker: BrokerProcess) -> None:
     asked = ("--topic", "latency", "--num-records", "200", "--record-size", "20")
     headers = ("--record-key-size", "4", "--num-headers", "2")

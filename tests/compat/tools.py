@@ -140,7 +140,7 @@ def java_environment() -> dict[str, str]:
 
 
 def java_tool(
-    main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 60
+    main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's classes (`org.apache.kafka.tools.DumpLogSegments`) to its end, whatever its exit code."""
     return subprocess.run(

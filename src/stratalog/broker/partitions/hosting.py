@@ -6,7 +6,8 @@ It never decides which partitions to host: metadata does.
 At start every directory loads its partitions in parallel on its own thread. A directory that was closed cleanly is
 trusted, any other is recovered from its recovery points. Directories of unknown partitions stay until a new partition
 needs their name. Then they are renamed to `-stray`, and never deleted: metadata may have lost the records about them.
-If metadata records a topic's deletion, its directories are deleted. A partition whose directory is damaged is offline.
+If metadata records a topic's deletion, or places a replica on other brokers, its directories are deleted. A partition
+whose directory is damaged is offline.
 
 The broker acts on a change at once. Clients may use a partition as soon as it is in the tables, because its effects run
 after the creation of its directory. So a stalled drive delays requests for its partitions, and no other change. A

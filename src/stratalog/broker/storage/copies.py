@@ -52,6 +52,14 @@ class Lost(NamedTuple):
     end: int
 
 
+class _Cluster(NamedTuple):
+    """The cluster that this broker, `node_id`, knows, and the topics whose deletion it has replayed."""
+
+    image: Image
+    node_id: int
+    removed_topics: Collection[UUID]
+
+
 @dataclass(slots=True)
 class _Copies:
     """One partition's directories: those of its name, those of running moves, and those of its name with another id or
@@ -71,11 +79,15 @@ def choose_copies(
     *,
     some_away: bool,
 ) -> dict[LogDirectory, Claim]:
-    """Decide on everything at once. Raises UserError where two directories hold a partition and nothing says which."""
+    """Decide on everything at once. Raises UserError where two directories hold a partition and nothing says which.
+
+    The image is that of a node that has caught up: a replica that it places elsewhere is deleted.
+    """
     claims = {directory: Claim() for directory in surveys}
     found: dict[TopicIdPartition, _Copies] = {}
+    cluster = _Cluster(image, node_id, removed_topics)
     for directory, survey in surveys.items():
-        _find(directory, survey, image, removed_topics, claims[directory], found)
+        _find(directory, survey, cluster, claims[directory], found)
     homes = {directory.id: directory for directory in surveys}
     for key, copies in found.items():
         topic = image.topics_by_id[key.topic_id]
@@ -119,14 +131,16 @@ def find_lost(surveys: Mapping[LogDirectory, Survey]) -> dict[TopicPartition, Lo
 def _find(
     directory: LogDirectory,
     survey: Survey,
-    image: Image,
-    removed_topics: Collection[UUID],
+    cluster: _Cluster,
     claim: Claim,
     found: dict[TopicIdPartition, _Copies],
 ) -> None:
+    image, node_id, removed_topics = cluster
     for name, topic_id in survey.partitions:
         key = _key(image, parse_directory_name(name), topic_id)
-        if key is not None:
+        if key is not None and not _is_replica(image, key, node_id):
+            claim.deleted.append(name)
+        elif key is not None:
             found.setdefault(key, _Copies()).named[directory] = name
         elif topic_id in removed_topics or name in survey.unborn:
             claim.deleted.append(name)
@@ -137,7 +151,7 @@ def _find(
             claim.stray.append(name)
     for name, topic_id in survey.futures:
         key = _key(image, parse_directory_name(future_of(name)), topic_id)
-        if key is None:
+        if key is None or not _is_replica(image, key, node_id):
             claim.deleted.append(name)
         else:
             found.setdefault(key, _Copies()).futures.setdefault(directory, []).append(name)
@@ -199,6 +213,11 @@ def _key(
     ):
         return None
     return TopicIdPartition(topic.id, name.partition)
+
+
+def _is_replica(image: Image, key: TopicIdPartition, node_id: int) -> bool:
+    """Return whether this broker has a replica: if not, it moved to another broker while this one was down."""
+    return node_id in image.topics_by_id[key.topic_id].partitions[key.partition].replicas
 
 
 def _named(image: Image, directory: str) -> TopicIdPartition | None:
