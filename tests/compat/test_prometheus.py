@@ -21,10 +21,12 @@ from tests.compat.tools import debian_packages
 from tests.integration.monitor_scrape import Scrape
 from tests.integration.waiting import wait_for
 
+from stratalog import monitor
 from stratalog.monitor.metrics import METRICS
 
 TIMEOUT_S = 60
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+RULES = Path(monitor.__file__).with_name("stratalog.rules.yml")
 
 
 def program(name: str) -> str:
@@ -76,14 +78,14 @@ def test_promtool_accepts_the_pages_rules(broker: BrokerProcess) -> None:
 
 def test_rules_name_existing_metrics() -> None:
     known = {metric.name for metric in METRICS}
-    named = set(re.findall(r"stratalog_\w+", PAGE.read_text()))
+    named = set(re.findall(r"stratalog_\w+", PAGE.read_text() + RULES.read_text()))
     assert {name.removesuffix("_bucket") for name in named} <= known
-    assert len(re.findall(r"- alert:", block("groups:"))) == 21
+    assert len(re.findall(r"- alert:", RULES.read_text())) == 22
 
 
 def test_alerts_fire_at_their_condition_and_not_earlier(tmp_path: Path) -> None:
     rules = tmp_path / "stratalog.rules.yml"
-    rules.write_text(block("groups:"))
+    rules.write_text(RULES.read_text())
     promtool("check", "rules", str(rules))
     (tmp_path / "tests.yml").write_text(STORIES)
     promtool("test", "rules", str(tmp_path / "tests.yml"))
@@ -163,7 +165,20 @@ tests:
         values: '2048x60'
       - series: 'stratalog_reassignment_bytes_left{instance="moving"}'
         values: '4096-10x60'
+      - series: 'stratalog_topic_messages_in_total{topic="fallen"}'
+        values: '0+6000x120 720006+6x80'
+      - series: 'stratalog_topic_messages_in_total{topic="steady"}'
+        values: '0+6000x200'
     alert_rule_test:
+      - eval_time: 140m
+        alertname: StratalogAppendRateFell
+        exp_alerts: []
+      - eval_time: 170m
+        alertname: StratalogAppendRateFell
+        exp_alerts:
+          - exp_labels: {topic: fallen}
+            exp_annotations:
+              summary: "fallen gets 0.1 records a second, a tenth of what it got in a day, or less"
       - eval_time: 5m
         alertname: StratalogRetentionOvertakesGroup
         exp_alerts: []
@@ -320,7 +335,7 @@ tests:
 
 
 def test_prometheus_scrapes_a_broker(broker: BrokerProcess, tmp_path: Path) -> None:
-    (tmp_path / "stratalog.rules.yml").write_text(block("groups:"))
+    (tmp_path / "stratalog.rules.yml").write_text(RULES.read_text())
     config = block("scrape_configs:").replace("127.0.0.1:9404", f"127.0.0.1:{monitor_port(broker)}")
     (tmp_path / "prometheus.yml").write_text(config.replace("15s", "1s"))
     promtool("check", "config", str(tmp_path / "prometheus.yml"))

@@ -29,7 +29,7 @@ from stratalog.cli.cluster import (
     txn,
     user,
 )
-from stratalog.cli.node import cluster, console, demo, migrate, restore, server, storage
+from stratalog.cli.node import cluster, console, demo, metrics, migrate, restore, server, storage
 from stratalog.cli.records import consume, get, produce, tail
 from stratalog.cli.shared.terminal import use_client_config
 from stratalog.cli.speed import bench, perf, plan
@@ -86,6 +86,7 @@ app.command("plan")(plan.plan)
 app.add_typer(pipeline.pipeline_app, name="pipeline")
 app.add_typer(log.log_app, name="log")
 app.command("console")(console.console)
+app.add_typer(metrics.metrics_app, name="metrics")
 app.command("demo")(demo.demo)
 
 
