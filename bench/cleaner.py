@@ -5,7 +5,8 @@ usage: python -m bench.cleaner [--records 2000000] [--keys 400000] [--codecs non
 Both clean the same segment files, which are written directly: records of 200 B with random keys, 80 in a batch. Ours is
 one pass in this process. Kafka's is the CPU time of its cleaner's thread, in one JVM for all rounds of a codec, so that
 the later rounds are warm; each round is a partition of its own. A pass reads the log twice, and each byte of the log
-counts once. The figures are megabytes per second of CPU time: other work on the machine hardly changes them.
+counts once. The measurements are megabytes per second of CPU time: other work on
+the machine hardly changes them.
 """
 
 import argparse
@@ -156,9 +157,9 @@ def measure(place: Path, codec: str, options: argparse.Namespace) -> None:
     kafka.mkdir()
     theirs = [size / one for one in kafkas(kafka, sources)]
     mine = [size / ours(one) for one in sources]
-    for who, rates in (("Stratalog", mine), ("Apache Kafka", theirs)):
+    for name, rates in (("Stratalog", mine), ("Apache Kafka", theirs)):
         print(
-            f"{codec:5} {size:6.0f} MB  {who:13} MB a CPU s: {', '.join(f'{r:.0f}' for r in rates)}"
+            f"{codec:5} {size:6.0f} MB  {name:13} MB a CPU s: {', '.join(f'{r:.0f}' for r in rates)}"
         )
     print(f"{codec:5} the last round: {mine[-1] / theirs[-1]:.2f} times Apache Kafka's", flush=True)
 
