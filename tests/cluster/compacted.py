@@ -185,7 +185,7 @@ class KeyReader:
     async def step(self) -> None:
         partition, offset = self._chance.randrange(PARTITIONS), 0
         known, began_ms = self._table.newest(partition), self._clock.steady_ms()
-        leader = self._settled_leader(partition)
+        leader = self._agreed_leader(partition)
         last: dict[bytes, int] = {}
         while True:
             fetched = await self._session.ask(
@@ -197,7 +197,7 @@ class KeyReader:
                 break
             if not len(fetched.records):
                 is_quick = self._clock.steady_ms() - began_ms < READ_MS
-                if is_quick and leader is not None and leader == self._settled_leader(partition):
+                if is_quick and leader is not None and leader == self._agreed_leader(partition):
                     self._check(partition, known, last)
                 break
             for record in _records(fetched.records):
@@ -212,7 +212,7 @@ class KeyReader:
     async def close(self) -> None:
         await self._session.close()
 
-    def _settled_leader(self, partition: int) -> tuple[int, int] | None:
+    def _agreed_leader(self, partition: int) -> tuple[int, int] | None:
         """Return the leader and its epoch where all replicas are in sync, so that no other node takes itself for it."""
         found = partitions_of(newest(self._cluster), COMPACTED).get(partition)
         if found is None or len(found.isr) < len(found.replicas):

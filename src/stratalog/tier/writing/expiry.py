@@ -51,7 +51,9 @@ class _Walk:
     def takes(self, named: Entry | ArchivedManifest) -> bool:
         """Return whether the next entry expires as a whole; then move past it."""
         retention = self.retention
-        too_old = retention.ms >= 0 and self.now_ms - named.max_timestamp > retention.ms
+        # A cleaning may leave no record of a segment: it is as old as its object (Kafka: as its file).
+        youngest_ms = named.max_timestamp if named.max_timestamp >= 0 else named.state_ms
+        too_old = retention.ms >= 0 and self.now_ms - youngest_ms > retention.ms
         too_much = retention.bytes >= 0 and self.total - named.data_size >= retention.bytes
         if not (named.last_offset < self.log_start or too_old or too_much):
             return False
