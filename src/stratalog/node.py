@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from stratalog.monitor.server import Monitor
 
 _PARTITIONS_A_TURN: Final = 1000
+_NO_DOOR: Final = "stratalog has no usable library; on Linux install cargo, then stratalog again"
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _SLOW_DISKS_S: Final = 10.0
@@ -239,7 +240,7 @@ class Node:
             return
         door = self.outside.door()
         if door is None:
-            self._log.warning("small requests are not compiled", reason="stratalog has no library")
+            self._log.warning("small requests are not compiled", reason=_NO_DOOR)
             return
         small = SmallRequests(door, broker, self._connections.turns)
         self._connections.lend_by(small)

@@ -16,7 +16,7 @@ from tests.integration.test_small_requests import (
 from tests.wire_client import Wire
 
 from stratalog.adapters.compiled_door import _FAILED as FAILED
-from stratalog.adapters.compiled_door import open_door
+from stratalog.adapters.compiled_door import load, open_door
 from stratalog.broker.small_requests import SmallRequests
 from stratalog.testing import TemporaryBroker
 
@@ -128,6 +128,13 @@ def test_a_door_that_is_closed_before_its_connections_gives_them_back_empty():
 def test_a_library_of_another_version_is_not_used(monkeypatch):
     monkeypatch.setattr("stratalog.adapters.compiled_door._INTERFACE", 1)
     assert open_door() is None
+
+
+def test_a_missing_or_damaged_library_is_not_used(tmp_path):
+    assert load(tmp_path / "missing.so") is None
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(b"\x7fELF" + bytes(100))
+    assert load(damaged) is None
 
 
 def test_a_system_without_descriptors_has_no_door():
