@@ -193,18 +193,22 @@ def test_no_line_is_lost_or_repeated_by_kills_under_rotation(
     def write() -> None:
         nonlocal written
         rotated = 0
-        while not over.wait(0.002):
+        while not over.wait(0.02):
             with log.open("a") as file:
                 file.writelines(f"{number:08}\n" for number in range(written, written + 20))
             written += 20
-            if written % 4000 == 0:
+            if written % 400 == 0:
                 rotated += 1
                 log.rename(tmp_path / f"app.log.{rotated}")
 
     writer = Thread(target=write)
+    # A file that is rotated away before the first look is of another time.
+    log.write_text("".join(f"{number:08}\n" for number in range(20)))
+    written = 20
     running = Running(server, tmp_path, "killed")
-    writer.start()
     try:
+        until(lambda: count(server, "killed") == written, "the first lines")
+        writer.start()
         for _ in range(KILLS):
             before = count(server, "killed")
             until(lambda before=before: count(server, "killed") > before, "more lines")
@@ -215,7 +219,8 @@ def test_no_line_is_lost_or_repeated_by_kills_under_rotation(
         until(lambda: count(server, "killed") >= written, "every line")
     finally:
         over.set()
-        writer.join()
+        if writer.is_alive():
+            writer.join()
         running.end(signal.SIGTERM)
     found = [int(str(value)) for value in values(server, "killed")]
     assert sorted(found) == list(range(written)), running.error.read_text()
