@@ -58,8 +58,8 @@ _NO_DOOR: Final = "stratalog has no usable library; on Linux install cargo, then
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _SLOW_DISKS_S: Final = 10.0
-_CERTIFICATES_S: Final = 10.0
-"""How often the node looks whether files of keys and certificates have changed."""
+_KEYS_S: Final = 10.0
+"""How often the node looks whether keys and certificates have changed."""
 _SLOW_DISK_NS: Final = 1_000_000_000
 
 
@@ -259,8 +259,8 @@ class Node:
             assert self._quorum is not None, "opened by start"
             repeat_duties(self.config, self._background, self._quorum)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
-        if any(listening.has_certificates for listening in self._listening):
-            self._background.repeat(self._look_at_certificates, _CERTIFICATES_S)
+        if any(listening.has_keys for listening in self._listening):
+            self._background.repeat(self._look_at_keys, _KEYS_S)
 
     async def stop(self) -> None:
         """Give leaderships away, stop accepting connections, finish running requests, close every log cleanly."""
@@ -410,8 +410,10 @@ class Node:
         for listening in self._listening:
             listening.secure(self._in_effect)
 
-    async def _look_at_certificates(self) -> None:
+    async def _look_at_keys(self) -> None:
         self._secure()
+        for listening in self._listening:
+            await listening.refresh_tokens()
 
     def _cordon(self, broker: Broker, paths: Sequence[str]) -> None:
         accepted = {directory.path for directory in self.directories} | {"*"}
@@ -471,7 +473,7 @@ class Node:
     def _listening_to(self, server: "Broker | ControllerServer") -> Listening:
         """Return the listeners of one role, which `stop` closes."""
         serve = Dispatcher(server, self._connections.turns).serve
-        listening = Listening(self.config, self.outside.network, self._connections, serve)
+        listening = Listening(self.config, self.outside, self._connections, serve)
         self._listening.append(listening)
         return listening
 

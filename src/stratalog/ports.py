@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -228,6 +228,28 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where a client gets its tokens of OAUTHBEARER: a file, or a server that knows the client by a secret."""
+
+    url: str
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    is_encoded: bool = False
+    """Whether id and secret are encoded as in a URL (Kafka: `sasl.oauthbearer.header.urlencode`)."""
+
+
+class TokenKeys(Protocol):
+    """The public keys of one issuer of tokens."""
+
+    def claims(self, token: str) -> Mapping[str, Any]:
+        """Return the claims of a JSON Web Token that one of the keys has signed. Raises ValueError for any other."""
+
+    def knows(self, token: str) -> bool:
+        """Return whether the key that the token names is one of these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     """The security of a listener's connections. `protocol` is the name of Kafka's security protocol."""
 
@@ -301,6 +323,9 @@ class Network(Protocol):
         tls: Tls | None = None,
     ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]:
         """Connect; with `tls`, return after the handshake. Raises UserError for unusable keys and certificates."""
+
+    async def access_token(self, source: TokenSource) -> str:
+        """Return a token to log in with. Raises UserError where the server refuses, Unavailable without an answer."""
 
 
 class RowGroup(NamedTuple):
@@ -420,6 +445,8 @@ class Outside:
     """Opens a store by URL; raises errors.UserError for an unknown URL."""
     audit_log: Callable[[str, int, int], AuditLog]
     """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""
+    token_keys: Callable[[str], TokenKeys]
+    """Reads the key set at a URL; blocking. Raises errors.UserError, errors.Unavailable."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
     largest_timestamp: LargestTimestamp = lambda *_: None

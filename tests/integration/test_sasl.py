@@ -27,7 +27,7 @@ from stratalog.client.aio import Client
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import NewTopic
 from stratalog.client.security import security_of
-from stratalog.errors import Unavailable, UserError
+from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.testing.temporary_cluster import TemporaryCluster
 from stratalog.wire import scram
@@ -142,10 +142,30 @@ def test_a_wrong_login_gets_no_answer_but_the_refusal(
         "longer password": (user_of(mechanism), WORD + "x"),
     }[wrong]
     security = security_of(ours(mechanism, user, password))
-    client = BlockingClient(BlockingNetwork(), broker.address, security=security, timeout_s=2)
-    with pytest.raises(Unavailable, match=r"invalid credentials.*SASL_AUTHENTICATION_FAILED") as no:
+    network = Unhurried()
+    client = BlockingClient(network, broker.address, security=security)
+    with pytest.raises(Rejected, match="invalid credentials") as no:
         client.metadata()
+    assert no.value.code is ErrorCode.sasl_authentication_failed
     assert WORD not in str(no.value)
+    assert broker.address in str(no.value)
+    assert network.pauses == 0, "a login that is refused once is refused again"
+
+    async def story() -> None:
+        with pytest.raises(Rejected, match="invalid credentials"):
+            await Client.connect(TcpNetwork(), broker.address, security=security)
+
+    asyncio.run(story())
+
+
+class Unhurried(BlockingNetwork):
+    """Counts the pauses between attempts."""
+
+    pauses = 0
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        super().pause(seconds)
 
 
 class Raw:
@@ -381,7 +401,7 @@ def test_scram_users_are_described_changed_and_deleted(broker: TemporaryBroker) 
     client.close()
     delete = UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([delete])["bob"].result(TIMEOUT_S)
-    with pytest.raises(Unavailable, match="invalid credentials"):
+    with pytest.raises(Rejected, match="invalid credentials"):
         BlockingClient(BlockingNetwork(), broker.address, security=security, timeout_s=5).metadata()
     few = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 100)
     with pytest.raises(KafkaException, match="4096 to 16384"):

@@ -16,7 +16,7 @@ from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.client.security import security_of
-from stratalog.errors import Unavailable
+from stratalog.errors import Rejected
 from stratalog.table.decisions import Prepared
 from stratalog.table.sink import Write, commit_batch, prepare_rows
 from stratalog.table.sink_options import SinkOptions, parse_sink_options
@@ -77,7 +77,7 @@ def test_a_batch_is_committed_over_tls_and_sasl(monkeypatch: pytest.MonkeyPatch)
         }
         asyncio.run(create(broker, security))
         monkeypatch.setenv("SINK_PASSWORD", "wrong")
-        with pytest.raises(Unavailable, match="invalid credentials"):
+        with pytest.raises(Rejected, match="invalid credentials"):
             prepared(options, 0)
         monkeypatch.setenv("SINK_PASSWORD", WORD)
         found = [one for one in (prepared(options, 0), prepared(options, 1)) if one is not None]

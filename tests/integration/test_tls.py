@@ -330,7 +330,7 @@ def test_new_files_and_new_settings_count_for_the_next_connection(
 
 def look_at_certificates(broker: TemporaryBroker) -> None:
     assert broker._node is not None
-    broker._run(broker._node._look_at_certificates())
+    broker._run(broker._node._look_at_keys())
 
 
 def test_rules_name_the_principal_and_a_name_without_a_rule_is_refused(

@@ -15,7 +15,16 @@ from typing import Any
 
 from tests.sim.process import Process, current
 
-from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Buffer, Security, SocketBuffers, Tls
+from stratalog.errors import Unavailable
+from stratalog.ports import (
+    PLAINTEXT,
+    SYSTEM_BUFFERS,
+    Buffer,
+    Security,
+    SocketBuffers,
+    Tls,
+    TokenSource,
+)
 
 LOCAL = "127.0.0.1"
 STORY = "story"
@@ -132,6 +141,9 @@ class SimNetwork:
         return [end for end in self._ends if current(end.context) is process]
 
     # ports.Network
+
+    async def access_token(self, source: TokenSource) -> str:
+        raise Unavailable(f"{source.url}: the simulator has no issuer of tokens")
 
     async def listen(
         self,

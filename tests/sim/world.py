@@ -19,7 +19,8 @@ from tests.sim.network import LOCAL, SimNetwork
 from tests.sim.workers import SimWorkers
 
 from stratalog.adapters.object_store import MemoryStore
-from stratalog.ports import Buffer, ObjectInfo, ObjectStore, Outside
+from stratalog.errors import Unavailable
+from stratalog.ports import Buffer, ObjectInfo, ObjectStore, Outside, TokenKeys
 
 START_MS = 1_700_000_000_000
 
@@ -142,6 +143,7 @@ class Host:
             object_store=world.store,
             door=world.open_door,
             audit_log=lambda path, _bytes_max, _files: SimAudit(self.audits.setdefault(path, [])),
+            token_keys=_no_keys,
         )
 
     def disk(self, path: str) -> SimDisk:
@@ -155,6 +157,10 @@ class Host:
     def _is_quick(self) -> bool:
         answers = asyncio.get_running_loop().time() >= self.stalled_until_s
         return answers and self._world.chance.random() < self._world.quickness
+
+
+def _no_keys(url: str) -> TokenKeys:
+    raise Unavailable(f"{url}: the simulator has no issuer of tokens")
 
 
 class World:

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from stratalog.ports import Buffer, Tls
+from stratalog.ports import Buffer, Tls, TokenSource
 
 _VECTORS = 64  # buffers per sendmsg; systems refuse more than IOV_MAX
 
@@ -70,6 +70,12 @@ class BlockingNetwork:
             connected.close()
             raise
         return SecuredStream(secured)
+
+    def access_token(self, source: TokenSource) -> str:
+        """Return a token to log in with. Raises UserError where the server refuses, Unavailable without an answer."""
+        from stratalog.adapters.access_tokens import access_token  # noqa: PLC0415 - few clients
+
+        return access_token(source)
 
     def now_s(self) -> float:
         return time.monotonic()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from stratalog.errors import UserError
-from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers, Tls
+from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers, Tls, TokenSource
 
 if TYPE_CHECKING:
     import ssl
@@ -137,3 +137,8 @@ class TcpNetwork:
             context = kept_client_context(tls)
         loop = asyncio.get_running_loop()
         return await loop.create_connection(protocol, host, port, ssl=context)
+
+    async def access_token(self, source: TokenSource) -> str:
+        from stratalog.adapters.access_tokens import access_token  # noqa: PLC0415 - few clients
+
+        return await asyncio.get_running_loop().run_in_executor(None, access_token, source)

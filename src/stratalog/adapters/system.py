@@ -18,6 +18,7 @@ from stratalog.adapters.object_store import open_store
 from stratalog.adapters.paced_disk import PacedDisk
 from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.threads import ThreadWorker
+from stratalog.adapters.web_keys import read_web_keys
 from stratalog.errors import UserError
 from stratalog.ports import Outside
 
@@ -79,6 +80,7 @@ def outside() -> Outside:
         door=open_door,
         largest_timestamp=largest_timestamp(),
         audit_log=AuditFile,
+        token_keys=read_web_keys,
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from stratalog.client.calls import Call, asking, error_of
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl, AclFilter
-from stratalog.metadata.rights import Operation, PatternType, Permission, Resource
 from stratalog.wire.messages.create_acls import (
     AclCreation,
     CreateAclsRequest,
@@ -21,7 +20,7 @@ from stratalog.wire.messages.delete_acls import (
 )
 from stratalog.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-__all__ = ["create_acls", "delete_acls", "describe_acls", "every_acl", "names_of"]
+__all__ = ["create_acls", "delete_acls", "describe_acls", "every_acl"]
 
 
 def describe_acls(wanted: AclFilter) -> Call[list[Acl]]:
@@ -60,23 +59,6 @@ def every_acl() -> Call[list[Acl]]:
     return describe_acls(AclFilter())
 
 
-def names_of(acl: Acl) -> dict[str, str]:
-    """Return an ACL in words; a number of a later Kafka, that this release does not know, stays a number."""
-
-    def name(names: type[Operation | PatternType | Permission | Resource], value: int) -> str:
-        return names(value).name if value in set(names) else str(value)
-
-    return {
-        "resource": name(Resource, acl.resource_type),
-        "name": acl.name,
-        "pattern": name(PatternType, acl.pattern_type),
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": name(Operation, acl.operation),
-        "permission": name(Permission, acl.permission),
-    }
-
-
 def create_acls(acls: Sequence[Acl]) -> Call[None]:
     """Create ACLs; those that exist stay as they are. Raises Rejected for the first one that is refused."""
 
@@ -106,18 +88,7 @@ def delete_acls(filters: Sequence[AclFilter]) -> Call[list[Acl]]:
         deleted = []
         for result in body.filter_results:
             _check(result.error_code, result.error_message)
-            deleted += [
-                Acl(
-                    one.resource_type,
-                    one.resource_name,
-                    one.pattern_type,
-                    one.principal,
-                    one.host,
-                    one.operation,
-                    one.permission_type,
-                )
-                for one in result.matching_acls
-            ]
+            deleted += [Acl.of(one, one.pattern_type) for one in result.matching_acls]
         return deleted
 
     wanted = [

@@ -4,7 +4,7 @@ In: a `ports.Network` and a bootstrap list. Out: answers as the dataclasses of `
 a task: an answer resolves a future, and the caller awaits it.
 
 Raises Unavailable("broker HOST:PORT unreachable: …") where no broker answers, Rejected(code) where the cluster
-refuses. For one event loop.
+refuses a request or the login. For one event loop.
 
     client = await Client.connect(network, "127.0.0.1:9092")
     await client.create_topics([NewTopic("t", partitions=1)])
@@ -78,7 +78,8 @@ class Client:
     ) -> "Client":
         """Reach one broker of `host:port,…` now.
 
-        Raises Unavailable, UserError for unusable keys and certificates, ValueError for a malformed list.
+        Raises Unavailable, Rejected for a refused login, UserError for unusable keys and certificates, ValueError for a
+        malformed list.
         """
         dialer = Dialer(network, security)
         client = cls(dialer, bootstrap, client_id=client_id, timeout_s=timeout_s)

@@ -4,10 +4,11 @@ In: a blocking network (`adapters.blocking_socket`) and a bootstrap list. Out: a
 `calls.py`. It never starts a thread, and one thread uses it at a time.
 
 Raises Unavailable("broker HOST:PORT unreachable: …") where no broker answers, Rejected(code) where the cluster
-refuses.
+refuses a request or the login.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -26,7 +27,7 @@ from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.client.sasl import OF_LIFETIME, Login, log_in
 from stratalog.client.security import PLAIN, ClientSecurity
 from stratalog.errors import Rejected, Unavailable
-from stratalog.ports import Buffer, Tls
+from stratalog.ports import Buffer, Tls, TokenSource
 from stratalog.wire.ids import TopicPartition
 
 __all__ = ["BlockingClient", "Network", "Stream"]
@@ -48,6 +49,8 @@ class Network(Protocol):
     """Opens streams, and waits. Raises OSError."""
 
     def connect(self, host: str, port: int, timeout_s: float, tls: Tls | None = None) -> Stream: ...
+
+    def access_token(self, source: TokenSource) -> str: ...
 
     def pause(self, seconds: float) -> None: ...
 
@@ -85,7 +88,7 @@ class _Link:
             raise Unavailable(f"broker {self.core.peer}: {reason(error)}") from error
 
     def log_in(self, login: Login) -> int:
-        """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Unavailable."""
+        """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Rejected, Unavailable."""
         steps = log_in(login)
         try:
             call = next(steps)
@@ -206,12 +209,15 @@ class BlockingClient:
             link = _Link(stream, ClientConnection(peer, self._client_id, is_secured=is_secured))
             try:
                 link.core.versions = link.call(calls.api_versions())
-                if self._security.login is not None:
-                    lifetime_ms = link.log_in(self._security.login)
-                    if lifetime_ms:
-                        link.ends_s = self._network.now_s() + lifetime_ms / 1000 * OF_LIFETIME
-                if self._security.login is not None:
-                    link.log_in(self._security.login)
+                login = self._security.login
+                if login is not None and login.source is not None:
+                    login = replace(login, password=self._network.access_token(login.source))
+                lifetime_ms = 0 if login is None else link.log_in(login)
+                if lifetime_ms:
+                    link.ends_s = self._network.now_s() + lifetime_ms / 1000 * OF_LIFETIME
+            except Rejected as error:
+                stream.close()
+                raise link.core.refused(error) from error
             except Unavailable as error:
                 stream.close()
                 raise link.core.unreachable(error) from error

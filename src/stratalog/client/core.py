@@ -114,6 +114,10 @@ class ClientConnection:
         hint = "" if self._began else f"; {hint}"
         return Unavailable(f"broker {self.peer} unreachable: {error}{hint}")
 
+    def refused(self, error: Rejected) -> Rejected:
+        """Return the exception for a connection whose login failed with `error`: it names the broker."""
+        return Rejected(error.code, f"broker {self.peer}: {error}")
+
     def _begin(self, first: bytes) -> None:
         """Raise Unavailable unless the first bytes can be a length: that of an ApiVersions answer begins with 0."""
         self._began = True

@@ -6,6 +6,7 @@ In: calls. Out: their answers, as futures. It never connects again and never rep
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -164,7 +165,7 @@ def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
 
 
 async def _log_in(link: Link, login: Login, timeout_s: float) -> int:
-    """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Unavailable."""
+    """Authenticate; return the session's lifetime in ms, 0 for no end. Raises Rejected, Unavailable."""
     steps = log_in(login)
     try:
         call = next(steps)
@@ -188,7 +189,7 @@ async def open_link(
 ) -> Link:
     """Connect, and agree on versions: of each API the highest one within `spoken` that the server has too.
 
-    Raises Unavailable where the server does not answer within `timeout_s`.
+    Raises Unavailable where the server does not answer within `timeout_s`, Rejected where it refuses the login.
     """
     tls = dialer.security.tls
     core = ClientConnection(f"{host}:{port}", client_id, spoken, is_secured=tls is not None)
@@ -204,12 +205,16 @@ async def open_link(
     link = cast("Link", protocol)
     try:
         core.versions = await link.within(timeout_s, link.send(calls.api_versions()))
-        if dialer.security.login is not None:
-            lifetime_ms = await _log_in(link, dialer.security.login, timeout_s)
-            link.ends_with(lifetime_ms)
+        login = dialer.security.login
+        if login is not None and login.source is not None:
+            login = replace(login, password=await dialer.network.access_token(login.source))
+        if login is not None:
+            link.ends_with(await _log_in(link, login, timeout_s))
+    except Rejected as error:
+        raise core.refused(error) from error
     except Unavailable as error:
         raise core.unreachable(error) from error
-    except asyncio.CancelledError:
+    except BaseException:  # a cancelled call, or a refused request for a token
         link.close()
         raise
     return link

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from stratalog.client.calls import asking
 from stratalog.client.link import Link, open_link
 from stratalog.client.security import Dialer
-from stratalog.errors import Unavailable
+from stratalog.errors import Rejected, Unavailable
 from stratalog.wire.apis import APIS
 from stratalog.wire.messages import Request
 
@@ -45,8 +45,8 @@ class Peer:
     async def request(self, request: Request[R]) -> R:
         """Send a request in the highest version that both nodes have; return the response.
 
-        Requests leave in the order of the calls. Raises Unavailable where the node cannot be reached, the connection
-        breaks, or no response comes in time: the connection is closed then, and the next call opens another one.
+        Requests leave in the order of the calls. Raises Unavailable where the node cannot be reached or refuses the
+        login, the connection breaks, or no response comes in time: the next call opens another connection.
         Raises Rejected(UNSUPPORTED_VERSION) where the node does not serve the API.
         """
         link = self._link
@@ -61,7 +61,10 @@ class Peer:
             self._link.close()
 
     async def _open(self) -> Link:
-        """Return an open connection; calls that must wait for one get it in their order."""
+        """Return an open connection; calls that must wait for one get it in their order.
+
+        A refused login is Unavailable here: the other node may learn of the user later.
+        """
         self._waiting += 1
         try:
             async with self._opening:
@@ -80,6 +83,8 @@ class Peer:
                         link.close()
                 self._check_open()
                 return link
+        except Rejected as error:
+            raise Unavailable(str(error)) from error
         finally:
             self._waiting -= 1
 

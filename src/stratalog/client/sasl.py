@@ -3,7 +3,8 @@
 In: a login, and the server's answers. Out: the calls to make, one after another. It never sends anything. PLAIN sends
 the password itself, so it belongs on a connection with TLS.
 
-Raises Unavailable where the server refuses the login, or does not know the password itself (SCRAM).
+Raises Rejected where the server refuses the login, or does not know the password itself (SCRAM): another attempt would
+end in the same way.
 """
 
 import hmac
@@ -13,8 +14,9 @@ from secrets import token_hex  # noqa: TID251 - a nonce; the simulator has no SA
 from typing import Any, Final
 
 from stratalog.client.calls import Call, asking, error_of
-from stratalog.config.sasl import PLAIN, SERVED_MECHANISMS
-from stratalog.errors import ErrorCode, Unavailable
+from stratalog.config.sasl import OAUTHBEARER, PLAIN, SERVED_MECHANISMS
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import TokenSource
 from stratalog.wire import scram
 from stratalog.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -35,6 +37,8 @@ class Login:
     mechanism: str
     user: str
     password: str = field(repr=False)
+    """With OAUTHBEARER the token, which the shell gets from `source` for each connection."""
+    source: TokenSource | None = None
 
 
 Steps = Generator[Call[Any], Any, int]
@@ -51,13 +55,27 @@ def log_in(login: Login) -> Steps:
     )
     if shaken.error_code == ErrorCode.unsupported_sasl_mechanism:
         names = ", ".join(shaken.mechanisms) or "none"
-        raise Unavailable(f"the listener has no SASL mechanism {login.mechanism}; it has: {names}")
+        raise Rejected(
+            ErrorCode.unsupported_sasl_mechanism,
+            f"the listener has no SASL mechanism {login.mechanism}; it has: {names}",
+        )
     if shaken.error_code:
-        raise Unavailable(f"the listener refuses SASL: {error_of(shaken.error_code).name.upper()}")
+        raise Rejected(error_of(shaken.error_code), "the listener refuses SASL")
+    if login.mechanism == OAUTHBEARER:
+        return (yield from _bearer(login.password))
     if login.mechanism == PLAIN:
         answer = yield from _authenticate(f"\0{login.user}\0{login.password}".encode())
         return answer.session_lifetime_ms
     return (yield from _scram(login, token_hex(_NONCE_BYTES)))
+
+
+def _bearer(token: str) -> Steps:
+    """RFC 7628. A server that refuses the token says why, and gives its error only after a further byte."""
+    answer = yield from _authenticate(f"{_HEADER}\1auth=Bearer {token}\1\1".encode())
+    if answer.auth_bytes:
+        yield from _authenticate(b"\1")
+        raise Rejected(ErrorCode.sasl_authentication_failed, "the token is refused")
+    return answer.session_lifetime_ms
 
 
 def _scram(login: Login, nonce: str) -> Steps:
@@ -74,7 +92,10 @@ def _scram(login: Login, nonce: str) -> Steps:
         if not scram.ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
             raise ValueError(f"{iterations} iterations")
     except (ValueError, KeyError) as error:
-        raise Unavailable(f"the server's SCRAM message cannot be used: {error}") from None
+        raise Rejected(
+            ErrorCode.sasl_authentication_failed,
+            f"the server's SCRAM message cannot be used: {error}",
+        ) from None
     salted = scram.salted_password(hash_name, login.password, salt, iterations)
     unsigned = scram.client_final(_HEADER, parts["r"])
     auth_message = f"{bare},{server_first},{unsigned}"
@@ -83,7 +104,10 @@ def _scram(login: Login, nonce: str) -> Steps:
     keys = scram.keys_of(hash_name, salted)
     signature = scram.server_signature(hash_name, keys.server, auth_message)
     if not hmac.compare_digest(answer.auth_bytes, f"v={scram.encoded(signature)}".encode()):
-        raise Unavailable("the server does not know the password that it accepts (SCRAM)")
+        raise Rejected(
+            ErrorCode.sasl_authentication_failed,
+            "the server does not know the password that it accepts",
+        )
     return int(answer.session_lifetime_ms)
 
 
@@ -96,8 +120,8 @@ def _authenticate(token: bytes) -> Generator[Call[Any], Any, SaslAuthenticateRes
         SaslAuthenticateRequest(auth_bytes=token), _itself
     )
     if answer.error_code:
-        code = error_of(answer.error_code).name.upper()
-        raise Unavailable(f"{answer.error_message or 'the login is refused'} ({code})")
+        message = answer.error_message or "the login is refused"
+        raise Rejected(error_of(answer.error_code), message)
     return answer
 
 

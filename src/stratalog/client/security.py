@@ -13,18 +13,23 @@ from typing import Final
 from stratalog.client.sasl import Login
 from stratalog.config.jaas import read_jaas
 from stratalog.config.kinds import BadValue, Value
+from stratalog.config.sasl import OAUTHBEARER, SERVED_MECHANISMS
 from stratalog.config.sasl import PLAIN as PLAIN_MECHANISM
-from stratalog.config.sasl import SERVED_MECHANISMS
 from stratalog.config.security_settings import JAAS, SECURITY
 from stratalog.config.tls import read_tls
 from stratalog.errors import UserError
-from stratalog.ports import Network, Tls
+from stratalog.ports import Network, Tls, TokenSource
 
 __all__ = ["PLAIN", "SECRETS", "ClientSecurity", "Dialer", "login_of", "security_of"]
 
 _PROTOCOL: Final = "security.protocol"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SASL: Final = ("sasl.mechanism", JAAS)
+_TOKEN: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - a name
+_CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+_CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
+_SCOPE: Final = "sasl.oauthbearer.scope"
+_ENCODED: Final = "sasl.oauthbearer.header.urlencode"
+_SASL: Final = ("sasl.mechanism", JAAS, _TOKEN, _CLIENT_ID, _CLIENT_SECRET, _SCOPE, _ENCODED)
 _OURS: Final = ("ssl.", "sasl.", "security.")
 _SETTINGS: Final = {
     setting.name: setting
@@ -36,9 +41,12 @@ _WITHOUT_EFFECT: Final = frozenset(
     "ssl.secure.random.implementation ssl.trustmanager.algorithm".split()
 )
 """They tune Java's TLS."""
+_OF_JAVAS_LOGIN: Final = ("sasl.login.", "sasl.client.callback.", "sasl.oauthbearer.jwt.")
+"""Classes, and when they are called: here a token comes before its connection, and again before its end."""
 SECRETS: Final = frozenset(
     {
         JAAS,
+        _CLIENT_SECRET,
         "ssl.key.password",
         "ssl.keystore.key",
         "ssl.keystore.password",
@@ -80,7 +88,7 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
     values: dict[str, Value] = {}
     for name, text in properties.items():
         ignored = name == _PROTOCOL or name in _WITHOUT_EFFECT or name in _SASL
-        if ignored or not name.startswith(_OURS):
+        if ignored or not name.startswith(_OURS) or name.startswith(_OF_JAVAS_LOGIN):
             continue
         setting = _SETTINGS.get(name)
         if setting is None:
@@ -114,7 +122,39 @@ def _login(properties: Mapping[str, str]) -> Login:
         raise UserError(
             f"sasl.mechanism: {mechanism!r} is not accepted; accepted: {', '.join(SERVED_MECHANISMS)}"
         )
+    if mechanism == OAUTHBEARER:
+        return Login(OAUTHBEARER, "", "", _source(properties))
     return login_of(JAAS, properties.get(JAAS, ""), mechanism)
+
+
+def _source(properties: Mapping[str, str]) -> TokenSource:
+    """Return where tokens come from. Kafka's older names of id, secret and scope are options of JAAS."""
+    url = properties.get(_TOKEN, "").strip()
+    if not url:
+        raise UserError(
+            f"{_TOKEN} is not set; accepted: the URL of the server that issues tokens, or of a file with one"
+        )
+    options: dict[str, str] = {}
+    if properties.get(JAAS):
+        try:
+            module, options = read_jaas(properties[JAAS])
+        except BadValue:
+            module = ""
+        if module != "OAuthBearerLoginModule":
+            raise UserError(
+                f"{JAAS}: this value is not accepted; accepted: "
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+            )
+    found = TokenSource(
+        url,
+        properties.get(_CLIENT_ID) or options.get("clientId", ""),
+        properties.get(_CLIENT_SECRET) or options.get("clientSecret", ""),
+        properties.get(_SCOPE) or options.get("scope", ""),
+        properties.get(_ENCODED, "").strip().lower() == "true",
+    )
+    if not url.startswith("file:") and not (found.client_id and found.client_secret):
+        raise UserError(f"{_CLIENT_ID} and {_CLIENT_SECRET} are not set, and {_TOKEN} is a server")
+    return found
 
 
 def login_of(name: str, text: str, mechanism: str) -> Login:

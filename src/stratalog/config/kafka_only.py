@@ -74,18 +74,12 @@ _TABLES: Final = {
         sasl.oauthbearer.assertion.template.file string -
         sasl.oauthbearer.client.credentials.client.id string -
         sasl.oauthbearer.client.credentials.client.secret password -
-        sasl.oauthbearer.clock.skew.seconds int 30
-        sasl.oauthbearer.expected.audience list ''
-        sasl.oauthbearer.expected.issuer string -
-        sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
         sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
         sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-        sasl.oauthbearer.jwks.endpoint.url string -
         sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
         sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
         sasl.oauthbearer.scope string -
         sasl.oauthbearer.scope.claim.name string scope
-        sasl.oauthbearer.sub.claim.name string sub
         sasl.oauthbearer.token.endpoint.url string -
         sasl.server.callback.handler.class class -
         security.providers string -

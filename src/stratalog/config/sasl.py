@@ -9,12 +9,16 @@ from typing import Final
 
 from stratalog.config.jaas import read_jaas
 from stratalog.config.kinds import Value
+from stratalog.config.tokens import TokenRules, read_token_rules
 from stratalog.errors import UserError
 
-__all__ = ["PLAIN", "SERVED_MECHANISMS", "SaslListener", "read_sasl"]
+__all__ = ["OAUTHBEARER", "PASSWORDS", "PLAIN", "SERVED_MECHANISMS", "SaslListener", "read_sasl"]
 
 PLAIN: Final = "PLAIN"
-SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER: Final = "OAUTHBEARER"
+PASSWORDS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""The mechanisms with a user and a password."""
+SERVED_MECHANISMS: Final = (*PASSWORDS, OAUTHBEARER)
 _USER: Final = "user_"
 
 
@@ -26,6 +30,8 @@ class SaslListener:
     plain: Mapping[str, str] = field(default_factory=dict, repr=False)
     reauth_ms: int = 0
     """After how long a client must authenticate again; 0: never."""
+    tokens: TokenRules | None = None
+    """The tokens of OAUTHBEARER."""
 
 
 def read_sasl(listener: str, get: Callable[[str], tuple[str, Value]]) -> SaslListener:
@@ -44,7 +50,8 @@ def read_sasl(listener: str, get: Callable[[str], tuple[str, Value]]) -> SaslLis
     passwords = {}
     if PLAIN in mechanisms:
         passwords = _passwords(f"listener.name.{listener.lower()}.plain.sasl.jaas.config", get)
-    return SaslListener(mechanisms, passwords, reauth_ms)
+    tokens = read_token_rules(get) if OAUTHBEARER in mechanisms else None
+    return SaslListener(mechanisms, passwords, reauth_ms, tokens)
 
 
 def _passwords(name: str, get: Callable[[str], tuple[str, Value]]) -> dict[str, str]:

@@ -61,7 +61,7 @@ SASL: Final = (
         "sasl.enabled.mechanisms",
         Kind.LIST,
         ("GSSAPI",),
-        "Mechanisms of SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. A SASL listener needs one of them.",
+        "Mechanisms of SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. A SASL listener needs one.",
         dynamic=Dynamic.PER_BROKER,
     ),
     Setting(
@@ -76,6 +76,44 @@ SASL: Final = (
         "GSSAPI",
         "The mechanism with which this node logs in to SASL listeners of brokers.",
         dynamic=Dynamic.PER_BROKER,
+    ),
+    Setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        Kind.INT,
+        30,
+        "How far the clock of a token's issuer may differ from the broker's.",
+        Between(0),
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.audience",
+        Kind.LIST,
+        (),
+        "The token of OAUTHBEARER must be for one of these audiences (`aud`); by default for any.",
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.issuer",
+        Kind.STRING,
+        None,
+        "The issuer (`iss`) of tokens of OAUTHBEARER; by default any whose key signs them.",
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        Kind.LONG,
+        3_600_000,
+        "How often the broker reads the keys of tokens again. A token with a new key hastens it.",
+        Between(1),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        Kind.STRING,
+        None,
+        "Where the public keys of tokens are (JSON Web Key Set): `https:`, `file:`, or `http:` of this machine.",
+    ),
+    Setting(
+        "sasl.oauthbearer.sub.claim.name",
+        Kind.STRING,
+        "sub",
+        "The claim of a token that names the user.",
     ),
     Setting(
         "sasl.server.max.receive.size",
@@ -181,6 +219,11 @@ KEYSTORE_SETTINGS: Final = frozenset(
 )
 """Keys and certificates: a running broker takes them for one listener only (Kafka: `DynamicSecurityConfigs`)."""
 OF_ONE_LISTENER: Final = frozenset(
-    {*(one.name for one in SECURITY), "connections.max.reauth.ms", "sasl.enabled.mechanisms"}
+    {
+        *(one.name for one in SECURITY),
+        *(one.name for one in SASL if one.name.startswith("sasl.oauthbearer.")),
+        "connections.max.reauth.ms",
+        "sasl.enabled.mechanisms",
+    }
 )
 """`listener.name.NAME.` before one of these makes it that of one listener."""

@@ -11,7 +11,8 @@ Kafka: `StandardAuthorizerData`, `AclBindingFilter`, `Authorizer.authorizeByReso
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from stratalog.metadata.image import EMPTY, Image
@@ -43,6 +44,31 @@ class Acl(NamedTuple):
     host: str
     operation: int
     permission: int
+
+    @classmethod
+    def of(cls, one: Any, pattern_type: int) -> "Acl":
+        """Return the ACL of a message or record, in which the pattern's type has one of two names."""
+        return cls(
+            one.resource_type,
+            one.resource_name,
+            pattern_type,
+            one.principal,
+            one.host,
+            one.operation,
+            one.permission_type,
+        )
+
+    def named(self) -> dict[str, str]:
+        """Return the fields as text, with Kafka's names for their numbers: to print, and for the audit."""
+        return {
+            "resource": _name(Resource, self.resource_type),
+            "name": self.name,
+            "pattern": _name(PatternType, self.pattern_type),
+            "principal": self.principal,
+            "host": self.host,
+            "operation": _name(Operation, self.operation),
+            "permission": _name(Permission, self.permission),
+        }
 
 
 class AclFilter(NamedTuple):
@@ -124,7 +150,8 @@ class Acls:
         for gone in self._by_id.keys() - now:
             self._remove(gone)
         for new in now - self._by_id.keys():
-            self._add(new, _acl(image.foreign[_RECORD, new]))
+            record = image.foreign[_RECORD, new]
+            self._add(new, Acl.of(record, record.pattern_type))
 
     def matching(self, wanted: AclFilter) -> Iterator[Acl]:
         """Yield the ACLs that the filter matches, in an order that depends on nothing else."""
@@ -216,16 +243,8 @@ class Acls:
                 del lengths[len(acl.name)]
 
 
-def _acl(record: AccessControlEntryRecord) -> Acl:
-    return Acl(
-        record.resource_type,
-        record.resource_name,
-        record.pattern_type,
-        record.principal,
-        record.host,
-        record.operation,
-        record.permission_type,
-    )
+def _name(names: type[IntEnum], value: int) -> str:
+    return names(value).name if value in set(names) else str(value)
 
 
 def _of(rules: _ByPrincipal, principal: str) -> Iterator[Acl]:

@@ -201,6 +201,7 @@ class CutOutside:
             door=system.door,
             largest_timestamp=system.largest_timestamp,
             audit_log=system.audit_log,
+            token_keys=system.token_keys,
         )
 
     def _disk(self, root: str) -> CutDisk:

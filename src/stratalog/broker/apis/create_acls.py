@@ -35,15 +35,7 @@ async def handle(call: Call[CreateAclsRequest, Needs]) -> CreateAclsResponse:
             raise no_authorizer()
         results = await call.needs.local_controller.create_acls(
             [
-                Acl(
-                    one.resource_type,
-                    one.resource_name,
-                    one.resource_pattern_type,
-                    one.principal,
-                    one.host,
-                    one.operation,
-                    one.permission_type,
-                )
+                Acl.of(one, one.resource_pattern_type)
                 async for one in call.pace.each(call.body.creations)
             ]
         )

@@ -5,7 +5,7 @@ In: the settings, a network. Out: the `Dialer` of the connections between broker
 
 from stratalog.client.security import PLAIN, ClientSecurity, Dialer, login_of
 from stratalog.config import BrokerConfig
-from stratalog.config.sasl import SERVED_MECHANISMS
+from stratalog.config.sasl import PASSWORDS
 from stratalog.errors import UserError
 from stratalog.ports import Network
 
@@ -31,10 +31,10 @@ def _security(config: BrokerConfig, listener: str, mechanism: str) -> ClientSecu
     tls = config.client_tls(listener)
     if config.is_alone or not config.security_protocol(listener).startswith("SASL_"):
         return ClientSecurity(tls)
-    if mechanism not in SERVED_MECHANISMS:
+    if mechanism not in PASSWORDS:
         raise UserError(
             f"sasl.mechanism.inter.broker.protocol, sasl.mechanism.controller.protocol: {mechanism!r} is not accepted "
-            f"where nodes log in to {listener}; accepted: {', '.join(SERVED_MECHANISMS)}"
+            f"where nodes log in to {listener}; accepted: {', '.join(PASSWORDS)}"
         )
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     return ClientSecurity(tls, login_of(name, str(config.get(name) or ""), mechanism))

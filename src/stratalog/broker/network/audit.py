@@ -23,7 +23,6 @@ from stratalog.config.broker_settings import is_secret
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl
 from stratalog.metadata.image import ResourceType
-from stratalog.metadata.rights import PatternType, Permission
 from stratalog.ports import AuditLog, Clock
 from stratalog.wire.apis import APIS
 from stratalog.wire.scram import MECHANISMS
@@ -183,7 +182,9 @@ def _settings_changed(request: Any, body: Any) -> Iterator[_Change]:
             else None
             for each in requested[one.resource_type, one.resource_name]
         }
-        kind = _name(ResourceType, one.resource_type)
+        kind = one.resource_type
+        if kind in set(ResourceType):
+            kind = ResourceType(kind).name
         yield {
             "event": "settings changed",
             "resource": f"{kind} {one.resource_name}",
@@ -194,13 +195,13 @@ def _settings_changed(request: Any, body: Any) -> Iterator[_Change]:
 def _acls_created(request: Any, body: Any) -> Iterator[_Change]:
     for one, result in zip(request.creations, body.results, strict=True):
         if not result.error_code:
-            yield {"event": "acl created", "acl": _acl(one, one.resource_pattern_type)}
+            yield {"event": "acl created", "acl": Acl.of(one, one.resource_pattern_type).named()}
 
 
 def _acls_deleted(_: Any, body: Any) -> Iterator[_Change]:
     for result in body.filter_results:
         for one in result.matching_acls:
-            yield {"event": "acl deleted", "acl": _acl(one, one.pattern_type)}
+            yield {"event": "acl deleted", "acl": Acl.of(one, one.pattern_type).named()}
 
 
 def _users_changed(request: Any, body: Any) -> Iterator[_Change]:
@@ -239,25 +240,6 @@ _CHANGES: Final[Mapping[int, Callable[[Any, Any], Iterator[_Change]]]] = {
     51: _users_changed,
 }
 """By API key: the changes that a request and its answer tell of."""
-
-
-def _acl(one: Any, pattern_type: int) -> dict[str, str]:
-    acl = Acl(
-        one.resource_type,
-        one.resource_name,
-        pattern_type,
-        one.principal,
-        one.host,
-        one.operation,
-        one.permission_type,
-    )
-    kinds = (Resource, None, PatternType, None, None, Operation, Permission)
-    fields: zip[tuple[str, Any, Any]] = zip(Acl._fields, kinds, acl, strict=True)
-    return {field: _name(kind, value) if kind else value for field, kind, value in fields}
-
-
-def _name(kind: Any, value: int) -> str:
-    return str(kind(value).name) if value in set(kind) else str(value)
 
 
 def _shown(name: str, value: str | None) -> str | None:

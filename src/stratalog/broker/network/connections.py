@@ -112,7 +112,7 @@ class Connections:
         self.configure(self._config)
 
         def accept() -> Connection:
-            sasl = None if listener.sasl is None else SaslState(listener.sasl)
+            sasl = None if listener.sasl is None else SaslState(listener.logins, listener.bearer)
             return Connection(
                 serve,
                 self._shared,

@@ -15,7 +15,7 @@ from stratalog.broker.network.session import ListenerContext
 from stratalog.config import BrokerConfig, Listener
 from stratalog.errors import UserError
 from stratalog.metadata.image import Endpoint
-from stratalog.ports import PLAINTEXT, Network, SocketBuffers
+from stratalog.ports import PLAINTEXT, Outside, SocketBuffers
 from stratalog.ports import Listener as Bound
 from stratalog.wire.apis import ListenerKind
 
@@ -28,14 +28,14 @@ class Listening:
     """The listeners of a broker, or those of a controller."""
 
     def __init__(
-        self, config: BrokerConfig, network: Network, connections: Connections, serve: Serve
+        self, config: BrokerConfig, outside: Outside, connections: Connections, serve: Serve
     ) -> None:
         self._config = config
-        self._network = network
+        self._outside = outside
         self._connections = connections
         self._serve = serve
         self._log = structlog.get_logger()
-        self._bound: list[tuple[str, Bound]] = []
+        self._bound: list[tuple[ListenerContext, Bound]] = []
 
     async def open(self, kind: ListenerKind, advertised: Sequence[Listener]) -> list[Endpoint]:
         """Bind every listener of the kind; return the endpoints of the advertised ones. Raises UserError.
@@ -56,16 +56,30 @@ class Listening:
                 raise _cannot_listen(f"{bound.host}:{bound.port}", error) from error
 
     @property
-    def has_certificates(self) -> bool:
-        """Whether one of the listeners uses TLS."""
-        return any(self._config.security(name).tls is not None for name, _ in self._bound)
+    def has_keys(self) -> bool:
+        """Whether one of the listeners uses TLS, or checks tokens."""
+        return any(one.security.tls is not None or one.tokens for one, _ in self._bound)
+
+    async def refresh_tokens(self) -> None:
+        """Read the keys of tokens again, where it is time."""
+        for context, _ in self._bound:
+            if context.tokens is not None:
+                await context.tokens.refresh()
 
     def secure(self, config: BrokerConfig) -> None:
-        """Read the keys and certificates of every listener again; the log says which changed.
+        """Read the logins, keys and certificates of every listener again; the log says which certificates changed.
 
         Where they are unusable, the log has an error, and the listener keeps the previous ones.
         """
-        for name, bound in self._bound:
+        for context, bound in self._bound:
+            name = context.name
+            try:
+                sasl = config.sasl(name)
+                if sasl is not None and sasl.tokens and not context.tokens:
+                    raise UserError("OAUTHBEARER: a listener begins to check tokens at a start")
+                context.sasl = sasl
+            except UserError as error:
+                self._log.error("logins not changed", listener=name, reason=str(error))
             security = config.security(name)
             if security.tls is None:
                 continue
@@ -77,8 +91,10 @@ class Listening:
 
     async def close(self) -> None:
         """Accept no more connections."""
-        for _, bound in self._bound:
+        for context, bound in self._bound:
             await bound.close()
+            if context.tokens is not None:
+                await context.tokens.close()
 
     async def _bind(self, listener: Listener, kind: ListenerKind) -> Listener:
         security = self._config.security(listener.name)
@@ -86,8 +102,13 @@ class Listening:
         context = ListenerContext(
             listener.name, kind, security, self._config.sasl(listener.name), rules
         )
+        if context.sasl is not None and context.sasl.tokens is not None:
+            from stratalog.broker.network.tokens import Tokens  # noqa: PLC0415 - few listeners
+
+            context.tokens = Tokens(context.sasl.tokens, self._outside)
+            await context.tokens.load()
         try:
-            bound = await self._network.listen(
+            bound = await self._outside.network.listen(
                 listener.host,
                 listener.port,
                 self._connections.accepting(self._serve, context),
@@ -99,7 +120,7 @@ class Listening:
             )
         except OSError as error:
             raise _cannot_listen(str(listener), error) from error
-        self._bound.append((listener.name, bound))
+        self._bound.append((context, bound))
         if listener.host in _EVERY_ADDRESS and security == PLAINTEXT and context.sasl is None:
             self._log.warning(
                 "listener without security on every address",

@@ -11,18 +11,22 @@ SaslAuthenticate pass. Another principal or mechanism than before is refused.
 
 An unknown user gets the same answers, and after the same work, as a known one with a wrong password.
 
-Kafka: `SaslServerAuthenticator`, `PlainSaslServer`, `ScramSaslServer`.
+A session of OAUTHBEARER ends with its token.
+
+Kafka: `SaslServerAuthenticator`, `PlainSaslServer`, `ScramSaslServer`, `OAuthBearerSaslServer`.
 """
 
 import hmac
+import re
 from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
-from stratalog.config.sasl import PLAIN, SaslListener
+from stratalog.broker.network.tokens import Bearer
+from stratalog.config.sasl import OAUTHBEARER, PLAIN, SaslListener
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire import scram
 from stratalog.wire.apis import API_VERSIONS
@@ -54,11 +58,25 @@ class Users:
     """Returns random bytes of this process, always the same: unknown users get their salts from them."""
 
 
-Tokens = Generator[bytes, bytes, tuple[str, bytes]]
-"""One exchange: it takes the client's tokens, yields the server's, and returns the user's name and the last token.
+class _Known(NamedTuple):
+    """The end of an exchange: the user's name, the last token, and for how many ms the credential stays valid."""
+
+    user: str
+    answer: bytes
+    lifetime_ms: int | None = None
+
+
+Tokens = Generator[bytes, bytes, _Known]
+"""One exchange: it takes the client's tokens, and yields the server's.
 
 Raises Rejected(SASL_AUTHENTICATION_FAILED).
 """
+_BEARER: Final = re.compile(
+    rb"n,(?:a=(?P<user>(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01"
+    rb"(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+)
+_AUTH: Final = re.compile(rb"(?:^|\x01)auth=(?i:bearer) +([\w.+/=~-]+)\x01")
+_INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 
 class _Step(Enum):
@@ -71,8 +89,17 @@ class _Step(Enum):
 class SaslState:
     """The authentication of one connection."""
 
-    def __init__(self, listener: SaslListener) -> None:
-        self.listener = listener
+    def __init__(
+        self,
+        listener: Callable[[], SaslListener],
+        bearer: Callable[[str], Bearer | None] = lambda _token: None,
+    ) -> None:
+        """`listener` returns the present settings: a client that authenticates again meets new ones.
+
+        `bearer` returns the user of a token of OAUTHBEARER.
+        """
+        self._listener = listener
+        self._bearer = bearer
         self.mechanism = ""
         self._step = _Step.HANDSHAKE
         self._exchange: Tokens | None = None
@@ -82,6 +109,11 @@ class SaslState:
         self.claimed = ""
         """The name of the user whose login was refused last."""
         self._until_ms: int | None = None
+
+    @property
+    def listener(self) -> SaslListener:
+        """The settings of the listener."""
+        return self._listener()
 
     @property
     def is_known(self) -> bool:
@@ -121,6 +153,8 @@ class SaslState:
         self._step = _Step.AUTHENTICATE
         if mechanism == PLAIN:
             self._exchange = _plain(self.listener.plain)
+        elif mechanism == OAUTHBEARER:
+            self._exchange = _oauthbearer(self._bearer)
         else:
             self._exchange = _scram(mechanism, users)
         next(self._exchange)
@@ -140,7 +174,7 @@ class SaslState:
         try:
             return exchange.send(token), None, 0
         except StopIteration as end:
-            user, answer = end.value
+            user, answer, token_ms = end.value
         except _LoginRefused as error:
             self._step = _Step.FAILED
             self.claimed = error.user
@@ -151,7 +185,8 @@ class SaslState:
             raise _LoginRefused(self.mechanism, user)
         self._user, self._first_mechanism, self._exchange = user, self.mechanism, None
         self._step = _Step.DONE
-        lifetime_ms = self.listener.reauth_ms
+        limits = [ms for ms in (self.listener.reauth_ms or None, token_ms) if ms is not None]
+        lifetime_ms = min(limits, default=0)
         self._until_ms = steady_ms + lifetime_ms if lifetime_ms else None
         return answer, user, lifetime_ms
 
@@ -172,7 +207,23 @@ def _plain(passwords: Mapping[str, str]) -> Tokens:
         raise _LoginRefused(PLAIN, user)
     if authorization_id not in ("", user):
         raise _LoginRefused(PLAIN, user)
-    return user, b""
+    return _Known(user, b"")
+
+
+def _oauthbearer(bearer: Callable[[str], Bearer | None]) -> Tokens:
+    """RFC 7628: `n,a=USER,^Aauth=Bearer TOKEN^A^A`. Other pairs (KIP-342) have no effect."""
+    first = _BEARER.fullmatch((yield b""))
+    auth = None if first is None else _AUTH.search(first["pairs"])
+    if first is None or auth is None:
+        raise _LoginRefused(OAUTHBEARER)
+    found = bearer(auth[1].decode())
+    if found is None:
+        yield _INVALID_TOKEN  # the client answers with one byte, and then gets the error
+        raise _LoginRefused(OAUTHBEARER)
+    claimed = (first["user"] or b"").replace(b"=2C", b",").replace(b"=3D", b"=").decode()
+    if claimed not in ("", found.user):
+        raise _LoginRefused(OAUTHBEARER, claimed)
+    return _Known(found.user, b"", found.lifetime_ms)
 
 
 def _scram(mechanism: str, users: Users) -> Tokens:
@@ -201,7 +252,7 @@ def _scram(mechanism: str, users: Users) -> Tokens:
     if first.authorization_id not in ("", first.user):
         raise _LoginRefused(mechanism, first.user)
     signature = scram.server_signature(hash_name, found.server, auth_message)
-    return first.user, b"v=" + b64encode(signature)
+    return _Known(first.user, b"v=" + b64encode(signature))
 
 
 def _unknown(hash_name: str, user: str, pepper: bytes) -> ScramUser:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stratalog.broker.network.sasl import SaslState
+from stratalog.broker.network.tokens import Bearer, Tokens
 from stratalog.config.principal_rules import PrincipalRule, name_by_rules
 from stratalog.config.sasl import SaslListener
 from stratalog.ports import PLAINTEXT, Security
@@ -38,9 +39,9 @@ ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """The principal of a client that does not authenticate (Kafka: `KafkaPrincipal.ANONYMOUS`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListenerContext:
-    """The listener that accepted a connection."""
+    """The listener that accepted a connection. Only `sasl` changes while it listens."""
 
     name: str
     """The listener's name. Its clients receive the brokers' addresses of this listener."""
@@ -51,6 +52,17 @@ class ListenerContext:
     """How clients log in; None without SASL."""
     principal_rules: tuple[PrincipalRule, ...] = (PrincipalRule(),)
     """How the subject of a client's certificate names its principal."""
+    tokens: Tokens | None = None
+    """What checks tokens, where clients may log in with one."""
+
+    def logins(self) -> SaslListener:
+        """Return how clients log in at present, on a listener with SASL."""
+        assert self.sasl is not None, "a listener keeps its protocol"
+        return self.sasl
+
+    def bearer(self, token: str) -> Bearer | None:
+        """Return the user of a token of OAUTHBEARER; None for one that is not accepted."""
+        return None if self.tokens is None else self.tokens.check(token)
 
 
 def _mute_no_connection(_seconds: float) -> None:

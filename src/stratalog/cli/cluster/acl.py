@@ -171,11 +171,11 @@ def check(
 
 async def print_acls(bootstrap: str, filters: "Sequence[AclFilter]", as_json: bool) -> None:
     """Print one row for each ACL that a filter matches, by resource."""
-    from stratalog.client.acls import describe_acls, names_of
+    from stratalog.client.acls import describe_acls
 
     async with connected(bootstrap) as client:
         found = {one for wanted in filters for one in await client.on_any(describe_acls(wanted))}
-    show([names_of(acl) for acl in sorted(found)], as_json=as_json, empty="no ACLs")
+    show([acl.named() for acl in sorted(found)], as_json=as_json, empty="no ACLs")
 
 
 async def add_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
@@ -189,7 +189,7 @@ async def add_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
 
 async def remove_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
     """Delete ACLs, and print one row for each. Raises UserError where none of them exists."""
-    from stratalog.client.acls import delete_acls, names_of
+    from stratalog.client.acls import delete_acls
     from stratalog.errors import UserError
     from stratalog.metadata.acls import AclFilter
 
@@ -197,7 +197,7 @@ async def remove_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
         gone = await client.on_any(delete_acls([AclFilter(*acl) for acl in acls]))
     if not gone:
         raise UserError("no such ACL; strata acl list shows all")
-    show([names_of(acl) for acl in gone], as_json=False)
+    show([acl.named() for acl in gone], as_json=False)
 
 
 async def print_verdicts(
@@ -209,7 +209,7 @@ async def print_verdicts(
     as_json: bool,
 ) -> int:
     """Print a line for each resource; return 1 if the ACLs deny the operation on one of them."""
-    from stratalog.client.acls import describe_acls, names_of
+    from stratalog.client.acls import describe_acls
     from stratalog.metadata.acls import AclFilter, Acls
     from stratalog.metadata.rights import Resource
 
@@ -219,7 +219,7 @@ async def print_verdicts(
     rows = []
     for resource_type, name in resources:
         verdict = acls.decide(principal, host, operation, resource_type, name)
-        by = names_of(verdict.acl) if verdict.acl is not None else None
+        by = verdict.acl.named() if verdict.acl is not None else None
         rows.append(
             {
                 "resource": f"{Resource(resource_type).name}:{name}",

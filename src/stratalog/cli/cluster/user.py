@@ -57,36 +57,27 @@ def list_users(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, json: Json
     run(print_users(bootstrap_server, json))
 
 
-@user_app.command()
-def create(
-    user: Name,
-    mechanism: Mechanisms = None,
-    iterations: Iterations = _ITERATIONS,
-    password_file: PasswordFile = None,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-) -> None:
-    """Create a user, or give one a further mechanism. A mechanism that the user has already is refused.
+def _setting(name: str, text: str, *, is_new: bool) -> None:
+    """Add a command that sets a password; the two differ only in the users that they accept."""
 
-    Example: strata user create alice --password-file alice.password
-    """
-    wanted = _credentials(user, mechanism, iterations, password_file)
-    run(set_users(bootstrap_server, wanted, is_new=True))
+    @user_app.command(name, help=f"{text}\n\nExample: strata user {name} alice --password-file p")
+    def _set(
+        user: Name,
+        mechanism: Mechanisms = None,
+        iterations: Iterations = _ITERATIONS,
+        password_file: PasswordFile = None,
+        bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    ) -> None:
+        wanted = _credentials(user, mechanism, iterations, password_file)
+        run(set_users(bootstrap_server, wanted, is_new=is_new))
 
 
-@user_app.command()
-def alter(
-    user: Name,
-    mechanism: Mechanisms = None,
-    iterations: Iterations = _ITERATIONS,
-    password_file: PasswordFile = None,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-) -> None:
-    """Change a user's password. Open connections stay.
-
-    Example: strata user alter alice --password-file alice.password
-    """
-    wanted = _credentials(user, mechanism, iterations, password_file)
-    run(set_users(bootstrap_server, wanted, is_new=False))
+_setting(
+    "create",
+    "Create a user, or give one a further mechanism. A mechanism that the user has already is refused.",
+    is_new=True,
+)
+_setting("alter", "Change a user's password. Open connections stay.", is_new=False)
 
 
 @user_app.command()

@@ -5,7 +5,7 @@ In: the cluster's facts. Out: pages. Where a cluster refuses one of these, its p
 
 from typing import Any, Final
 
-from stratalog.client.acls import every_acl, names_of
+from stratalog.client.acls import every_acl
 from stratalog.client.cluster_admin import list_reassignments
 from stratalog.client.quotas import describe_quotas
 from stratalog.client.users import describe_users
@@ -26,7 +26,7 @@ async def acls(context: Context, request: PageRequest) -> Page:
     rows: list[dict[str, str]] = []
     try:
         found = await client.on_any(every_acl())
-        rows = [names_of(acl) for acl in sorted(found)]
+        rows = [acl.named() for acl in sorted(found)]
     except Rejected as error:
         data["refused"] = error.message or error.code.name
     matching = [

@@ -17,6 +17,10 @@ class Parts:
     port = 1234
     host = ""
 
+    @property
+    def network(self) -> "Parts":
+        return self
+
     def accepting(self, *_: Any) -> "Parts":
         return self
 

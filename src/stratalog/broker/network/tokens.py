@@ -1,0 +1,116 @@
+"""Check the tokens of OAUTHBEARER: their issuer, audience, user and end.
+
+In: the rules of a listener, the issuer's keys, tokens. Out: a user's name and the rest of the token's life, or None. A
+file or server is read on a thread, never by `check`: a token whose key is unknown is refused, and the keys are read
+again.
+
+The rules are Kafka's (`BrokerJwtValidator`): a signature by a key of the issuer, `exp` and `iat`, a name, and, where
+they are set, issuer and audience.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from stratalog.config.tokens import TokenRules
+from stratalog.errors import Unavailable, UserError
+from stratalog.ports import Clock, Outside, TokenKeys, Worker
+
+__all__ = ["Bearer", "Tokens", "bearer_of"]
+
+_SOON_MS: Final = 10_000
+"""The shortest time between two reads of the keys (Kafka: `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`)."""
+
+
+class Bearer(NamedTuple):
+    """The user of a valid token, and for how many ms the token stays valid."""
+
+    user: str
+    lifetime_ms: int
+
+
+class Tokens:
+    """The tokens that one listener accepts."""
+
+    def __init__(self, rules: TokenRules, outside: Outside) -> None:
+        self._rules = rules
+        self._read = outside.token_keys
+        self._clock: Clock = outside.clock
+        self._worker: Worker = outside.workers.start("token-keys")
+        self._keys: TokenKeys | None = None
+        self._next_ms = 0
+        self._is_wanted = False
+        self._log = structlog.get_logger()
+
+    async def close(self) -> None:
+        """End the thread."""
+        await self._worker.close()
+
+    async def load(self) -> None:
+        """Read the keys for the first time. Raises UserError: a listener that can check no token does not start."""
+        try:
+            self._keys = await self._worker.submit(lambda: self._read(self._rules.keys_url))
+        except (Unavailable, UserError) as error:
+            raise UserError(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
+        self._next_ms = self._clock.steady_ms() + self._rules.refresh_ms
+
+    async def refresh(self) -> None:
+        """Read the keys again where it is time, or a token has named another key. The previous ones stay until then."""
+        now_ms = self._clock.steady_ms()
+        early_ms = self._next_ms - self._rules.refresh_ms + _SOON_MS
+        if now_ms < self._next_ms and not (self._is_wanted and now_ms >= early_ms):
+            return
+        self._is_wanted = False
+        self._next_ms = now_ms + self._rules.refresh_ms
+        try:
+            self._keys = await self._worker.submit(lambda: self._read(self._rules.keys_url))
+        except (Unavailable, UserError) as error:
+            self._next_ms = now_ms + min(_SOON_MS, self._rules.refresh_ms)
+            self._log.error("keys of tokens not read", reason=str(error))
+
+    def check(self, token: str) -> Bearer | None:
+        """Return the user of a token; None for one that is not accepted."""
+        keys = self._keys
+        if keys is None:
+            return None
+        try:
+            claims = keys.claims(token)
+        except ValueError:
+            self._is_wanted = self._is_wanted or not keys.knows(token)
+            return None
+        return bearer_of(claims, self._rules, self._clock.now_ms())
+
+
+def bearer_of(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Bearer | None:
+    """Return the user that the claims of a signed token name; None where a rule refuses them. `now_ms`: epoch ms."""
+    expires_s, issued_s = _number(claims.get("exp")), _number(claims.get("iat"))
+    if expires_s is None or issued_s is None:
+        return None
+    not_before_s = _number(claims.get("nbf")) if "nbf" in claims else issued_s
+    now_s = now_ms / 1000
+    if not_before_s is None or not_before_s - rules.skew_s > now_s or issued_s > expires_s:
+        return None
+    if expires_s + rules.skew_s <= now_s:
+        return None
+    if rules.issuer and claims.get("iss") != rules.issuer:
+        return None
+    audience = claims.get("aud")
+    named = {audience} if isinstance(audience, str) else _texts(audience)
+    if rules.audiences and named.isdisjoint(rules.audiences):
+        return None
+    user = claims.get(rules.user_claim)
+    if not isinstance(user, str) or not user.strip():
+        return None
+    return Bearer(user, max(1, int(expires_s * 1000) - now_ms))
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Also bounds NaN and infinity, which JSON readers accept.
+    return float(value) if is_number and 0 <= value < 1e12 else None  # type: ignore[operator,arg-type]
+
+
+def _texts(values: object) -> set[str]:
+    found = values if isinstance(values, list) else ()
+    return {one for one in found if isinstance(one, str)}
