@@ -11,8 +11,7 @@ from typing import Final
 __all__ = ["TailBudget", "TailCache"]
 
 TAILS_BYTES: Final = 64 << 20
-TAIL_BYTES: Final = 4 << 20
-"""As much as one connection may have in flight: followers find it here."""
+TAIL_BYTES: Final = 1 << 20
 
 _ENTRY_BYTES: Final = 250
 """Memory for one batch beside its bytes: a view, three list entries, three integers."""
