@@ -118,11 +118,12 @@ class PartitionLog(AppendingLog):
         end = min(end_offset, log_end)
         if offset >= end:
             return Slices([], offset, offset)
+        if offset < self.local_start_offset:
+            # Memory may still have the batches, but the aborted transactions among them went with their segment.
+            raise NotLocal(f"{self.directory}: {offset} is below {self.local_start_offset}")
         found = self.tail.read(offset, max_bytes, end, minimum_one_batch=minimum_one_batch)
         if found is not None:
             return Slices(*found)
-        if offset < self.local_start_offset:
-            raise NotLocal(f"{self.directory}: {offset} is below {self.local_start_offset}")
         program = read_batches(
             self.segments,
             self._places,
