@@ -109,7 +109,7 @@ LEFT_TO_YOU = (
         "socket.send.buffer.bytes, socket.receive.buffer.bytes",
         "Tips",
         "4 MB",
-        "by default the system sizes them, up to its own limits (`net.ipv4.tcp_wmem`, `tcp_rmem`)",
+        "it is for links with a long delay; on others 512 KiB suffice",
     ),
     ("cleanup.policy", "Tips", "avoid compaction", "the default is `delete`"),
     ("controlled.shutdown.enable", "Tips", "true", "a stop is always a controlled one here"),
