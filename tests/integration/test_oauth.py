@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
@@ -22,8 +23,9 @@ from stratalog.adapters.blocking_socket import BlockingNetwork
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.client.blocking import BlockingClient
-from stratalog.client.security import ClientSecurity, security_of
-from stratalog.errors import ErrorCode, Rejected, UserError
+from stratalog.client.link import open_link
+from stratalog.client.security import ClientSecurity, Dialer, security_of
+from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.table.secured import security_options
 from stratalog.testing.broker import TemporaryBroker
 
@@ -313,6 +315,24 @@ def test_a_listener_that_can_check_no_token_does_not_start(case: str, tmp_path: 
     with pytest.raises(UserError, match=message) as refused:
         TemporaryBroker(settings(url)).start()
     assert "sasl.oauthbearer.jwks.endpoint.url" in str(refused.value)
+
+
+def test_no_connection_stays_where_the_token_server_is_away(broker: TemporaryBroker) -> None:
+    host, _, port = broker.address.rpartition(":")
+    dialer = Dialer(TcpNetwork(), security("http://127.0.0.1:9/token"))
+
+    def is_open() -> bool:
+        mine = psutil.Process().net_connections("tcp")
+        return any(one.raddr and one.raddr.port == int(port) for one in mine if one.fd >= 0)
+
+    async def attempt() -> None:
+        with pytest.raises(Unavailable):
+            await open_link(dialer, host, int(port), client_id="away", timeout_s=TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            while is_open():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(attempt())
 
 
 def test_a_client_without_a_source_is_refused_and_spark_takes_no_secret() -> None:

@@ -211,8 +211,10 @@ async def open_link(
         if login is not None:
             link.ends_with(await _log_in(link, login, timeout_s))
     except Rejected as error:
+        link.close()
         raise core.refused(error) from error
-    except Unavailable as error:
+    except Unavailable as error:  # also of the token server: the broker's connection is open then
+        link.close()
         raise core.unreachable(error) from error
     except BaseException:  # a cancelled call, or a refused request for a token
         link.close()

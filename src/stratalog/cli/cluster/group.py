@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.shared.completing import GroupName, topics
+from stratalog.cli.shared.completing import GroupName, OnlyPartitions, topics
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -178,9 +178,7 @@ def reset_offsets(
             help="The new position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ],
-    partition: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
-    ] = None,
+    partition: OnlyPartitions = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")
     ] = False,

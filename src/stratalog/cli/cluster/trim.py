@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.shared.completing import TopicName
+from stratalog.cli.shared.completing import OnlyPartitions, TopicName
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -33,9 +33,7 @@ def trim(
             help="Delete the records below it; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ],
-    partition: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
-    ] = None,
+    partition: OnlyPartitions = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")
     ] = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.shared.completing import TopicNames, groups
+from stratalog.cli.shared.completing import OnlyPartitions, TopicNames, groups
 from stratalog.cli.shared.schemas import RegistryUrl, schemas_at
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -72,9 +72,7 @@ def consume(
         int | None,
         typer.Option(min=1, metavar="N", help="Begin N records before the end of each partition."),
     ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
-    ] = None,
+    partition: OnlyPartitions = None,
     max_messages: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after this many records.")
     ] = None,

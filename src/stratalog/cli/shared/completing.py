@@ -60,4 +60,7 @@ def offered(
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topics)]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=topics)]
+OnlyPartitions = Annotated[
+    list[int] | None, typer.Option(metavar="N", help="Only this partition; may be repeated.")
+]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=groups)]
