@@ -65,12 +65,20 @@ async def serves(broker: BrokerProcess) -> None:
 
 
 @contextmanager
-def under(broker: BrokerProcess) -> Iterator[None]:
-    """Check after the block that other clients are served and that memory is within its bound."""
+def under(broker: BrokerProcess) -> Iterator[ExitStack]:
+    """Yield a stack for the attack's connections. Check that other clients are served and that memory is within its
+    bound, while these connections are open and after they have ended.
+    """
     before = resident(broker)
-    yield
-    asyncio.run(serves(broker))
-    assert resident(broker) - before < ROOM
+
+    def check() -> None:
+        asyncio.run(serves(broker))
+        assert resident(broker) - before < ROOM
+
+    with ExitStack() as stack:
+        yield stack
+        check()
+    check()
     assert "Traceback" not in broker.log_text
 
 
@@ -102,7 +110,7 @@ def fetch_all() -> bytes:
 
 
 def test_clients_that_fetch_much_and_read_nothing_are_bounded(broker: BrokerProcess) -> None:
-    with ExitStack() as stack, under(broker):
+    with under(broker) as stack:
         for _ in range(40):
             connection = stack.enter_context(connect(broker))
             push(connection, fetch_all() * 20)
@@ -110,7 +118,7 @@ def test_clients_that_fetch_much_and_read_nothing_are_bounded(broker: BrokerProc
 
 def test_a_flood_of_pipelined_requests_is_bounded(broker: BrokerProcess) -> None:
     api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-    with ExitStack() as stack, under(broker):
+    with under(broker) as stack:
         for _ in range(4):
             connection = stack.enter_context(connect(broker))
             push(connection, api_versions * 10_000)
@@ -119,7 +127,7 @@ def test_a_flood_of_pipelined_requests_is_bounded(broker: BrokerProcess) -> None
 def test_clients_that_announce_large_requests_and_send_little_are_bounded(
     broker: BrokerProcess,
 ) -> None:
-    with ExitStack() as stack, under(broker):
+    with under(broker) as stack:
         for turn in range(400):
             connection = stack.enter_context(connect(broker))
             connection.sendall(struct.pack(">i", 100 * MIB) + bytes(1 if turn % 2 else 60_000))
@@ -136,7 +144,7 @@ def test_five_thousand_idle_connections_are_bounded(broker: BrokerProcess) -> No
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
     try:
-        with ExitStack() as stack, under(broker):
+        with under(broker) as stack:
             for _ in range(count):
                 stack.enter_context(connect(broker))
     finally:

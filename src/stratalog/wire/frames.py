@@ -89,18 +89,19 @@ class FrameReader:
             self._scratch[: len(prefix)] = prefix
             return self._scratch[len(prefix) :]
         if self._filled == self.bytes_held:
-            self._grow()
+            # The frame grows once bytes have come: a thousand clients that disconnect at once would fill the memory.
+            return self._scratch[: self._frame_bytes - self._filled]
         return self._view[self._filled :]
 
-    def _grow(self) -> None:
-        """Grow the frame's buffer: by a fixed amount at first, later by doubling."""
+    def _grow(self, count: int) -> None:
+        """Grow the frame's buffer by a fixed amount at first, later by doubling; put `count` bytes of scratch there."""
         filled = self._filled
-        size = min(
-            self._frame_bytes, max(2 * filled, min(32 * filled, _AT_ONCE_BYTES), _LEAST_BYTES)
-        )
+        size = max(2 * filled, min(32 * filled, _AT_ONCE_BYTES), _LEAST_BYTES, filled + count)
+        size = min(self._frame_bytes, size)
         frame = bytearray(size)
         view = memoryview(frame)
         view[:filled] = self._view
+        view[filled : filled + count] = self._scratch[:count]
         self._frame = frame
         self._view = view
         self.bytes_held = size
@@ -126,6 +127,8 @@ class FrameReader:
                 # A copy, because the next read of any connection uses the scratch buffer.
                 self._keep(memoryview(bytes(self._scratch[position:end])))
             return frames
+        if count and self._filled == self.bytes_held:
+            self._grow(count)
         self._filled += count
         if self._filled < self._frame_bytes:
             return []
@@ -158,6 +161,12 @@ class FrameReader:
         """Drop received bytes that are not cut."""
         if self.has_more:
             self._keep(_EMPTY)
+
+    def end(self) -> None:
+        """Drop everything received, because the stream has ended."""
+        self._frame = None
+        self._view = _EMPTY
+        self._keep(_EMPTY)
 
     def _keep(self, rest: memoryview) -> None:
         self._rest = rest

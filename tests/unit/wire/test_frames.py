@@ -81,6 +81,16 @@ def test_a_frame_larger_than_the_scratch_buffer_is_whole(size):
     assert frames[1] == body
 
 
+def test_a_buffer_grows_for_bytes_that_came_not_for_a_stream_that_ends():
+    reader = FrameReader(10_000_000)
+    feed(reader, (5_000_000).to_bytes(4, "big") + bytes(60_000))
+    held = reader.bytes_held
+    assert len(reader.get_buffer(-1)) <= SCRATCH_BYTES
+    assert reader.bytes_held == held, "a stream that ends reads no byte"
+    reader.end()
+    assert reader.is_empty
+
+
 def test_every_frame_is_memory_of_its_own_that_can_be_patched_and_kept():
     reader = FrameReader(1 << 20)
     frames = feed(reader, framed(b"aaaa", b"bbbb", b"c" * 100_000))

@@ -208,6 +208,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reclaim()
         self._transport = None
         self._forget()
+        # The connection may live on for a while, and the buffer has grown for bytes that never came.
+        self._reader.end()
         if self._unmute is not None:
             self._unmute.cancel()
         self._answers.clear()
