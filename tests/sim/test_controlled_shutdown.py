@@ -1,10 +1,12 @@
 """A broker that stops with permission costs each client at most one answer that it must repeat."""
 
 import asyncio
+import random
 
 import pytest
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.loop import run
+from tests.sim.machine import Machine
 from tests.sim.records import batch
 from tests.sim.test_cluster_brokers import in_sync
 from tests.sim.world import START_MS, World
@@ -62,3 +64,35 @@ def test_each_client_repeats_at_most_one_request(seed: int) -> None:
         await cluster.stop()
 
     run(story())
+
+
+@pytest.mark.parametrize("seed", [7, 10, 20, 26])
+def test_a_cluster_that_stops_as_a_whole_always_names_a_broker(seed: int) -> None:
+    """librdkafka 2.16 forgets every broker that an answer lacks. After an empty answer it never connects again."""
+    chance = random.Random(seed)
+    named: list[int] = []
+
+    async def ask(cluster: Cluster, node: int) -> None:
+        async with await Client.connect(cluster.world.network, f"{host_of(node)}:9092") as client:
+            while True:
+                named.append(len((await client.metadata([])).brokers))
+                await asyncio.sleep(0.003)
+
+    async def stop(machine: Machine, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await machine.stop()
+
+    async def story() -> None:
+        cluster = Cluster(World(seed))
+        await cluster.start()
+        asking = [asyncio.create_task(ask(cluster, node)) for node in cluster.machines]
+        await asyncio.sleep(1)
+        delays = [chance.uniform(0, 0.02) for _ in cluster.machines]
+        await asyncio.gather(*map(stop, cluster.machines.values(), delays))
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    run(story())
+    assert named
+    assert min(named) > 0

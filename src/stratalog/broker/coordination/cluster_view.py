@@ -63,21 +63,25 @@ class ClusterView:
         return self._metadata.topic(name)
 
     def live_brokers(self, listener: str, *, and_fenced: bool = False) -> list[LiveBroker]:
-        """Return (node id, host, port, rack) of each active broker, for clients of `listener`; `and_fenced`: of all.
+        """Return (node id, host, port, rack) of each live broker, for clients of `listener`; `and_fenced`: of all.
+
+        Live are brokers that are not fenced. Where the whole cluster stops, none is left for a moment. All appear then:
+        librdkafka drops every broker that an answer lacks, and after an empty one it never connects again.
 
         A broker without that listener appears with its first endpoint. The list is empty until this broker registered.
         """
         if not self._registration.is_complete:
             return []
+        brokers = self.image.brokers.values()
+        live = brokers if and_fenced else [one for one in brokers if not one.fenced]
         return [
             (broker.id, endpoint.host, endpoint.port, broker.rack)
-            for broker in self.image.brokers.values()
-            if (and_fenced or broker.is_active)
-            and (endpoint := _endpoint(broker.endpoints, listener)) is not None
+            for broker in live or brokers
+            if (endpoint := _endpoint(broker.endpoints, listener)) is not None
         ]
 
     def live_broker(self, node_id: int, listener: str) -> LiveBroker | None:
-        """Return a broker as `live_brokers` does; None for one that is not active."""
+        """Return a broker as `live_brokers` does; None for one that is not among them."""
         brokers = self.live_brokers(listener)
         return next((broker for broker in brokers if broker[0] == node_id), None)
 
@@ -95,8 +99,8 @@ class ClusterView:
         That is this broker where its controller is active. Kafka returns any live broker, because each of them forwards
         (`MetadataCache.getRandomAliveBrokerId`).
         """
-        active = [broker.id for broker in self.image.brokers.values() if broker.is_active]
-        return self.node_id if self.node_id in active else min(active, default=NO_CONTROLLER)
+        live = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
+        return self.node_id if self.node_id in live else min(live, default=NO_CONTROLLER)
 
     def standing(self, topic_id: UUID, index: int, partition: Partition) -> Standing:
         """Return a partition's leader and offline replicas.
