@@ -215,8 +215,8 @@ standard error; 130 if Ctrl-C ended a command before its work was done. A pipe t
 topics and groups. The names come from the cluster of `-b`, if `-b` was typed before, within two seconds.
 `--show-completion` prints the script instead.
 
-`STRATA_BOOTSTRAP_SERVER` in the environment stands for `-b`. `-h` at the end of a command line is `--help`. With
-`NO_COLOR` in the environment the output has no escape sequences.
+`STRATA_BOOTSTRAP_SERVER` in the environment stands for `-b`; a file or profile that the command line names beats it.
+`-h` at the end of a command line is `--help`. With `NO_COLOR` in the environment the output has no escape sequences.
 
 {chr(10).join(pages)}"""
 

@@ -46,6 +46,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(f"{count} skipped: {reason}")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hide the caller's profiles (`strata profile`) from every command of the run."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(autouse=True)
 def default_log_output() -> Iterator[None]:
     """Undo a test's configuration of the log: a server in this process writes past the captured output."""

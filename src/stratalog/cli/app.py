@@ -5,7 +5,6 @@ In: nothing. Out: the application that reads a command line. It never does the w
 This module imports only typer. A command imports its own modules when it runs, so that `strata --help` is fast.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from stratalog.cli.cluster import (
     info,
     log,
     partition,
+    profile,
     quorum,
     quota,
     topic,
@@ -31,7 +31,7 @@ from stratalog.cli.cluster import (
 )
 from stratalog.cli.node import cluster, console, demo, metrics, migrate, restore, server, storage
 from stratalog.cli.records import consume, get, produce, tail
-from stratalog.cli.shared.terminal import use_client_config
+from stratalog.cli.shared.client_config import forget, use_client_config
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
 
@@ -73,6 +73,7 @@ app.add_typer(txn.txn_app, name="txn")
 app.add_typer(acl.acl_app, name="acl")
 app.add_typer(quota.quota_app, name="quota")
 app.add_typer(user.user_app, name="user")
+app.add_typer(profile.profile_app, name="profile")
 app.command("produce")(produce.produce)
 app.command("consume", cls=Several)(consume.consume)
 app.command("tail", cls=Several)(tail.tail)
@@ -119,7 +120,15 @@ def options(
             help="Settings of Kafka's clients: security.protocol, ssl.*, bootstrap.servers.",
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="STRATA_PROFILE",
+            help="Settings of strata profile create; '' is no profile.",
+        ),
+    ] = None,
 ) -> None:
     """Read the options of every command. They end with it: a later command in this process has its own."""
-    use_client_config(config)
-    context.call_on_close(partial(use_client_config, None))
+    context.call_on_close(forget)
+    use_client_config(context, config, profile)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.shared.client_config import client_properties
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
     Json,
-    client_properties,
     connected,
     note,
     run,

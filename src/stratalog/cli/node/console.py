@@ -90,7 +90,7 @@ class Wanted:
 async def serve(wanted: Wanted) -> None:
     """Serve until a signal. Raises UserError for a malformed address, a bucket that is none, a port in use."""
     from stratalog.adapters.system import outside
-    from stratalog.cli.shared.terminal import client_properties, servers
+    from stratalog.cli.shared.client_config import client_properties
     from stratalog.client.cluster import parse_bootstrap
     from stratalog.client.security import security_of
     from stratalog.console.cluster import Cluster
@@ -101,13 +101,12 @@ async def serve(wanted: Wanted) -> None:
     system = outside()
     host, port = address_of(wanted.listen)
     try:
-        bootstrap = servers(wanted.bootstrap)
-        parse_bootstrap(bootstrap)
+        parse_bootstrap(wanted.bootstrap)
     except ValueError as error:
         raise UserError(f"--bootstrap-server: {error}") from None
     history = history_at(wanted.tier, system) if wanted.tier else None
     security = security_of(client_properties())
-    cluster = Cluster(system.network, bootstrap, system.clock, security)
+    cluster = Cluster(system.network, wanted.bootstrap, system.clock, security)
     decoding = system.workers.start("console-records", 1)
     token = system.entropy.uuid().hex
     registry = registry_at(wanted.registry, system) if wanted.registry else None

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from stratalog.cli.records.consume import Isolation, IsolationLevel, Layout
+from stratalog.cli.shared.client_config import client_properties
 from stratalog.cli.shared.completing import TopicName
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
-    client_properties,
     note,
-    servers,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def get(
     printer = Printer(key_separator, headers=headers, as_json=json, layout=layout)
     metrics = ReadMetrics()
     try:
-        bootstrap = None if tier_only else servers(bootstrap_server)
+        bootstrap = None if tier_only else bootstrap_server
         options = wanted.options(bootstrap, bucket_of(bootstrap, tier_url), isolation_level)
         look_up(wanted, options, printer, metrics, every=every)
     except (ValueError, DataLoss) as error:

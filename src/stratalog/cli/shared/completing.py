@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.shared.client_config import named_servers, source_of
 from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, connected, run
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ def offered(
     from stratalog.errors import Rejected, Unavailable, UserError
 
     bootstrap = context.params.get("bootstrap_server") or DEFAULT_BOOTSTRAP
+    is_typed = source_of(context, "bootstrap_server") in {"COMMANDLINE", "ENVIRONMENT"}
 
     async def names() -> list[str]:
-        async with connected(bootstrap, timeout_s=TIMEOUT_S, patience_s=0) as client:
+        brokers = bootstrap if is_typed else named_servers() or bootstrap
+        async with connected(brokers, timeout_s=TIMEOUT_S, patience_s=0) as client:
             return await ask(client)
 
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stratalog.cli.shared.client_config import use_none
 from stratalog.cli.shared.terminal import note
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ class Started:
 async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]:
     """Run a broker on a free port of 127.0.0.1 with its data in `place`; `settings` are NAME=VALUE. Stop it at the end.
 
-    Where the body fails, the broker's log stays beside `place`, and a note names the file. Raises Unavailable with the
-    broker's last line where it does not start.
+    From here on the command connects without the user's profile. Where the body fails, the broker's log stays beside
+    `place`, and a note names the file. Raises Unavailable with the broker's last line where it does not start.
     """
     from asyncio import CancelledError, create_subprocess_exec
     from asyncio.subprocess import DEVNULL
 
+    use_none()
     ready = place / "ready.json"
     all_settings = [
         "listeners=PLAINTEXT://127.0.0.1:0",

@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from stratalog.cli.shared.client_config import chosen_servers, client_properties
 
 if TYPE_CHECKING:
     from stratalog.client.admin import Altered
@@ -33,6 +34,7 @@ BootstrapServer = Annotated[
         help="A broker, or several with commas.",
         envvar="STRATA_BOOTSTRAP_SERVER",
         show_envvar=False,  # once in docs/cli.md, and not in each command
+        callback=chosen_servers,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -47,22 +49,6 @@ Overrides = Annotated[
     ),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"
-
-
-@dataclass(slots=True)
-class ClientConfig:
-    """The file of `strata --config`, or none."""
-
-    path: Path | None = None
-
-
-_CONFIG = ClientConfig()
-_SECURITY = ("security.", "ssl.", "sasl.")
-
-
-def use_client_config(path: Path | None) -> None:
-    """Connect with the properties of this file from now on."""
-    _CONFIG.path = path
 
 
 def note(text: str) -> None:
@@ -130,7 +116,7 @@ async def connected(
 
     security = security_of(client_properties())
     connect = partial(
-        Client.connect, TcpNetwork(), servers(bootstrap), timeout_s=timeout_s, security=security
+        Client.connect, TcpNetwork(), bootstrap, timeout_s=timeout_s, security=security
     )
     try:
         try:
@@ -144,26 +130,6 @@ async def connected(
         raise UserError(f"--bootstrap-server: {error}") from None
     async with client:
         yield client
-
-
-def client_properties() -> dict[str, str]:
-    """Return the security settings in the file of `strata --config`. Raises UserError, OSError."""
-    return {name: text for name, text in _properties().items() if name.startswith(_SECURITY)}
-
-
-def servers(bootstrap: str) -> str:
-    """Return the brokers to ask: those of the option, else `bootstrap.servers` of the file. Raises as above."""
-    named = _properties().get("bootstrap.servers", "")
-    return named if named and bootstrap == DEFAULT_BOOTSTRAP else bootstrap
-
-
-def _properties() -> dict[str, str]:
-    if _CONFIG.path is None:
-        return {}
-    from stratalog.adapters.references import resolved
-    from stratalog.config import parse_properties
-
-    return resolved(parse_properties(_CONFIG.path.read_text()))
 
 
 async def answered(connect: Callable[[], Awaitable["Client"]], patience_s: float) -> "Client":
