@@ -25,11 +25,12 @@ from stratalog.adapters.loop_thread import LoopThread
 from stratalog.adapters.scratch import ScratchDirectory
 from stratalog.adapters.system import SystemEntropy
 from stratalog.broker.network.dispatch import Api
-from stratalog.broker.storage.claim import format_directory, read_meta
+from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
 from stratalog.config import BrokerConfig
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.node import Node, Ready
 from stratalog.testing.failures import Failure, failing
+from stratalog.testing.listener_security import ListenerSecurity
 from stratalog.testing.outside import AdvancedClock, CutOutside
 
 if TYPE_CHECKING:
@@ -63,18 +64,18 @@ class TemporaryBroker:
         directory: str | Path | None = None,
         cluster_id: str = "",
         tls: bool = False,
+        users: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises UserError for a value that is neither text, number nor flag.
+        """Raises UserError for a value that is neither text, number nor flag, and for a user that cannot log in.
 
-        With `tls`, the listener uses TLS, and `authority` signs certificates of clients.
+        With `tls`, the listener uses TLS, and `authority` signs certificates of clients. With `users`, clients log in
+        by name and password.
         """
         self._settings = {name: _text(name, value) for name, value in (settings or {}).items()}
         self._kept = directory
         self._cluster_id = cluster_id
-        self._has_tls = tls
-        self._authority: Authority | None = None
+        self._security = ListenerSecurity(tls=tls, users=users or {})
         self._scratch: ScratchDirectory | None = None
-        self._keys: ScratchDirectory | None = None
         self._directory: Path | None = None
         self._clock = AdvancedClock()
         self._failures: dict[int, Failure] = {}
@@ -98,8 +99,7 @@ class TemporaryBroker:
     @property
     def authority(self) -> "Authority":
         """The authority of the broker's certificate: `authority.issue("alice")` gives a client its own."""
-        assert self._authority is not None, "a broker with tls=True, started"
-        return self._authority
+        return self._security.authority
 
     @property
     def is_running(self) -> bool:
@@ -144,50 +144,35 @@ class TemporaryBroker:
             raise
 
     def _begin(self, directory: Path) -> None:
-        protocol = "SSL" if self._has_tls else "PLAINTEXT"
         settings = QUICK | {
-            "listeners": f"{protocol}://127.0.0.1:{self._port}",
+            "listeners": f"{self._security.protocol}://127.0.0.1:{self._port}",
             "log.dirs": str(directory),
-            **self._secured(),
+            **self._security.settings(),
             **self._settings,
         }
         config, _warnings = BrokerConfig.load(settings, (), {}, strict=True)
-        if self._cluster_id:
+        if self._cluster_id or self._security.has_users:
             self._format(directory, config.int("node.id"))
         self._outside = CutOutside(self._clock)
         self._thread = LoopThread("strata-broker", new_event_loop)
         self._node = Node(config, self._outside.ports)
         self._starting = self._thread.begin(self._node.start())
 
-    def _secured(self) -> dict[str, str]:
-        """Return the settings of a listener with TLS, whose clients may show a certificate."""
-        if not self._has_tls:
-            return {}
-        if self._authority is None:
-            from stratalog.testing.certificates import Authority  # noqa: PLC0415 - needs cryptography
-
-            self._keys = ScratchDirectory("strata-tls-")
-            self._authority = Authority(self._keys.path)
-        return {
-            "ssl.keystore.location": str(self._authority.issue("broker").pem),
-            "ssl.truststore.location": str(self._authority.certificate),
-            "ssl.client.auth": "requested",
-        }
-
     def _format(self, directory: Path, node_id: int) -> None:
         path = str(directory)
         disk = LocalDisk(path)
         try:
             if read_meta(path, disk) is None:
-                format_directory(path, disk, node_id, self._cluster_id, SystemEntropy())
+                entropy = SystemEntropy()
+                cluster_id = self._cluster_id or new_cluster_id(entropy)
+                format_directory(path, disk, node_id, cluster_id, entropy)
+                self._security.write_users(disk)
         finally:
             disk.close()
 
     def _remove(self) -> None:
         """Remove the directories that this class created."""
-        if self._keys is not None:
-            self._keys.remove()
-            self._keys = self._authority = None
+        self._security.remove()
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = self._directory = None

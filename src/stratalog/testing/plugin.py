@@ -28,11 +28,21 @@ def broker_tls() -> bool:
 
 
 @pytest.fixture
+def broker_users() -> Mapping[str, str]:
+    """Return the users of `broker` with their passwords; define a fixture of this name to change them."""
+    return {}
+
+
+@pytest.fixture
 def broker(
-    broker_settings: Settings, tmp_path_factory: pytest.TempPathFactory, *, broker_tls: bool
+    broker_settings: Settings,
+    broker_users: Mapping[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    broker_tls: bool,
 ) -> "Iterator[TemporaryBroker]":
     """Start an empty broker for this test alone, at `broker.address`."""
-    yield from _started(broker_settings, tmp_path_factory, tls=broker_tls)
+    yield from _started(broker_settings, tmp_path_factory, tls=broker_tls, users=broker_users)
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +60,14 @@ def session_broker(
 
 
 def _started(
-    settings: Settings, places: pytest.TempPathFactory, *, tls: bool = False
+    settings: Settings,
+    places: pytest.TempPathFactory,
+    *,
+    tls: bool = False,
+    users: Mapping[str, str] | None = None,
 ) -> "Iterator[TemporaryBroker]":
     from stratalog.testing.broker import TemporaryBroker  # noqa: PLC0415 - a run without brokers imports none
 
-    with TemporaryBroker(settings, directory=places.mktemp("broker") / "data", tls=tls) as started:
+    directory = places.mktemp("broker") / "data"
+    with TemporaryBroker(settings, directory=directory, tls=tls, users=users) as started:
         yield started

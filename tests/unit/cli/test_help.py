@@ -37,6 +37,9 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "txn abort",
     "user alter",
     "user create",
+    "profile create",
+    "profile delete",
+    "profile use",
     "user delete",
 }
 """Commands that print nothing but notes."""

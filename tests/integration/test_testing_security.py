@@ -1,0 +1,96 @@
+"""A test's broker with TLS and users: real clients log in with each mechanism, and others do not."""
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclBinding, AdminClient, NewTopic
+from confluent_kafka.admin import AclOperation as Operation
+from confluent_kafka.admin import AclPermissionType as Permission
+from confluent_kafka.admin import ResourcePatternType as Pattern
+from confluent_kafka.admin import ResourceType as Kind
+
+from stratalog import read
+from stratalog.errors import UserError
+from stratalog.testing import TemporaryBroker
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+HARD = 'a"\\ b;,=é'
+"""Every character that JAAS or SCRAM treats specially."""
+USERS = {"alice": HARD, "bob": "b"}
+MODULES = "org.apache.kafka.common.security"
+TIMEOUT_S = 10
+
+
+def client(
+    broker: TemporaryBroker, user: str, password: str, mechanism: str, *, tls: bool = False
+) -> AdminClient:
+    settings = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "log_level": 0,
+    }
+    if tls:
+        settings |= {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(broker.authority.certificate),
+        }
+    return AdminClient(settings)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_users_log_in_with_each_mechanism_and_again_after_reset(tls: bool) -> None:
+    with TemporaryBroker(tls=tls, users=USERS) as broker:
+        for mechanism in MECHANISMS:
+            for user, password in USERS.items():
+                client(broker, user, password, mechanism, tls=tls).list_topics(timeout=TIMEOUT_S)
+            with pytest.raises(KafkaException):
+                client(broker, "alice", "b", mechanism, tls=tls).list_topics(timeout=1)
+        broker.reset()
+        client(broker, "alice", HARD, "SCRAM-SHA-512", tls=tls).list_topics(timeout=TIMEOUT_S)
+        broker.kill()
+        broker.restart()
+        client(broker, "bob", "b", "SCRAM-SHA-256", tls=tls).list_topics(timeout=TIMEOUT_S)
+
+
+def test_rights_of_users_are_settings() -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:alice",
+    }
+    with TemporaryBroker(settings, users=USERS) as broker:
+        alice = client(broker, "alice", HARD, "PLAIN")
+        bob = client(broker, "bob", "b", "SCRAM-SHA-256")
+        for made in alice.create_topics([NewTopic("t", 1)]).values():
+            made.result(TIMEOUT_S)
+        assert set(bob.list_topics(timeout=TIMEOUT_S).topics) == set()
+        described = ("User:bob", "*", Operation.DESCRIBE, Permission.ALLOW)
+        binding = AclBinding(Kind.TOPIC, "t", Pattern.LITERAL, *described)
+        for added in alice.create_acls([binding]).values():
+            added.result(TIMEOUT_S)
+        assert set(bob.list_topics(timeout=TIMEOUT_S).topics) == {"t"}
+        for created in bob.create_topics([NewTopic("of-bob", 1)]).values():
+            with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+                created.result(TIMEOUT_S)
+
+
+def test_our_own_reader_logs_in_over_tls() -> None:
+    with TemporaryBroker(tls=True, users=USERS) as broker:
+        admin = client(broker, "bob", "b", "PLAIN", tls=True)
+        for made in admin.create_topics([NewTopic("t", 1)]).values():
+            made.result(TIMEOUT_S)
+        security = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": f'{MODULES}.scram.ScramLoginModule required username="bob" password="b";',
+            "ssl.truststore.location": str(broker.authority.certificate),
+        }
+        with read("t", bootstrap_servers=broker.address, security=security) as found:
+            assert found.read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("users", [{"a b": "x"}, {"": "x"}, {"a": ""}, {"a": "x\ny"}])
+def test_a_user_that_cannot_log_in_is_refused(users: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="users: "):
+        TemporaryBroker(users=users)
