@@ -17,11 +17,13 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from stratalog.ports import PLAINTEXT, Listener, Network
+from stratalog.ports import PLAINTEXT, Listener, Network, Security
 
 __all__ = ["HttpLimits", "HttpServer"]
 
 _CLOSE_S: Final = 1.0
+_BUFFER_BYTES: Final = 16 << 10
+"""One record of TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,10 @@ class HttpServer:
         self._state = ServerState()
         self._bound: Listener | None = None
 
-    async def open(self, network: Network, host: str, port: int) -> int:
-        """Listen; return the port. Raises OSError where the address is in use."""
+    async def open(
+        self, network: Network, host: str, port: int, security: Security = PLAINTEXT
+    ) -> int:
+        """Listen; return the port. Raises OSError where the address is in use, UserError for unusable keys."""
         config = Config(
             self._bounded,
             http="h11",
@@ -61,9 +65,10 @@ class HttpServer:
         config.load()
 
         def accept() -> asyncio.BaseProtocol:
-            return _Connection(config, self._state, self._limits)
+            kind = _Connection if security.tls is None else _SecuredConnection
+            return kind(config, self._state, self._limits)
 
-        self._bound = await network.listen(host, port, accept, PLAINTEXT)
+        self._bound = await network.listen(host, port, accept, security)
         await self._bound.accept()
         return self._bound.port
 
@@ -119,3 +124,25 @@ class _Connection(H11Protocol):
     def _end_silent(self) -> None:
         if cast(object, self.cycle) is None:  # no request has arrived yet
             self.transport.abort()
+
+
+class _SecuredConnection(_Connection):
+    """The same above TLS: a `ports.SecuredProtocol`, whose bytes come through a buffer."""
+
+    def __init__(self, config: Config, state: ServerState, limits: HttpLimits) -> None:
+        super().__init__(config, state, limits)
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._buffer[:nbytes]))
+
+    def secured(self, subject: str) -> None:
+        """Take no identity from a certificate: the login names the viewer."""
+
+    def refuse(self, why: str) -> None:
+        """Close the connection, because its handshake failed."""
+        del why
+        self.transport.abort()

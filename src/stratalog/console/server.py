@@ -3,8 +3,9 @@
 In: HTTP requests. Out: a page as HTML, or as JSON where the path ends in .json; two static files. It never makes a
 page itself, and no request runs for longer than a few seconds.
 
-The guards: a Host that is not ours is refused (DNS rebinding), a change needs the token of one of our pages and the
-same origin (CSRF), and every answer forbids scripts, styles, frames and forms of other origins (CSP).
+The guards: a Host that is not ours is refused (DNS rebinding); with logins, a request without one gets 401; a
+change needs the token of one of our pages and the same origin (CSRF); and every answer forbids scripts, styles, frames
+and forms of other origins (CSP).
 """
 
 import asyncio
@@ -16,12 +17,13 @@ from urllib.parse import parse_qsl, unquote
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from stratalog.console.logins import CHALLENGE, Logins
 from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of
 from stratalog.console.pages import page_of
 from stratalog.console.rendering import STATIC, html, json_bytes
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.http_server import HttpLimits, HttpServer
-from stratalog.ports import Network
+from stratalog.ports import PLAINTEXT, Network, Security
 
 __all__ = ["ConsoleServer"]
 
@@ -34,6 +36,9 @@ _FOREIGN: Final = (
     "The console does not answer to this name: address it as localhost or by its IP address, or start it with "
     "--allow-host NAME.\n"
 )
+_WRONG_LOGIN_S: Final = 0.5
+"""How long the answer to a wrong login waits: guessing takes long."""
+_NO_LOGIN: Final = "The console asks for a user and a password, or a token.\n"
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,17 +57,23 @@ _HEADERS: Final = {
 class ConsoleServer:
     """Serves the console. `open`, then `close`."""
 
-    def __init__(self, context: Context, host: str, names: Collection[str] = ()) -> None:
-        """`host` is the address to listen on; `names` are further names by which browsers may address the console."""
+    def __init__(
+        self, context: Context, host: str, names: Collection[str] = (), logins: Logins | None = None
+    ) -> None:
+        """`host` is the address to listen on; `names` are further names by which browsers may address the console.
+
+        Without `logins` it answers any client.
+        """
+        self._logins = logins
         self._context = context
         self._host = host
         self._names = {"localhost", host.lower(), *(name.lower() for name in names)} - {""}
         self._pages = asyncio.Semaphore(_PAGES_AT_A_TIME)
         self._server = HttpServer(self._application, _LIMITS)
 
-    async def open(self, network: Network, port: int) -> int:
-        """Listen; return the port. Raises OSError where the address is in use."""
-        return await self._server.open(network, self._host, port)
+    async def open(self, network: Network, port: int, security: Security = PLAINTEXT) -> int:
+        """Listen; return the port. Raises OSError where the address is in use, UserError for unusable keys."""
+        return await self._server.open(network, self._host, port, security)
 
     async def close(self) -> None:
         """Close connections, and the clients of the cluster."""
@@ -80,6 +91,12 @@ class ConsoleServer:
         if not self._knows(request.headers.get("host", "")):
             # Plain, for a foreign site's script may read it: it says nothing about the cluster.
             return PlainTextResponse(_FOREIGN, 403)
+        if self._logins is not None:
+            given = request.headers.get("authorization", "")
+            if not self._logins.accept(given):
+                if given:
+                    await asyncio.sleep(_WRONG_LOGIN_S)
+                return PlainTextResponse(_NO_LOGIN, 401, {"www-authenticate": CHALLENGE})
         if parts[:1] == ("static",) and len(parts) == 2 and parts[1] in STATIC:
             kind, data = STATIC[parts[1]]
             caching = {"cache-control": "public, max-age=31536000, immutable"}

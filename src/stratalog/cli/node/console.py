@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
     from stratalog.console.decoded import Registry
     from stratalog.console.history import History
-    from stratalog.ports import Outside
+    from stratalog.console.logins import Logins
+    from stratalog.console.server import ConsoleServer
+    from stratalog.ports import Outside, Security
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 READING_THREADS = 4
+OTHERS = 0o007
+"""The bits of a file's mode that let every user in."""
 REGISTRY_S = 4.0
 """The longest wait for the registry; a page may take 15 s."""
 
@@ -57,19 +61,48 @@ def console(
             help="A further name by which browsers address the console; may be repeated.",
         ),
     ] = None,
+    keystore: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Serve https: a PEM file of the key and its certificates."
+        ),
+    ] = None,
+    logins: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Ask for a login: lines of USER:PASSWORD, or of a bearer token."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Allow other machines without --keystore and --logins, as by a proxy.",
+        ),
+    ] = False,
     registry: RegistryUrl = "",
     while_stdin_open: Annotated[bool, typer.Option("--while-stdin-open", hidden=True)] = False,
 ) -> None:
     """Serve web pages about a cluster: topics, records, groups, history in the bucket.
 
-    It has no login: it listens on this machine alone unless --listen says otherwise. Without --allow-changes it changes
-    nothing.
+    It listens on this machine alone unless --listen says otherwise; other machines need --keystore and --logins.
+    Without --allow-changes it changes nothing.
 
     Example: strata console -b localhost:9092 --tier s3://bucket/prefix
     """
     names = tuple(allow_host or ())
     options = (ready_file, allow_changes, names, while_stdin_open, registry)
-    run(serve(Wanted(bootstrap_server, tier, listen, *options)))
+    doors = Doors(keystore, logins, is_open=insecure)
+    run(serve(Wanted(bootstrap_server, tier, listen, *options, doors)))
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """What keeps others out. `is_open`: nothing must."""
+
+    keystore: Path | None
+    logins: Path | None
+    is_open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +118,7 @@ class Wanted:
     while_stdin_open: bool
     """Whether to end with the process that started this one: `strata server --console`."""
     registry: str
+    doors: Doors
 
 
 async def serve(wanted: Wanted) -> None:
@@ -100,6 +134,7 @@ async def serve(wanted: Wanted) -> None:
 
     system = outside()
     host, port = address_of(wanted.listen)
+    keys, logins = secured(wanted.doors, wanted.listen, host)
     try:
         parse_bootstrap(wanted.bootstrap)
     except ValueError as error:
@@ -111,13 +146,8 @@ async def serve(wanted: Wanted) -> None:
     token = system.entropy.uuid().hex
     registry = registry_at(wanted.registry, system) if wanted.registry else None
     context = Context(cluster, history, decoding, wanted.allow_changes, token, registry)
-    server = ConsoleServer(context, host, wanted.names)
-    try:
-        bound = await server.open(system.network, port)
-    except OSError as error:
-        raise UserError(
-            f"--listen: cannot listen on {wanted.listen}: {error.strerror or error}"
-        ) from error
+    server = ConsoleServer(context, host, wanted.names, logins)
+    bound = await opened(server, system, wanted, port, keys)
     try:
         await announced(wanted, host, bound)
     finally:
@@ -127,6 +157,22 @@ async def serve(wanted: Wanted) -> None:
             await registry.waiting.close()
         if history is not None:
             await history.close()
+
+
+async def opened(
+    server: "ConsoleServer", system: "Outside", wanted: Wanted, port: int, keys: "Security"
+) -> int:
+    """Return the bound port. Raises UserError for a port in use, and for an unusable keystore."""
+    from stratalog.errors import UserError
+
+    try:
+        return await server.open(system.network, port, keys)
+    except OSError as error:
+        raise UserError(
+            f"--listen: cannot listen on {wanted.listen}: {error.strerror or error}"
+        ) from error
+    except UserError as error:  # of the keystore, by the name that it has as a setting
+        raise UserError(str(error).replace("--keystore.location", "--keystore")) from None
 
 
 async def announced(wanted: Wanted, host: str, port: int) -> None:
@@ -143,9 +189,10 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     if wanted.while_stdin_open:
         await asyncio.get_running_loop().connect_read_pipe(lambda: Ending(stopping.set), sys.stdin)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if wanted.doors.keystore is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     note(f"The console of {wanted.bootstrap} is at {url}")
-    if not is_local(host):
+    if not is_local(host) and wanted.doors.logins is None:
         note(
             "warning: it has no login: any machine that reaches this address may read every record"
         )
@@ -155,6 +202,31 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
     if wanted.while_stdin_open:
         print(ready, flush=True)
     await stopping.wait()
+
+
+def secured(doors: Doors, listen: str, host: str) -> "tuple[Security, Logins | None]":
+    """Return the port's security and its logins. Raises UserError where other machines would reach it without both."""
+    from stratalog.console.logins import Logins
+    from stratalog.errors import UserError
+    from stratalog.ports import PLAINTEXT, Security, Store, Tls
+
+    is_whole = doors.keystore is not None and doors.logins is not None
+    if not (is_whole or doors.is_open or is_local(host)):
+        raise UserError(
+            f"--listen {listen}: other machines reach it; accepted: with --keystore and --logins, or with --insecure"
+        )
+    logins = None
+    if doors.logins is not None:
+        try:
+            if doors.logins.stat().st_mode & OTHERS:
+                raise UserError(f"--logins {doors.logins}: all users can read it; chmod o-rwx")
+            text = doors.logins.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"--logins {doors.logins}: cannot be read: {error}") from error
+        logins = Logins.read(text, f"--logins {doors.logins}")
+    if doors.keystore is None:
+        return PLAINTEXT, logins
+    return Security("SSL", Tls(own=Store("--keystore", str(doors.keystore)))), logins
 
 
 def history_at(url: str, system: "Outside") -> "History":
