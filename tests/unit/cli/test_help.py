@@ -28,6 +28,7 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "config alter",
     "console",
     "group delete",
+    "metrics push",
     "metrics rules",
     "quorum add",
     "quorum remove",
