@@ -4,6 +4,7 @@ Method: a broker on a thread of this process, its clients on plain sockets with 
 with the broker's side but OpenSSL itself.
 """
 
+import resource
 import socket
 import ssl
 import struct
@@ -21,7 +22,9 @@ from stratalog.testing.broker import TemporaryBroker
 from stratalog.testing.certificates import Authority, Identity
 
 TIMEOUT_S = 20
-STUCK = 300
+STUCK = 1000
+STUCK_BYTES_MAX = 256 << 10
+"""Most memory of one unfinished handshake, of both sides."""
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 """A request of version 0 with correlation id 7 and no client id."""
 
@@ -285,6 +288,34 @@ def test_stuck_handshakes_hold_up_no_other_client(
             for _ in range(100):
                 ask(good)
         until(lambda: len(principals(broker)) == STUCK)
+
+
+def test_a_thousand_stuck_handshakes_are_closed_in_time_and_cost_little_memory(
+    broker: TemporaryBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 3.0)
+    hello = client_hello(trusting(authority))
+    # The first ones import and allocate what all others share.
+    for size in (10, STUCK):
+        before = own_bytes()
+        with ExitStack() as stuck:
+            streams = [stuck.enter_context(plain(broker)) for _ in range(size)]
+            for stream in streams:
+                stream.sendall(hello)
+            for stream in streams:
+                stream.recv(1, socket.MSG_PEEK)  # the broker has taken a step
+            grown = own_bytes() - before
+            assert all(is_closed(stream) for stream in streams)
+        until(lambda: not principals(broker))
+    assert grown < STUCK * STUCK_BYTES_MAX, grown
+    with secured(broker, trusting(authority, authority.issue("alice"))) as good:
+        ask(good)
+
+
+def own_bytes() -> int:
+    """The memory of this process, which the broker shares."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def test_a_client_that_is_too_slow_is_closed(
