@@ -5,6 +5,7 @@ import resource
 import socket
 
 import pytest
+from tests.integration.test_small_fetches import fetch
 from tests.integration.test_small_requests import (
     COMPILED,
     answers_of,
@@ -17,10 +18,12 @@ from tests.wire_client import Wire
 
 from stratalog.adapters.compiled_door import _FAILED as FAILED
 from stratalog.adapters.compiled_door import load, open_door
+from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.small_requests import SmallRequests
 from stratalog.testing import TemporaryBroker
 
 __all__ = ["compiled"]
+FETCH_VERSION = 11
 
 
 def lender_of(broker: TemporaryBroker) -> SmallRequests:
@@ -96,6 +99,30 @@ def test_a_bug_in_deciding_rows_ends_the_connections_that_met_it(monkeypatch, ca
         with Wire(broker.address) as again:
             assert answers_of(again, 10) == [0] * 10
             lend(broker, again)
+    assert "ZeroDivisionError" in "".join(capfd.readouterr())
+
+
+def test_a_bug_in_beginning_a_fetch_is_logged_and_its_connection_served_by_the_handlers(
+    monkeypatch, capfd
+):
+    met = []
+
+    def broken(self, received, session, times):
+        met.append(times)
+        raise ZeroDivisionError
+
+    with TemporaryBroker(COMPILED) as broker, Wire(broker.address) as wire:
+        wire.topic_id("t")
+        wait_until(lambda: wire.produce("t", small()).error_code == 0, "the topic is there")
+        lender = lender_of(broker)
+        for _ in range(2):
+            assert wire.ask(FETCH_VERSION, fetch("t", 1, max_wait_ms=1)).error_code == 0
+        wait_until(lambda: lender._connections, "the connection is lent")
+        with monkeypatch.context() as patch:
+            patch.setattr(SmallFetches, "_handled", broken)
+            assert wire.ask(FETCH_VERSION, fetch("t", 1, max_wait_ms=1)).error_code == 0
+        assert met == [1]
+        assert not lender._connections
     assert "ZeroDivisionError" in "".join(capfd.readouterr())
 
 

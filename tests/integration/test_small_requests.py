@@ -6,7 +6,9 @@ Three brokers get the same streams: one without a door, one with the compiled do
 import random
 import socket
 import ssl
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -269,6 +271,44 @@ def lend(broker: TemporaryBroker, wire: Wire) -> None:
 
 def answers_of(wire: Wire, count: int) -> list[int]:
     return [wire.produce("t", small()).error_code for _ in range(count)]
+
+
+def both_in_one_turn(lender: SmallRequests, wires: list[Wire], acks: list[int]) -> None:
+    """Produce over each connection while the loop stands still."""
+    stands, arrived = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        arrived.wait()
+
+    lender._loop.call_soon_threadsafe(stand)
+    stands.wait()
+    for wire, one in zip(wires, acks, strict=True):
+        wire.send_produce("t", small(), acks=one)
+    arrived.set()
+
+
+def test_a_request_with_other_acks_returns_its_own_connection_and_no_other(rows):
+    with TemporaryBroker(COMPILED) as broker, ExitStack() as stack:
+        wires = [stack.enter_context(Wire(broker.address)) for _ in range(2)]
+        wires[0].topic_id("t")
+        lender = broker._node._connections._shared.lender
+
+        def is_alone() -> bool:
+            """Return whether the other connection stays lent. A slow write returns it, too: then try again."""
+            while len(lender._connections) < 2:
+                assert [one.produce("t", small(), acks=1).error_code for one in wires] == [0, 0]
+                time.sleep(0.01)
+            rows.clear()
+            both_in_one_turn(lender, wires, [0, 1])
+            answer = wires[1].receive_produced()
+            assert answer.error_code == 0
+            assert rows == [2]
+            later = [wires[at].produce("t", small(), acks=1).base_offset for at in (1, 0)]
+            assert later == [answer.base_offset + 2, answer.base_offset + 3]
+            return sum(rows) > 2
+
+        wait_until(is_alone, "the connection with acks=1 stays at the door")
 
 
 def test_a_failure_of_the_test_broker_reaches_a_lent_connection(loans, rows):

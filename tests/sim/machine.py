@@ -33,6 +33,7 @@ QUICK = {
     "remote.delete.grace.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "2",
+    "small.requests.compiled": "true",
 }
 
 
@@ -41,8 +42,7 @@ class Machine:
 
     def __init__(self, world: World, settings: Mapping[str, str] | None = None) -> None:
         self.world = world
-        lends = {"small.requests.compiled": str(world.has_door).lower()}
-        self.settings = {**QUICK, **lends, **(settings or {})}
+        self.settings = {**QUICK, **(settings or {})}
         self.slowness = 0.0
         """Probability that a call of a drive or the bucket is slow, from the next start on."""
         self.starts = 0

@@ -76,7 +76,7 @@ def note(
 @pytest.mark.parametrize("seed", range(6))
 def test_each_record_is_there_once_at_its_offset(seed: int, killed: bool) -> None:
     async def story() -> None:
-        machine = Machine(World(seed, has_door=True))
+        machine = Machine(World(seed))
         await machine.start()
         client = await machine.connect()
         (created,) = await client.create_topics([NewTopic("t", 1, 1)])
@@ -126,7 +126,7 @@ def test_a_row_that_is_written_while_a_replica_joins_waits_for_it() -> None:
 
     async def story(before_s: float) -> bool:
         """Return whether the replica joined while the row was written."""
-        world = World(1, has_door=True)
+        world = World(1)
         world.quickness = 1.0
         machine = Machine(world)
         client = await machine.restart()
@@ -168,7 +168,7 @@ def test_a_large_request_on_a_lent_connection_has_its_time_to_arrive() -> None:
     """A connection that returns from the door begins to receive its request then, however long it was lent."""
 
     async def story() -> None:
-        world = World(1, has_door=True)
+        world = World(1)
         world.quickness = 1.0
         machine = Machine(world, {"queued.max.request.bytes": "30000"})
         client = await machine.restart()

@@ -169,10 +169,8 @@ class World:
     A story's clients run on no host. `clock`, `disks`, `disk` and `outside` are those of the host `127.0.0.1`.
     """
 
-    def __init__(self, seed: int, *, has_door: bool = False) -> None:
-        """With `has_door`, brokers lend connections to a door."""
+    def __init__(self, seed: int) -> None:
         random = Random(seed)
-        self.has_door = has_door
         self.doors: list[PythonDoor] = []
         self.trace: list[tuple[Any, ...]] = []
         self.network = SimNetwork(Random(random.random()), self.note)
@@ -194,9 +192,7 @@ class World:
             self._hosts[name] = Host(self, name, self.chance)
         return self._hosts[name]
 
-    def open_door(self) -> PythonDoor | None:
-        if not self.has_door:
-            return None
+    def open_door(self) -> PythonDoor:
         self.doors.append(PythonDoor())
         return self.doors[-1]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import structlog
 from msgspec.structs import replace
 
 from stratalog.broker.broker import Broker
@@ -38,6 +39,8 @@ _LENGTH_BYTES: Final = 4
 _AT_ONCE: Final = 256
 _AT_ONCE_BYTES: Final = 4 << 20
 """Most bytes that the door sends between other work: some milliseconds."""
+
+_log = structlog.get_logger()
 
 Resumed = Callable[[int], Answer | Later]
 
@@ -152,7 +155,8 @@ class SmallFetches:
             return
         try:
             result = self._handled(received, session, len(loans))
-        except BaseException:  # noqa: BLE001 - the connections meet this bug again, and log it
+        except BaseException as error:  # noqa: BLE001 - logged: the handlers may not meet this bug
+            _log.error("request failed", api="Fetch", exc_info=error)
             self._recall_all(loans)
             return
         if isinstance(result, EncodedResponse):
