@@ -23,6 +23,7 @@ from tests.integration.console_cluster import (
     filled_broker,
 )
 from tests.integration.console_process import Console, console_process
+from tests.integration.server_process import strata
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
@@ -291,6 +292,35 @@ def test_the_bucket_has_its_segments_on_a_time_axis(console: Console) -> None:
         ends = [box["x"] + box["width"] for box in lane["boxes"]]
         assert all(0 <= end <= 1000.1 for end in ends)
         assert ends == sorted(ends)
+
+
+def test_a_price_file_says_what_the_bucket_costs(
+    broker: BrokerProcess, console: Console, tmp_path: Path
+) -> None:
+    assert console.json("/tier.json")["cost"] is None, "no price, no cost"
+    prices = tmp_path / "prices.properties"
+    prices.write_text("storage.gb.month = 2500\ncurrency = <EUR>\n")
+    options = ("--tier", broker.bucket_url, "--prices", str(prices))
+    with console_process(tmp_path, broker.address, *options) as started:
+        found = started.json("/tier.json")
+        text = started.get("/tier").text
+    month = found["bytes"] / 1e9 * 2500
+    assert found["cost"]["month"] == pytest.approx(month)
+    assert sum(one["month"] for one in found["topics"]) == pytest.approx(month)
+    assert f"{month:,.2f} &lt;EUR&gt;" in text
+    for content, named in (
+        ("storage.gb.month=-1", "storage.gb.month='-1'"),
+        ("storage.gb.month=inf", "storage.gb.month='inf'"),
+        ("currency=EUR", "storage.gb.month=''"),
+        ("storage.gb.month=1\nput=1", "'put'"),
+    ):
+        prices.write_text(content)
+        done = strata("console", *options)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert str(prices) in done.stderr
+        assert named in done.stderr
+    done = strata("console", "--prices", str(tmp_path / "none"))
+    assert (done.returncode, str(tmp_path / "none") in done.stderr) == (2, True), done.stderr
 
 
 def test_a_verification_says_what_it_read(console: Console) -> None:

@@ -63,6 +63,11 @@ def count(number: float | None) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
 
 
+def money(amount: float) -> str:
+    """Return an amount: two digits behind the point, or two that count where it is small."""
+    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.2g}"
+
+
 def span(seconds: float | None) -> str:
     """Return a time in its largest useful unit."""
     if seconds is None:
@@ -82,7 +87,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update(when=when, size=size, count=count, span=span)
+    environment.filters.update(when=when, size=size, count=count, span=span, money=money)
     environment.globals.update(path=path_of, version=_VERSION)
     return environment
 

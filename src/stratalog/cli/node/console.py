@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stratalog.console.decoded import Registry
     from stratalog.console.history import History
     from stratalog.console.logins import Logins
+    from stratalog.console.prices import Prices
     from stratalog.console.server import ConsoleServer
     from stratalog.ports import Outside, Security
 
@@ -81,6 +82,12 @@ def console(
         ),
     ] = False,
     registry: RegistryUrl = "",
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Properties storage.gb.month and currency: what the bucket costs."
+        ),
+    ] = None,
     while_stdin_open: Annotated[bool, typer.Option("--while-stdin-open", hidden=True)] = False,
 ) -> None:
     """Serve web pages about a cluster: topics, records, groups, history in the bucket.
@@ -91,7 +98,7 @@ def console(
     Example: strata console -b localhost:9092 --tier s3://bucket/prefix
     """
     names = tuple(allow_host or ())
-    options = (ready_file, allow_changes, names, while_stdin_open, registry)
+    options = (ready_file, allow_changes, names, while_stdin_open, registry, prices)
     doors = Doors(keystore, logins, is_open=insecure)
     run(serve(Wanted(bootstrap_server, tier, listen, *options, doors)))
 
@@ -118,6 +125,7 @@ class Wanted:
     while_stdin_open: bool
     """Whether to end with the process that started this one: `strata server --console`."""
     registry: str
+    prices: Path | None
     doors: Doors
 
 
@@ -145,7 +153,8 @@ async def serve(wanted: Wanted) -> None:
     decoding = system.workers.start("console-records", 1)
     token = system.entropy.uuid().hex
     registry = registry_at(wanted.registry, system) if wanted.registry else None
-    context = Context(cluster, history, decoding, wanted.allow_changes, token, registry)
+    prices = None if wanted.prices is None else prices_at(wanted.prices)
+    context = Context(cluster, history, decoding, wanted.allow_changes, token, registry, prices)
     server = ConsoleServer(context, host, wanted.names, logins)
     bound = await opened(server, system, wanted, port, keys)
     try:
@@ -237,6 +246,14 @@ def history_at(url: str, system: "Outside") -> "History":
     reading = system.workers.start("console-bucket", READING_THREADS)
     verifying = system.workers.start("console-verify", 1, background=True)
     return History(opened(url), reading, verifying, system.clock)
+
+
+def prices_at(path: Path) -> "Prices":
+    """Read a price file. Raises UserError, OSError."""
+    from stratalog.config import parse_properties
+    from stratalog.console.prices import prices_of
+
+    return prices_of(str(path), parse_properties(path.read_text()))
 
 
 def registry_at(url: str, system: "Outside") -> "Registry":

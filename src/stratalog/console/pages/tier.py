@@ -1,6 +1,6 @@
 """History in the bucket: bytes by topic, segments on a time axis, the result of a verification.
 
-In: manifests. Out: pages. It reads the bucket itself, so it shows what would be there without any broker.
+In: manifests, a price. Out: pages. It reads the bucket itself, so it shows what would be there without any broker.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
             "check the URL, the keys and their rights, and the network",
         )
     total = sum(one.size for one in topics)
+    prices = context.prices
     data = {
         "url": history.url,
         "topics": [
@@ -45,6 +46,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
                 "segments": one.segments,
                 "records": one.records,
                 "bytes": one.size,
+                "month": None if prices is None else prices.month(one.size),
                 "share": round(one.size / total, 4) if total else 0.0,
                 "min_timestamp": one.min_timestamp,
                 "max_timestamp": one.max_timestamp,
@@ -52,6 +54,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
             for one in sorted(topics, key=lambda one: -one.size)
         ],
         "bytes": total,
+        "cost": None if prices is None else {**asdict(prices), "month": prices.month(total)},
         "records": sum(one.records for one in topics),
         "segments": sum(one.segments for one in topics),
         "is_partial": is_partial,
