@@ -12,6 +12,7 @@ from tests.sim.records import values_in
 from tests.sim.test_replicated_cluster import log_bytes, partition
 from tests.sim.world import START_MS, World
 
+from stratalog.broker.partitions.gaps import YOUNG_MS
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.client.idempotent import IdempotentPipeline
@@ -91,6 +92,58 @@ def test_each_record_is_there_once_where_answers_are_lost(seed: int) -> None:
 
     story(meddle, seed)
     assert cuts
+
+
+@pytest.mark.parametrize("writes_first", [False, True])
+def test_a_gap_right_after_an_election_is_refused_as_by_a_broker_that_does_not_lead(
+    writes_first: bool,
+) -> None:
+    """A batch before it may have come while this broker did not lead yet. librdkafka repeats others' batches, too,
+    after OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+
+    async def whole() -> None:
+        cluster = Cluster(World(1), 3, {"replica.lag.time.max.ms": "3000"})
+        await cluster.start()
+        async with await connected(cluster) as client:
+            await client.create_topics([NewTopic("t", 1, 3, {"min.insync.replicas": "2"})])
+            producer_id, epoch = await client.init_producer_id()
+
+            async def refusal(client: Client, number: int) -> ErrorCode:
+                batch = one(b"%d" % number).build(
+                    producer_id=producer_id, producer_epoch=epoch, base_sequence=number
+                )
+                try:
+                    await client.produce("t", 0, batch)
+                except Rejected as error:
+                    return error.code
+                return ErrorCode.none
+
+            async def refuses(client: Client) -> None:
+                if writes_first:
+                    assert await refusal(client, 3) is ErrorCode.none
+                    assert await refusal(client, 6) is ErrorCode.out_of_order_sequence_number
+                else:
+                    assert await refusal(client, 5) is ErrorCode.not_leader_or_follower
+                    await asyncio.sleep(YOUNG_MS / 1000)
+                    assert await refusal(client, 5) is ErrorCode.out_of_order_sequence_number
+                    assert await refusal(client, 3) is ErrorCode.none
+
+            for number in range(3):
+                assert await refusal(client, number) is ErrorCode.none
+            first = partition(cluster).leader
+            assert await refusal(client, 5) is ErrorCode.out_of_order_sequence_number
+            stopping = asyncio.create_task(cluster.machines[first].stop())
+            await cluster.until(lambda: partition(cluster).leader not in {first, -1}, "a leader")
+            leader = cluster.machines[partition(cluster).leader]
+            (hosted,) = leader.broker.hosting.by_id.values()
+            await cluster.until(lambda: hosted.replica.leads, "it leads")
+            async with await leader.connect() as other:
+                await refuses(other)
+            await stopping
+        await cluster.stop()
+
+    run(whole())
 
 
 def test_a_refusal_that_stays_is_raised_at_once() -> None:

@@ -76,6 +76,7 @@ class PartitionReplica:
         self.leads = False
         self.log_end_offset = UNKNOWN_OFFSET
         self.epoch_start_offset = UNKNOWN_OFFSET
+        self.led_since_ms = _NEVER
         self.followers: dict[int, FollowerState] = {}
 
     def become_leader(
@@ -111,6 +112,7 @@ class PartitionReplica:
             self.leader_epoch = leader_epoch
             self.leads = True
             self.epoch_start_offset = log_end_offset
+            self.led_since_ms = now_ms
             # A crash may have lost the end of the log after its high watermark was checkpointed.
             self.high_watermark = min(self.high_watermark, log_end_offset)
             self.followers = {

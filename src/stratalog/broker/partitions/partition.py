@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from stratalog.broker.partitions.acknowledgements import Acknowledgements
+from stratalog.broker.partitions.gaps import refused
 from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.partitions.purgatory import FetchWait, Waiting
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
@@ -169,6 +170,8 @@ class HostedPartition(PlacedLog):
             for row, then, timeout_ms in zip(rows, thens, commit_timeouts_ms, strict=True)
             if type(row) is tuple
         ]
+        if len(waiting) < len(rows):
+            rows = refused(rows, headers, log, self.replica, self._clock.steady_ms())
         if not waiting:
             return rows, appended
         effects = appended.effects
@@ -254,8 +257,6 @@ class HostedPartition(PlacedLog):
         self._uncommitted.commit(self.replica.high_watermark)
         for watcher in self.watching:
             watcher.grown(size)
-
-    # Followers of this leader
 
     def waiting_followers(self) -> Waiting:
         """Return the followers' fetches that wait here, to add one."""
@@ -416,10 +417,8 @@ class HostedPartition(PlacedLog):
         self._unseen = deque([(self.log.log_end_offset, _ANY_SIZE)])
 
     def resign(self, leader_epoch: int, error: Rejected | None = None) -> bool:
-        """Stop leading; return whether the partition led. Each pending append gets `error`, each pending fetch looks
-        again.
-
-        The default of `error` is NOT_LEADER_OR_FOLLOWER.
+        """Stop leading; return whether the partition led. Each pending append gets `error`, NOT_LEADER_OR_FOLLOWER by
+        default; each pending fetch looks again.
         """
         led = self.replica.leads
         self.replica.become_follower(leader_epoch)
