@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import QUICK, ClusterProcesses
 from tests.kills.cuts import CUTS, TOXICS
@@ -25,6 +25,12 @@ from tests.kills.producers import PARTITIONS, Numbered
 from tests.kills.proxied import Proxied
 
 FACTOR = 3
+ELECTING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+"""Answers about a watermark while its partition changes leaders: librdkafka passes them on."""
 WAIT_S = 60
 SESSION_S = int(QUICK["broker.session.timeout.ms"]) / 1000
 SETTINGS = {"segment.bytes": str(1 << 20), "min.insync.replicas": "2", "retention.ms": "-1"}
@@ -135,7 +141,7 @@ class Rounds:
         consumer = Consumer(settings)
         numbers: list[int] = []
         try:
-            end = consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
+            end = self._end(consumer, topic, partition)
             consumer.assign([TopicPartition(topic, partition, begin)])
             while begin + len(numbers) < end:  # the load never pauses: the log grows meanwhile
                 message = consumer.poll(WAIT_S)
@@ -148,6 +154,18 @@ class Rounds:
             return numbers
         finally:
             consumer.close()
+
+    def _end(self, consumer: Consumer, topic: str, partition: int) -> int:
+        """Return a partition's high watermark; ask again during an election."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                at = TopicPartition(topic, partition)
+                return int(consumer.get_watermark_offsets(at, WAIT_S)[1])
+            except KafkaException as error:
+                if error.args[0].code() not in ELECTING or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     def end(self) -> None:
         """Stop the load, read everything again, and compare the replicas' files."""
