@@ -74,9 +74,8 @@ bind-address = "127.0.0.1:{rpc}"
         self._process.terminate()
         try:
             self._process.wait(LINES_S)
-        except (
-            subprocess.TimeoutExpired
-        ):  # it waits for open connections with lines, without an end
+        except subprocess.TimeoutExpired:
+            # It waits for open connections with lines, without an end.
             self._process.kill()
             self._process.wait(STOP_S)
 

@@ -155,7 +155,7 @@ class SmallFetches:
             return
         try:
             result = self._handled(received, session, len(loans))
-        except BaseException as error:  # noqa: BLE001 - logged: the handlers may not meet this bug
+        except Exception as error:  # noqa: BLE001 - logged; the handlers serve the connections
             _log.error("request failed", api="Fetch", exc_info=error)
             self._recall_all(loans)
             return
