@@ -136,7 +136,7 @@ class Node:
         )
         self._quorum = cluster.quorum
         self._stopping.append(cluster.close)
-        self._connections.throttle_by(cluster.throttling)
+        self._connections.begin(cluster.throttling, cluster.audit)
         first = await self._join_quorum(cluster)
         if self.config.is_broker:
             first = await self._start_broker(cluster, hosting)

@@ -1,6 +1,10 @@
 """The audit of a real broker: denials, failed logins and changes, each with its client, and no secret."""
 
 import json
+import socket
+import ssl
+import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +29,17 @@ from confluent_kafka.admin import (
 )
 from tests.integration.server_process import strata
 
+from stratalog.adapters import tls_server
+from stratalog.adapters.free_ports import free_ports
+from stratalog.broker.network import connections
 from stratalog.testing.broker import TemporaryBroker
+from stratalog.testing.certificates import Authority
 
 WORD, WRONG = "planted-password", "guessed-password"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 USERS = f'{PLAIN_MODULE} required user_admin="{WORD}" user_alice="{WORD}";'
 TIMEOUT_S = 20
+METADATA = struct.pack(">ihhihi", 14, 3, 1, 7, -1, -1)
 SECRET = "listener.name.sasl_plaintext.ssl.keystore.password"
 
 
@@ -139,6 +148,56 @@ def test_each_change_denial_and_failed_login_has_one_line(tmp_path: Path) -> Non
     assert (login["user"], login["mechanism"]) == ("mallory\n", "PLAIN")
     assert login["error"] == "SASL_AUTHENTICATION_FAILED"
     assert login["principal"] == "User:ANONYMOUS"
+
+
+def test_each_failed_handshake_and_unfinished_login_has_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_LOGIN_S_MAX", 3.0)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 3.0)
+    path, authority = tmp_path / "audit.log", Authority(tmp_path / "ca")
+    ports = free_ports(2)
+    stranger = Authority(tmp_path / "other").issue("mallory")
+    secured = {
+        "listeners": f"SSL://127.0.0.1:{ports[0]},SASL_PLAINTEXT://127.0.0.1:{ports[1]}",
+        "ssl.keystore.location": str(authority.issue("server").pem),
+        "ssl.truststore.location": str(authority.certificate),
+        "ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=alice.*$/alice/",
+    }
+    with TemporaryBroker(settings(path) | secured):
+        tls, sasl = (("127.0.0.1", port) for port in ports)
+        for own in (None, stranger, authority.issue("bob")):
+            context = ssl.create_default_context(cafile=str(authority.certificate))
+            if own is not None:
+                context.load_cert_chain(own.pem)
+            with (
+                suppress(OSError),
+                socket.create_connection(tls, TIMEOUT_S) as raw,
+                context.wrap_socket(raw, server_hostname="127.0.0.1") as stream,
+            ):
+                stream.recv(1)
+        for place, sent in ((tls, b"GET / HTTP/1.1"), (tls, b""), (sasl, b""), (sasl, METADATA)):
+            with socket.create_connection(place, TIMEOUT_S) as raw, suppress(OSError):
+                raw.sendall(sent)
+                raw.recv(1)
+        with socket.create_connection(tls, TIMEOUT_S):
+            pass  # a probe of the port is no failed handshake
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(line["principal"], line["host"]) for line in lines} == {
+        ("User:ANONYMOUS", "127.0.0.1")
+    }
+    assert [line["error"].rpartition(": ")[2] for line in lines] == [
+        "peer did not return a certificate",
+        "unable to get local issuer certificate",
+        "no rule of ssl.principal.mapping.rules matches the client's certificate",
+        "http request; does the client use TLS?",
+        "no TLS handshake in 3 s",
+        "no authentication in 3 s",
+        "a request before authentication",
+    ]
+    assert [line["event"] for line in lines] == ["handshake failed"] * 5 + ["login failed"] * 2
+    assert [line["listener"] for line in lines] == ["SSL"] * 5 + ["SASL_PLAINTEXT"] * 2
 
 
 def test_a_path_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ PREFIXES = ("KAFKA_", "STRATA_")
 """Weakest first."""
 _CONFLUENT = "CONFLUENT_TIER_"
 _VOTERS_OF_A_CLUSTER = 3
+_BESIDE_ADVERTISED = ("PLAINTEXT://:9092", "default beside advertised.listeners")
+"""Kafka's default of `listeners`: a node that advertises an address expects other machines."""
 _SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -129,6 +131,8 @@ class BrokerConfig:
         chosen, warnings = our_names(chosen)
         if profile:
             warnings += _take_profile(profile, chosen)
+        if "advertised.listeners" in chosen:
+            chosen.setdefault("listeners", _BESIDE_ADVERTISED)
         values: dict[builtins.str, Value] = {}
         sources: dict[str, builtins.str] = {}
         for name, (text, source) in chosen.items():

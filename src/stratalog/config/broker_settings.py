@@ -73,9 +73,11 @@ NODE = (
     Setting(
         "listeners",
         Kind.LIST,
-        ("PLAINTEXT://:9092",),
-        "Addresses to listen on. An empty host is every address of the machine, port 0 a free port.",
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Addresses to listen on. An empty host is every address of the machine, port 0 a free port. By default "
+        "only this machine; where `advertised.listeners` is set, every address, as in Kafka.",
         LISTENERS,
+        kafka_default="PLAINTEXT://:9092",
     ),
     Setting(
         "advertised.listeners",

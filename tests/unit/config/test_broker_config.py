@@ -23,11 +23,18 @@ def warnings_of(*overrides: str, environ: dict[str, str] | None = None) -> list[
 def test_without_settings_one_process_is_a_whole_cluster() -> None:
     config = load()
     assert config.list("process.roles") == ("broker", "controller")
-    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://:9092"]
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://127.0.0.1:9092"]
     assert config.log_dirs == ("strata-data",)
     assert config.metadata_log_dir == "strata-data"
     assert config.tier_url == ""
     assert config.sources == {}
+
+
+def test_a_node_that_advertises_an_address_listens_on_every_one_as_in_kafka() -> None:
+    advertised = "advertised.listeners=PLAINTEXT://broker.example:9092"
+    assert [str(listener) for listener in load(advertised).listeners] == ["PLAINTEXT://:9092"]
+    named = load(advertised, "listeners=PLAINTEXT://10.0.0.5:9092")
+    assert [str(listener) for listener in named.listeners] == ["PLAINTEXT://10.0.0.5:9092"]
 
 
 def test_override_beats_environment_beats_file_beats_default() -> None:

@@ -20,6 +20,8 @@ from stratalog.wire.messages.api_versions import (
 )
 
 _FLEXIBLE_FROM: Final = 3
+_SOFTWARE_CHARACTERS: Final = 100
+"""Most characters of the client's library name, because the client chooses the name and the log has it."""
 _LEVEL_0_FROM: Final = 4
 """Earlier versions cannot name level 0 (KAFKA-17011)."""
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -44,7 +46,7 @@ def handle(call: Call[ApiVersionsRequest, Needs]) -> ApiVersionsResponse:
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=[])
     if call.version >= _FLEXIBLE_FROM:
         software = f"{call.body.client_software_name} {call.body.client_software_version}"
-        call.session.software = software
+        call.session.software = software[:_SOFTWARE_CHARACTERS]
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=advertised(call.needs.apis, call.session.listener.kind),

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from stratalog.broker.metrics import error_codes
 from stratalog.broker.network.authorizer import DENIED, Authorizer, Operation, Resource
+from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.session import Session
 from stratalog.config.broker_settings import is_secret
 from stratalog.errors import ErrorCode, Rejected
@@ -92,6 +93,17 @@ class Audit:
             note(result)
         return call, result
 
+    def refused(self, session: Session, why: str) -> None:
+        """Note a connection that is closed before its client has completed its handshake or its login."""
+        if session.listener.security.tls is not None and not session.is_secured:
+            self._write(session, event="handshake failed", error=why)
+        elif session.is_unknown and session.sasl is not None:
+            self._login_failed(session, session.sasl, session.sasl.mechanism, why)
+
+    def _login_failed(self, session: Session, sasl: SaslState, mechanism: str, why: str) -> None:
+        event, user = "login failed", sasl.claimed
+        self._write(session, event=event, mechanism=mechanism, user=user, error=why)
+
     def _note(self, api_key: int, call: Any, noting: _Noting | None, body: Any) -> None:
         session = call.session
         if noting is not None and noting.denied and not _DENIALS.isdisjoint(error_codes(body)):
@@ -101,13 +113,7 @@ class Audit:
             if body.error_code and sasl is not None:
                 error = ErrorCode(body.error_code).name.upper()
                 mechanism = call.body.mechanism if api_key == _HANDSHAKE else sasl.mechanism
-                self._write(
-                    session,
-                    event="login failed",
-                    mechanism=mechanism,
-                    user=sasl.claimed,
-                    error=error,
-                )
+                self._login_failed(session, sasl, mechanism, error)
             return
         changes = _CHANGES.get(api_key)
         if changes is not None and not getattr(call.body, "validate_only", False):

@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 import structlog
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, may_overlap
+from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.session import Session
@@ -39,8 +40,6 @@ _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
-_SOFTWARE_CHARACTERS: Final = 100
-"""Most characters of the client's library name in the log, because the client chooses the name."""
 
 
 @dataclass(slots=True)
@@ -52,6 +51,7 @@ class Shared:
     """The receive buffer of all connections."""
     memory: ClientMemory
     turns: Turns
+    audit: Audit | None = None
     lender: Lender | None = None
     """Lends connections to the door, where there is one."""
     unknown_bytes_max: int = 512 << 10
@@ -125,11 +125,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._reading
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether the client must authenticate by SASL, and has not."""
-        return self.session.sasl is not None and not self.session.sasl.is_known
-
-    @property
     def is_taken(self) -> bool:
         """Whether the client receives its answers."""
         return not self._is_full
@@ -149,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         """Name the client by its certificate, on a listener that authenticates by TLS alone."""
         if subject and not self.session.names_by_certificate(subject):
             self.refuse("no rule of ssl.principal.mapping.rules matches the client's certificate")
+        else:
+            self.session.is_secured = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -226,8 +223,10 @@ class Connection(asyncio.BufferedProtocol):
     def refuse(self, why: str) -> None:
         """Close this connection because of an invalid request, with a line in the log."""
         if self._transport is not None and not self._transport.is_closing():
-            software = self.session.software[:_SOFTWARE_CHARACTERS]
+            software = self.session.software
             self._log.warning("connection closed", peer=self.peer, software=software, reason=why)
+            if self._shared.audit is not None:
+                self._shared.audit.refused(self.session, why)
         self.close()
 
     def finish(self) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from stratalog.broker.network.answers import Serve
+from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.lending import Lender
@@ -76,9 +77,10 @@ class Connections:
         self._throttling: Throttling | None = None
         self.configure(config)
 
-    def throttle_by(self, throttling: Throttling) -> None:
-        """Limit connections of one address by the client quotas from now on."""
+    def begin(self, throttling: Throttling, audit: Audit | None) -> None:
+        """Limit connections of one address by the client quotas, and audit refused ones, from now on."""
         self._throttling = throttling
+        self._shared.audit = audit
 
     def lend_by(self, lender: Lender | None) -> None:
         """Lend connections to a door from now on; with None lend none, and take back those that are lent."""
@@ -195,7 +197,7 @@ class Connections:
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
                 # Otherwise a client that does not read its answers would never be closed.
                 (connection.close if connection.is_taken else connection.abort)()
-            elif connection.is_unknown and now - connection.opened_s > _LOGIN_S_MAX:
+            elif connection.session.is_unknown and now - connection.opened_s > _LOGIN_S_MAX:
                 connection.refuse(f"no authentication in {_LOGIN_S_MAX:g} s")
             elif is_short and self._is_slow(connection, now):
                 connection.refuse("its request does not come, and memory for requests is short")

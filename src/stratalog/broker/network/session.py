@@ -79,12 +79,19 @@ class Session:
     principal: Principal = ANONYMOUS
     sasl: SaslState | None = None
     """The state of the client's authentication by SASL; None on a listener without it."""
+    is_secured: bool = False
+    """Whether the handshake is complete, on a listener of TLS."""
     client_id: str = ""
     """The client id of the newest request, "" where it has none."""
     mute: Callable[[float], None] = _mute_no_connection
     """Read nothing from the client for some seconds (KIP-219)."""
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the client must authenticate by SASL, and has not."""
+        return self.sasl is not None and not self.sasl.is_known
 
     def names_by_certificate(self, subject: str) -> bool:
         """Take the principal of a certificate, on a listener of TLS alone; return False where no rule names one."""
