@@ -125,7 +125,7 @@ class Machine:
         self._node = Node(
             config,
             replace(self.host.outside, workers=self._workers),
-            on_fatal=self.reasons_to_stop.append,
+            on_fatal=partial(self._must_stop, self._process),
             on_broken=partial(self._broken, self._process),
         )
         self.starts += 1
@@ -141,11 +141,18 @@ class Machine:
                 await node.stop()
             raise
 
+    def _must_stop(self, process: Process, reason: str) -> None:
+        """Note why the node must stop. The end of a dead process, whose tasks are cancelled, is no reason."""
+        if not process.is_dead:
+            self.reasons_to_stop.append(reason)
+
     def _broken(self, process: Process, error: BaseException) -> None:
         """Note a task that died by a bug; the run fails for it, unless the process was dead already."""
+        if process.is_dead:
+            return
         self.broken_tasks.append(error)
         loop = asyncio.get_running_loop()
-        if not process.is_dead and isinstance(loop, VirtualLoop):
+        if isinstance(loop, VirtualLoop):
             loop.bugs.append(error)
 
     async def lose_power_starting(self, after_s: float) -> None:

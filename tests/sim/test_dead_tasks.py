@@ -62,3 +62,26 @@ def test_the_end_of_a_killed_node_is_no_bug() -> None:
         await machine.kill()
 
     run(story())
+
+
+def test_a_killed_node_gives_no_reason_to_stop() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        node = await machine.start()
+        process = machine.process
+
+        async def last_words() -> None:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                node._on_fatal("cancelled")
+                machine._broken(process, ZeroDivisionError())
+
+        ending = process.run(last_words())
+        await asyncio.sleep(1)
+        await machine.kill()
+        assert ending.done()
+        assert not machine.reasons_to_stop
+        assert not machine.broken_tasks
+
+    run(story())
