@@ -4,6 +4,7 @@ Method: the real node under a virtual clock, requests as clients of both of Kafk
 """
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from tests.sim.world import START_MS, World
 
 from stratalog.broker.coordination.markers import Markers
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.features import UpgradeType
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 from stratalog.wire.messages.offset_fetch import (
@@ -316,5 +317,36 @@ def test_both_protocols_work_on_one_cluster_and_the_second_one_needs_its_level()
         answer = await raw.ask(2, UpdateFeaturesRequest(feature_updates=[lower]))
         assert answer.error_code == ErrorCode.none
         assert await new.write(0, b"x") is ErrorCode.invalid_txn_state
+
+    story(play)
+
+
+def test_the_refusal_of_a_commit_whose_client_has_gone_is_no_bug() -> None:
+    async def play(machine: Machine, raw: Raw) -> None:
+        loop = asyncio.get_running_loop()
+        producer = Producer(raw, raises=True)
+        await producer.begin()
+        requests: list[asyncio.Task[None]] = []
+        commits: list[asyncio.Future[None]] = []
+
+        def begin() -> asyncio.Future[None]:
+            loop.call_soon(requests[0].cancel)  # the client disconnects in the turn of the commit
+            commits.append(loop.create_future())
+            return commits[0]
+
+        commit = machine.broker.verification.run(
+            machine.partition("t"),
+            producer.name,
+            (producer.id, producer.epoch),
+            begin,
+            abortable=True,
+            adds=True,
+        )
+        requests.append(machine.process.run(commit))
+        await asyncio.wait(requests)
+        assert requests.pop().cancelled()
+        commits.pop().set_exception(Rejected(ErrorCode.not_coordinator, "it is stopping"))
+        await asyncio.sleep(0)
+        gc.collect()  # now asyncio reports a failure that no code has looked at
 
     story(play)

@@ -170,7 +170,7 @@ class Groups:
 
     def commit_in_transaction(
         self, request: OffsetCommit, producer: tuple[int, int]
-    ) -> Awaitable[OffsetCommitAnswer]:
+    ) -> "asyncio.Future[OffsetCommitAnswer]":
         """Add offsets to the transaction of a producer (id, epoch); answer once they are in the log."""
         return self._shard(request.group_id).ask_in_transaction(request, producer)
 

@@ -17,7 +17,7 @@ Kafka: `AddPartitionsToTxnManager`, `VerificationStateEntry`.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -158,7 +158,7 @@ class Verification:
         hosted: HostedPartition,
         transactional_id: str,
         producer: tuple[int, int],
-        then: Callable[[], Awaitable[A]],
+        then: Callable[[], asyncio.Future[A]],
         *,
         abortable: bool,
         adds: bool = False,
@@ -166,21 +166,29 @@ class Verification:
         """Call `then` as `submit` does, or at once where no question is needed; return its result."""
         if not self.is_needed(hosted, producer, adds=adds):
             return await then()
-        begun: asyncio.Future[Awaitable[A]] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
         def begin() -> None:
-            if not begun.done():  # else the caller has gone
-                begun.set_result(then())
+            if not result.done():  # else the caller has gone
+                then().add_done_callback(ended)
+
+        def ended(work: asyncio.Future[A]) -> None:
+            # The caller may have gone: then no other code looks at the error.
+            error = work.exception()
+            if error is not None:
+                failed(error)
+            elif not result.done():
+                result.set_result(work.result())
 
         def failed(error: Failure) -> None:
-            if not begun.done():
+            if not result.done():
                 assert error is not None, "a failure has an error"
-                begun.set_exception(error)
+                result.set_exception(error)
 
         self.submit(
             hosted, transactional_id, producer, begin, failed, abortable=abortable, adds=adds
         )
-        return await (await begun)
+        return await result
 
     def _ask(
         self,
