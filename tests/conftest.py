@@ -1,5 +1,6 @@
 """Every test's environment, and a summary of what this machine could not provide."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fail where xdist would not group them: its scheduler reads the group from the end of a test's id."""
+    gc.freeze()  # a collection walks what a test made, not the 600,000 objects of pytest and of what tests import
     grouped = getattr(session.config.option, "loadgroup", False)
     for item in session.items:
         if grouped and item.get_closest_marker("serial") and not item.nodeid.endswith("@serial"):
