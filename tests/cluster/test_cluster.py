@@ -13,6 +13,7 @@ from tests.cluster.compacted import NEEDED, NEEDED_WITH_A_BUCKET
 from tests.cluster.compacted_run import CompactedRun
 from tests.cluster.run import check_counts, run_seed
 from tests.cluster.schedule import Fault
+from tests.cluster.totals import is_tiered
 
 SEEDS = range(4, 12)
 COMPACTED_SEEDS = range(2)
@@ -24,6 +25,29 @@ BUGS_OF_STORIES = (
     ("late archiver", "archiver not fenced"),
 )
 QUICKLY_FOUND = ("acknowledged before the isr",)
+DEATHS_BESIDE_A_CUT = (
+    # The failed directory is of a node without a connection: the controller does not know of the failure.
+    (
+        144,
+        [
+            Fault(0.43, "stalled disk", node=2, lasts_s=8.1, choice=0.3),
+            Fault(3.16, "last replica", node=1, lasts_s=6.0, choice=0.7),
+            Fault(4.49, "stalled disk", node=1, lasts_s=3.2, choice=0.5),
+        ],
+    ),
+    # That node is fenced at the end of the story, and alone eligible.
+    (
+        232,
+        [
+            Fault(1.34, "last replica", node=4, lasts_s=0.4, choice=0.5),
+            Fault(1.34, "cut in one direction", node=2, lasts_s=7.5, choice=0.9),
+            Fault(6.13, "cut in one direction", node=4, lasts_s=10.0, choice=1.0),
+            Fault(6.13, "bad network", node=2, lasts_s=9.5, choice=0.4),
+        ],
+    ),
+    # The second node is dead and not fenced when the last one dies: a new controller elects it.
+    (235, None),
+)
 
 
 def test_answers_stay_true() -> None:
@@ -57,15 +81,22 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_of_three_nodes_ends_well(story: str) -> None:
-    is_tiered = story == "late archiver"
-    assert run_seed(1, [story_of(story)], tiered=is_tiered)[story] == 1
+    tiered = story == "late archiver"
+    assert run_seed(1, [story_of(story)], tiered=tiered)[story] == 1
+
+
+@pytest.mark.parametrize(("seed", "faults"), DEATHS_BESIDE_A_CUT)
+def test_a_story_takes_no_more_replicas_than_kafka_promises(
+    seed: int, faults: list[Fault] | None
+) -> None:
+    run_seed(seed, faults, tiered=is_tiered(seed))
 
 
 @pytest.mark.parametrize(("story", "bug"), BUGS_OF_STORIES)
 def test_a_story_finds_its_bug(story: str, bug: str) -> None:
     with planted(bug):
-        is_tiered = bug in OF_THE_TIER
-        found = [outcome(seed, [story_of(story)], tiered=is_tiered) for seed in (1, 2, 3)]
+        tiered = bug in OF_THE_TIER
+        found = [outcome(seed, [story_of(story)], tiered=tiered) for seed in (1, 2, 3)]
     assert any(isinstance(one, Broken) for one in found), found
 
 
