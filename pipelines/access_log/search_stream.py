@@ -24,6 +24,7 @@ from where import log_ends, source, spark_failure
 from stratalog.errors import Unavailable, UserError
 from stratalog.sinks.opensearch import connect
 from stratalog.sinks.opensearch_options import parse_opensearch_options
+from stratalog.spark.progress import ProgressListener
 
 EVERY_S = 5
 AT_MOST = 100_000
@@ -87,6 +88,9 @@ def started(options: Namespace) -> Any:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    spark.streams.addListener(  # for the console's page /pipelines
+        ProgressListener({"kafka.bootstrap.servers": options.bootstrap_server})
+    )
     given = {
         **source(options.bootstrap_server, options.tier_url, options.topic),
         "startingOffsets": "earliest",
@@ -101,6 +105,7 @@ def started(options: Namespace) -> Any:
         documents.writeStream.format("stratalog_opensearch")
         .options(**sink_options(options))
         .option("checkpointLocation", options.checkpoint)
+        .queryName("access_log into OpenSearch")
         .trigger(processingTime=f"{options.every} seconds")
         .start()
     )

@@ -25,15 +25,15 @@ from stratalog.adapters.system import write_ready_file
 from stratalog.adapters.threads import take_short_turns
 from stratalog.config import BrokerConfig
 from stratalog.errors import Unavailable
-from stratalog.node import Node
+from stratalog.node import Node, Ready
 
 __all__ = ["run_server"]
 
 _FREED_MEMORY_S: Final = 15.0
 
 
-Beside = Callable[[str], AbstractAsyncContextManager[str | None]]
-"""Runs a console beside a broker at an address; its value is the console's URL, if it runs."""
+Beside = Callable[[Ready], AbstractAsyncContextManager[str | None]]
+"""Runs a console beside a broker that serves; its value is the console's URL, if it runs."""
 
 
 def run_server(
@@ -73,7 +73,7 @@ async def _serve(config: BrokerConfig, ready_file: str | None, beside: Beside | 
             collect_seldom()
             if ready_file is not None:
                 write_ready_file(ready_file, json.dumps(asdict(ready)))
-            console = beside(f"{ready.host}:{ready.port}") if beside else nullcontext()
+            console = beside(ready) if beside else nullcontext()
             async with console as node.console_url:
                 await _until(stopping)
         except Unavailable:

@@ -8,6 +8,7 @@ test's process.
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -259,6 +260,24 @@ def where(spark: SparkSession) -> list[str]:
     return [context.uiWebUrl, context.applicationId]
 
 
+def reported(spark: SparkSession, options: dict[str, str], checkpoint: str, *, fails: bool) -> None:
+    """Run a query of a topic without end (`count`), or one that fails (`broken`); a listener reports both."""
+    from stratalog.spark.progress import ProgressListener
+
+    servers = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"]}
+    spark.streams.addListener(ProgressListener(servers))
+    if fails:
+        rows = spark.readStream.format("rate").option("rowsPerSecond", "10").load()
+        found = rows.selectExpr("raise_error('a broken <row>') AS value")
+    else:
+        found = spark.readStream.format("stratalog").options(**options).load()
+    writer = found.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    query = writer.queryName("broken" if fails else "count").start()
+    if fails:
+        with suppress(PySparkException):
+            query.awaitTermination()
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
     "gated": gated,
@@ -273,6 +292,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "sql": sql,
     "read_back": read_back,
     "where": where,
+    "reported": reported,
 }
 
 

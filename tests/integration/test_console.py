@@ -61,6 +61,8 @@ PATHS = (
     "/quotas",
     "/reassignments",
     "/transactions",
+    "/pipelines",
+    "/metrics",
     "/settings",
 )
 

@@ -50,6 +50,8 @@ PATHS = (
     "/quotas",
     "/reassignments",
     "/transactions",
+    "/pipelines",
+    "/metrics",
     "/settings?q=log",
 )
 LOOKS = {

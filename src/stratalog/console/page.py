@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from stratalog.console.cluster import Cluster
 from stratalog.console.decoded import Registry
 from stratalog.console.history import History
+from stratalog.console.measured import Measured
 from stratalog.console.prices import Prices
 from stratalog.errors import UserError
 from stratalog.ports import Worker
@@ -34,6 +35,7 @@ class Context:
     """The secret in every form: only a page of this console knows it."""
     registry: Registry | None = None
     prices: Prices | None = None
+    measured: Measured | None = None
 
     @property
     def now_ms(self) -> int:

@@ -4,6 +4,7 @@ In: a `Page`. Out: bytes. Every value is escaped: a record, a topic's name or a 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,6 +28,7 @@ STATIC: Final[Mapping[str, tuple[str, bytes]]] = {
 _VERSION: Final = sha256(b"".join(data for _, data in STATIC.values())).hexdigest()[:12]
 NOTHING: Final = "\N{EN DASH}"
 _MS_MAX: Final = 253_402_300_799_999
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -78,6 +80,28 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.1f} s"
 
 
+def prose(text: str) -> Markup:
+    """Return documentation in Markdown as HTML: code between backticks, and links as their text."""
+    pieces = _LINK.sub(r"\1", text).split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else piece
+        for number, piece in enumerate(pieces)
+    )
+
+
+def broken(name: str) -> Markup:
+    """Return a setting's name that a line may break behind a dot."""
+    return Markup(".<wbr>").join(name.split("."))
+
+
+def measure(number: float, unit: str) -> str:
+    """Return a chart's number with its unit: bytes in binary units, others with the digits that count."""
+    if unit in {"B", "B/s"}:
+        return size(number) + unit[1:]
+    digits = 0 if number >= 100 or number == int(number) else 1 if number >= 10 else 2
+    return f"{number:,.{digits}f} {unit}".strip()
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
@@ -87,7 +111,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update(when=when, size=size, count=count, span=span, money=money)
+    environment.filters.update(
+        when=when,
+        size=size,
+        count=count,
+        span=span,
+        money=money,
+        prose=prose,
+        broken=broken,
+        measure=measure,
+    )
     environment.globals.update(path=path_of, version=_VERSION)
     return environment
 
@@ -104,6 +137,8 @@ _SECTIONS: Final = (
     ("acls", "ACLs"),
     ("quotas", "Quotas"),
     ("tier", "Tier"),
+    ("pipelines", "Pipelines"),
+    ("metrics", "Metrics"),
     ("settings", "Settings"),
 )
 

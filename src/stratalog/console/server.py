@@ -73,12 +73,17 @@ class ConsoleServer:
 
     async def open(self, network: Network, port: int, security: Security = PLAINTEXT) -> int:
         """Listen; return the port. Raises OSError where the address is in use, UserError for unusable keys."""
-        return await self._server.open(network, self._host, port, security)
+        bound = await self._server.open(network, self._host, port, security)
+        if self._context.measured is not None:
+            self._context.measured.open()
+        return bound
 
     async def close(self) -> None:
         """Close connections, and the clients of the cluster."""
         await self._server.close()
         await self._context.cluster.close()
+        if self._context.measured is not None:
+            await self._context.measured.close()
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":

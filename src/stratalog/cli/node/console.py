@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stratalog.console.decoded import Registry
     from stratalog.console.history import History
     from stratalog.console.logins import Logins
+    from stratalog.console.measured import Measured
     from stratalog.console.prices import Prices
     from stratalog.console.server import ConsoleServer
     from stratalog.ports import Outside, Security
@@ -29,8 +30,29 @@ DEFAULT_LISTEN = "127.0.0.1:8080"
 READING_THREADS = 4
 OTHERS = 0o007
 """The bits of a file's mode that let every user in."""
+MONITOR_S = 5.0
+MONITOR_BYTES = 64 << 20
+"""The longest wait for a monitor, and the largest scrape."""
 REGISTRY_S = 4.0
 """The longest wait for the registry; a page may take 15 s."""
+
+Monitors = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="A broker's monitor.listener, for charts of its metrics; may be repeated.",
+    ),
+]
+Keystore = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Serve https: a PEM file of the key and its certificates."),
+]
+LoginsFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Ask for a login: lines of USER:PASSWORD, or of a bearer token."
+    ),
+]
 
 
 def console(
@@ -62,18 +84,8 @@ def console(
             help="A further name by which browsers address the console; may be repeated.",
         ),
     ] = None,
-    keystore: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Serve https: a PEM file of the key and its certificates."
-        ),
-    ] = None,
-    logins: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Ask for a login: lines of USER:PASSWORD, or of a bearer token."
-        ),
-    ] = None,
+    keystore: Keystore = None,
+    logins: LoginsFile = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -88,6 +100,7 @@ def console(
             metavar="FILE", help="Properties storage.gb.month and currency: what the bucket costs."
         ),
     ] = None,
+    monitor: Monitors = None,
     while_stdin_open: Annotated[bool, typer.Option("--while-stdin-open", hidden=True)] = False,
 ) -> None:
     """Serve web pages about a cluster: topics, records, groups, history in the bucket.
@@ -99,8 +112,9 @@ def console(
     """
     names = tuple(allow_host or ())
     options = (ready_file, allow_changes, names, while_stdin_open, registry, prices)
+    monitors = tuple(monitor or ())
     doors = Doors(keystore, logins, is_open=insecure)
-    run(serve(Wanted(bootstrap_server, tier, listen, *options, doors)))
+    run(serve(Wanted(bootstrap_server, tier, listen, *options, doors, monitors)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,7 @@ class Wanted:
     registry: str
     prices: Path | None
     doors: Doors
+    monitors: tuple[str, ...]
 
 
 async def serve(wanted: Wanted) -> None:
@@ -154,7 +169,16 @@ async def serve(wanted: Wanted) -> None:
     token = system.entropy.uuid().hex
     registry = registry_at(wanted.registry, system) if wanted.registry else None
     prices = None if wanted.prices is None else prices_at(wanted.prices)
-    context = Context(cluster, history, decoding, wanted.allow_changes, token, registry, prices)
+    context = Context(
+        cluster,
+        history,
+        decoding,
+        wanted.allow_changes,
+        token,
+        registry,
+        prices,
+        measured_of(wanted.monitors, system),
+    )
     server = ConsoleServer(context, host, wanted.names, logins)
     bound = await opened(server, system, wanted, port, keys)
     try:
@@ -246,6 +270,32 @@ def history_at(url: str, system: "Outside") -> "History":
     reading = system.workers.start("console-bucket", READING_THREADS)
     verifying = system.workers.start("console-verify", 1, background=True)
     return History(opened(url), reading, verifying, system.clock)
+
+
+def measured_of(monitors: tuple[str, ...], system: "Outside") -> "Measured | None":
+    """Return the scrapes of monitors, not begun; None without monitors. Raises UserError for a malformed address."""
+    from stratalog.adapters.http_request import ask, checked_url
+    from stratalog.console.measured import Measured
+    from stratalog.errors import Unavailable, UserError
+
+    for one in monitors:
+        if ":" not in one:
+            raise UserError(f"--monitor: {one!r} is not accepted; accepted: host:port")
+        checked_url(f"http://{one}/metrics", "--monitor")
+
+    def fetch(address: str) -> str:
+        answer = ask(f"http://{address}/metrics", timeout_s=MONITOR_S, bytes_max=MONITOR_BYTES)
+        if answer.status != 200:
+            raise Unavailable(
+                f"it answers with status {answer.status}: is this a monitor.listener?"
+            )
+        return answer.body.decode("utf-8", "replace")
+
+    return (
+        Measured(monitors, fetch, system.workers.start("monitors", 1), system.clock)
+        if monitors
+        else None
+    )
 
 
 def prices_at(path: Path) -> "Prices":

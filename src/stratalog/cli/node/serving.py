@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from stratalog.config import BrokerConfig
+    from stratalog.node import Ready
 
 _OPTIONS: Final = ("--override", "--ready-file", "--profile")
 
@@ -68,7 +71,11 @@ def serve(words: ServerWords) -> None:
         return
     from stratalog.cli.shared.console_beside import console_beside
 
-    run_server(config, ready_file, lambda address: console_beside(address, config.tier_url))
+    def console(ready: "Ready") -> "AbstractAsyncContextManager[str | None]":
+        monitor = f"{config.monitor[0]}:{ready.monitor_port}" if config.monitor else ""
+        return console_beside(f"{ready.host}:{ready.port}", config.tier_url, monitor)
+
+    run_server(config, ready_file, console)
 
 
 def load_config(

@@ -19,11 +19,13 @@ PATIENCE_S = 30.0
 
 
 @asynccontextmanager
-async def console_beside(address: str, tier_url: str) -> AsyncIterator[str | None]:
+async def console_beside(
+    address: str, tier_url: str, monitor: str = ""
+) -> AsyncIterator[str | None]:
     """Start a console, on port 8080 or a free one; yield its URL, or None where it does not start (with a note)."""
-    process, url = await _started(address, tier_url, LISTEN)
+    process, url = await _started(address, (tier_url, monitor), LISTEN)
     if url is None and process.returncode is not None:  # the port is in use, most likely
-        process, url = await _started(address, tier_url, "127.0.0.1:0")
+        process, url = await _started(address, (tier_url, monitor), "127.0.0.1:0")
     if url is None:
         note("warning: the console did not start; the broker serves without it")
     else:
@@ -36,15 +38,20 @@ async def console_beside(address: str, tier_url: str) -> AsyncIterator[str | Non
         await process.wait()
 
 
-async def _started(address: str, tier_url: str, listen: str) -> "tuple[Process, str | None]":
+async def _started(
+    address: str, places: tuple[str, str], listen: str
+) -> "tuple[Process, str | None]":
     """Start the process and wait until it serves; None where it ended or needed too long."""
     import json
     from asyncio import create_subprocess_exec, timeout
     from asyncio.subprocess import DEVNULL, PIPE
 
+    tier_url, monitor = places
     options = ["--listen", listen, "--while-stdin-open"]
     if tier_url and not tier_url.startswith("memory:"):  # only its own process sees that one
         options += ["--tier", tier_url]
+    if monitor:
+        options += ["--monitor", monitor]
     process = await create_subprocess_exec(
         sys.executable,
         "-m",

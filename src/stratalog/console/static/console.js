@@ -104,7 +104,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   const click = (selector) => document.querySelector(selector)?.click();
-  const sections = { o: "/", b: "/brokers", t: "/topics", g: "/groups", x: "/transactions", q: "/quorum", r: "/reassignments", a: "/acls", u: "/quotas", i: "/tier", s: "/settings" };
+  const sections = { o: "/", b: "/brokers", t: "/topics", g: "/groups", x: "/transactions", q: "/quorum", r: "/reassignments", a: "/acls", u: "/quotas", i: "/tier", l: "/pipelines", m: "/metrics", s: "/settings" };
   if (gone && sections[event.key]) location.assign(sections[event.key]);
   else if (event.key === "/") { document.querySelector("[data-key='/']")?.focus(); event.preventDefault(); }
   else if (event.key === "n") click("a[rel=next]");
@@ -113,5 +113,6 @@ document.addEventListener("keydown", (event) => {
 });
 
 localTimes(document);
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 const every = Number(document.body.dataset.refresh);
 if (every) setInterval(refresh, every * 1000);

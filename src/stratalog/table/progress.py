@@ -1,0 +1,32 @@
+"""The topic of streaming queries' progress: its name, and how far a query has read.
+
+In: a source of Spark's progress. Out: the positions behind its last batch. It never connects to anything.
+
+A record's key is the query's id. Its value is a JSON object: `event` (started, progress, idle, terminated), `query`,
+`run_id`, `name`, `progress` (Spark's own JSON of the last batch, from the first batch on), `error` (of a query that
+failed). Each record repeats what earlier ones said, so the newest of a query says everything.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from stratalog.table.offsets import Positions, from_json
+
+__all__ = ["PROGRESS_TOPIC", "positions_after"]
+
+PROGRESS_TOPIC: Final = "stratalog-progress"
+
+
+def positions_after(source: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions | None:
+    """Return the offsets behind a source's last batch; None for a source that reads no topic.
+
+    `ids` are the existing topics, for Spark's Kafka source.
+    """
+    end = source.get("endOffset")
+    try:
+        found = json.loads(end) if isinstance(end, str) else end
+        return from_json(found, ids) if isinstance(found, dict) and found else None
+    except ValueError:
+        return None

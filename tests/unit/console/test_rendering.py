@@ -1,0 +1,28 @@
+"""Texts of pages: documentation becomes HTML without markup of its own, numbers get their units."""
+
+import pytest
+
+from stratalog.console.rendering import broken, measure, prose
+
+
+def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
+    shown = prose("Needs `acks=all` <b>; `<i>` ([stores.md](stores.md)).")
+    assert shown == "Needs <code>acks=all</code> &lt;b&gt;; <code>&lt;i&gt;</code> (stores.md)."
+
+
+def test_a_long_name_breaks_behind_its_dots() -> None:
+    assert broken("a.b<c") == "a.<wbr>b&lt;c"
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "shown"),
+    [
+        (2048.0, "B/s", "2.0 KiB/s"),
+        (1234.6, "rows/s", "1,235 rows/s"),
+        (3.0, "", "3"),
+        (0.0312, "cores", "0.03 cores"),
+        (12.34, "ms", "12.3 ms"),
+    ],
+)
+def test_a_charts_number_has_its_unit(number: float, unit: str, shown: str) -> None:
+    assert measure(number, unit) == shown
