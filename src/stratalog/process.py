@@ -6,7 +6,6 @@ garbage collector are set up for a server. It decides nothing about the node: `n
 
 import asyncio
 import json
-import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import asdict
@@ -20,8 +19,8 @@ from stratalog.adapters.memory import (
     spare_partitions,
 )
 from stratalog.adapters.network import event_loop
+from stratalog.adapters.system import on_stop_signal, write_ready_file
 from stratalog.adapters.system import outside as system
-from stratalog.adapters.system import write_ready_file
 from stratalog.adapters.threads import take_short_turns
 from stratalog.config import BrokerConfig
 from stratalog.errors import Unavailable
@@ -50,16 +49,12 @@ def run_server(
 
 async def _serve(config: BrokerConfig, ready_file: str | None, beside: Beside | None) -> None:
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def end() -> None:
         stopping.set()
         node.abandon()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, end)
+    on_stop_signal(end)
     reasons: list[str] = []
 
     def fatal(why: str) -> None:

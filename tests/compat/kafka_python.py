@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
+    RIGHTS,
     Outcome,
     Part,
     Suite,
@@ -169,6 +170,7 @@ SETTINGS = {
     "num__partitions": "4",
     "tier__url": "",
     "group__min__session__timeout__ms": "1000",
+    **RIGHTS,
 }
 SUITE = Suite("kafka_python", (Part(SETTINGS, run),))
 

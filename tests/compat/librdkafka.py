@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
+    RIGHTS,
     Outcome,
     Part,
     Suite,
@@ -168,12 +169,15 @@ def environment(settings: Path) -> dict[str, str]:
 
 
 def put_kafka(kafka: Path) -> None:
-    """Put Apache Kafka's jars and two of its scripts where some tests expect them. Raise CannotBeHadError."""
+    """Put Apache Kafka's jars and three of its scripts where some tests expect them. Raise CannotBeHadError."""
     (kafka / "libs").symlink_to(kafka_lib())
     (kafka / "bin").mkdir()
-    topics = shlex.join(java_command("org.apache.kafka.tools.TopicCommand"))
+    tools = "org.apache.kafka.tools"
+    topics = shlex.join(java_command(f"{tools}.TopicCommand"))
+    acls = shlex.join(java_command(f"{tools}.AclCommand"))
     run_class = f'{shlex.quote(java())} -cp "$CLASSPATH:{kafka_lib()}/*"'
-    for name, words in (("kafka-topics", topics), ("kafka-run-class", run_class)):
+    scripts = {"kafka-topics": topics, "kafka-acls": acls, "kafka-run-class": run_class}
+    for name, words in scripts.items():
         script = kafka / "bin" / f"{name}.sh"
         script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         script.chmod(0o755)
@@ -214,6 +218,7 @@ SETTINGS = {
     "replica__selector__class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     # Kafka's default: a test's records are dated 1970, and must outlive the test.
     "log__retention__check__interval__ms": "300000",
+    **RIGHTS,
 }
 SUITE = Suite(
     "librdkafka",

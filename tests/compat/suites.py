@@ -28,6 +28,12 @@ NODES = (1, 3)
 CALM = {"broker.heartbeat.interval.ms": "2000", "broker.session.timeout.ms": "9000"}
 """Kafka's own defaults, of a cluster that no test kills."""
 
+RIGHTS = {
+    "authorizer__class__name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow__everyone__if__no__acl__found": "true",
+}
+"""Suites that make ACLs run as any client: what no ACL names is free to all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -18,11 +18,24 @@ from types import TracebackType
 from typing import Self
 from unittest.mock import patch
 
+import pytest
+
 from stratalog.cli.main import main
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 STRATA = [sys.executable, "-m", "stratalog.cli.main"]
+
+
+def use_unreachable_profile(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a profile current that reaches no broker, as a user's may be elsewhere."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    properties = config / "client.properties"
+    config.mkdir(exist_ok=True)
+    properties.write_text("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=SSL\n")
+    for words in (("create", "elsewhere", str(properties)), ("use", "elsewhere")):
+        done = strata("profile", *words)
+        assert done.returncode == 0, done.stderr
 
 
 class Server:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBindingFilter,
@@ -16,6 +17,16 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from kafka.admin import (
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    KafkaAdminClient,
+    ResourcePatternFilter,
+)
+from kafka.admin import ResourceType as ResourceKind
+from kafka.errors import ClusterAuthorizationFailedError
 from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.server_process import strata
 
@@ -96,6 +107,31 @@ def test_a_denied_client_gets_kafkas_error(tmp_path: Path) -> None:
         producer.produce("shut", b"x", on_delivery=lambda error, _: errors.update(last=error))
         assert producer.flush(30) == 0
         assert errors["last"] is None
+
+
+def test_a_client_without_rights_sees_and_changes_no_acl(tmp_path: Path) -> None:
+    with broker_process(
+        tmp_path, authorizer__class__name=STANDARD, super__users="User:x"
+    ) as broker:
+        alice = ("--principal", "User:alice", "--operation", "read", "--topic", "t")
+        for words in (
+            ("list",),
+            ("add", *alice),
+            ("remove", *alice),
+            ("check", "User:alice", "read", "--topic", "t"),
+        ):
+            status, output, errors = acl(broker, *words)
+            assert (status, output) == (2, ""), words
+            (line,) = errors.splitlines()
+            assert "CLUSTER_AUTHORIZATION_FAILED" in line
+        # librdkafka drops the error of this answer.
+        admin = KafkaAdminClient(bootstrap_servers=broker.address)
+        every = ResourcePatternFilter(ResourceKind.ANY, None, ACLResourcePatternType.ANY)
+        with pytest.raises(ClusterAuthorizationFailedError):
+            admin.describe_acls(
+                ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, every)
+            )
+        admin.close()
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.integration.server_process import strata
+from tests.integration.server_process import strata, use_unreachable_profile
 
 from stratalog.adapters.machine import process_cpu_s
 from stratalog.cli.speed import bench
@@ -15,7 +15,8 @@ LIMITS = Limits(1e9, 20e-6, 8e9, 4e9, 2e9, 5e9, 1e8, 3e-3, 10e6)
 
 
 @pytest.fixture
-def little(monkeypatch: pytest.MonkeyPatch) -> None:
+def little(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    use_unreachable_profile(tmp_path_factory.mktemp("config"), monkeypatch)
     monkeypatch.setattr(bench, "LIMIT_S", 0.02)
     monkeypatch.setattr(bench, "LOAD_S", 0.3)
     monkeypatch.setattr(bench, "FILE_BYTES", 4 << 20)

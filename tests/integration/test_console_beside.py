@@ -12,9 +12,15 @@ from pathlib import Path
 
 import pytest
 from tests.integration.monitor_scrape import get
-from tests.integration.server_process import Server
+from tests.integration.server_process import Server, use_unreachable_profile
 
 WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own settings do not count for the broker beside."""
+    use_unreachable_profile(tmp_path / "config", monkeypatch)
 
 
 def page(url: str) -> str:

@@ -3,10 +3,13 @@
 In: nothing. Out: `ports.Outside`. It never caches an answer of the system.
 """
 
+import asyncio
 import os
 import random
+import signal
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +85,14 @@ def outside() -> Outside:
         audit_log=AuditFile,
         token_keys=read_web_keys,
     )
+
+
+def on_stop_signal(stop: Callable[[], None]) -> None:
+    """Call `stop` on the event loop at SIGTERM, SIGINT and SIGHUP."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # As Java does, and for nohup: a SIGHUP that the process was started to ignore stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 def write_ready_file(name: str, line: str) -> None:

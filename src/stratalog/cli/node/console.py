@@ -213,13 +213,11 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
     import asyncio
     import json
     import os
-    import signal
 
-    from stratalog.adapters.system import write_ready_file
+    from stratalog.adapters.system import on_stop_signal, write_ready_file
 
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    on_stop_signal(stopping.set)
     if wanted.while_stdin_open:
         await asyncio.get_running_loop().connect_read_pipe(lambda: Ending(stopping.set), sys.stdin)
     scheme = "http" if wanted.doors.keystore is None else "https"

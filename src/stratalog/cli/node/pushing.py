@@ -6,7 +6,6 @@ and no more than its bound: the oldest go first.
 
 import asyncio
 import gzip
-import signal
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Final
 
 from stratalog.adapters.http_request import ask
 from stratalog.adapters.opentsdb import Receiver
-from stratalog.adapters.system import SystemClock
+from stratalog.adapters.system import SystemClock, on_stop_signal
 from stratalog.cli.shared.terminal import note
 from stratalog.errors import Unavailable
 from stratalog.monitor.opentsdb import Points
@@ -136,11 +135,10 @@ class Push:
 
 
 async def until_interrupted(push: Push, every_s: float) -> None:
-    """Scrape and send every `every_s`, until SIGINT or SIGTERM."""
+    """Scrape and send every `every_s`, until SIGTERM, SIGINT or SIGHUP."""
     ended = asyncio.Event()
+    on_stop_signal(ended.set)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
     due = loop.time()
     while not ended.is_set():
         push.scrape()
