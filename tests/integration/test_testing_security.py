@@ -10,7 +10,7 @@ from confluent_kafka.admin import ResourceType as Kind
 
 from stratalog import read
 from stratalog.errors import UserError
-from stratalog.testing import TemporaryBroker
+from stratalog.testing import TemporaryBroker, TemporaryCluster, cluster
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HARD = 'a"\\ b;,=é'
@@ -21,7 +21,13 @@ TIMEOUT_S = 10
 
 
 def client(
-    broker: TemporaryBroker, user: str, password: str, mechanism: str, *, tls: bool = False
+    broker: TemporaryBroker,
+    user: str,
+    password: str,
+    mechanism: str,
+    *,
+    tls: bool = False,
+    of: TemporaryCluster | None = None,
 ) -> AdminClient:
     settings = {
         "bootstrap.servers": broker.address,
@@ -34,7 +40,7 @@ def client(
     if tls:
         settings |= {
             "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(broker.authority.certificate),
+            "ssl.ca.location": str((of or broker).authority.certificate),
         }
     return AdminClient(settings)
 
@@ -73,6 +79,21 @@ def test_rights_of_users_are_settings() -> None:
         for created in bob.create_topics([NewTopic("of-bob", 1)]).values():
             with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
                 created.result(TIMEOUT_S)
+
+
+def test_users_log_in_to_each_node_of_a_cluster_also_after_a_kill() -> None:
+    with cluster(3, tls=True, users=USERS) as three:
+        for node, broker in three.brokers.items():
+            made = client(broker, "alice", HARD, MECHANISMS[node - 1], tls=True, of=three)
+            assert len(made.list_topics(timeout=TIMEOUT_S).brokers) == 3
+        every = client(three.brokers[1], "bob", "b", "SCRAM-SHA-512", tls=True, of=three)
+        every.create_topics([NewTopic("t", 3, 3)])["t"].result(TIMEOUT_S)
+        with pytest.raises(KafkaException):
+            client(three.brokers[2], "bob", "x", "PLAIN", tls=True, of=three).list_topics(timeout=1)
+        three.kill(1)
+        three.restart(1)
+        again = client(three.brokers[1], "bob", "b", "SCRAM-SHA-256", tls=True, of=three)
+        assert "t" in again.list_topics(timeout=TIMEOUT_S).topics
 
 
 def test_our_own_reader_logs_in_over_tls() -> None:

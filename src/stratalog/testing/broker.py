@@ -65,16 +65,17 @@ class TemporaryBroker:
         cluster_id: str = "",
         tls: bool = False,
         users: Mapping[str, str] | None = None,
+        security: ListenerSecurity | None = None,
     ) -> None:
         """Raises UserError for a value that is neither text, number nor flag, and for a user that cannot log in.
 
         With `tls`, the listener uses TLS, and `authority` signs certificates of clients. With `users`, clients log in
-        by name and password.
+        by name and password. `security` is that of several brokers instead: a cluster's.
         """
         self._settings = {name: _text(name, value) for name, value in (settings or {}).items()}
         self._kept = directory
         self._cluster_id = cluster_id
-        self._security = ListenerSecurity(tls=tls, users=users or {})
+        self._security = security or ListenerSecurity(tls=tls, users=users or {})
         self._scratch: ScratchDirectory | None = None
         self._directory: Path | None = None
         self._clock = AdvancedClock()

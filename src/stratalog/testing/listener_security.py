@@ -51,6 +51,11 @@ class ListenerSecurity:
         return "SSL" if self._has_tls else "PLAINTEXT"
 
     @property
+    def is_any(self) -> bool:
+        """Whether clients use TLS or log in."""
+        return self._has_tls or self.has_users
+
+    @property
     def has_users(self) -> bool:
         """Whether clients log in."""
         return bool(self._users)

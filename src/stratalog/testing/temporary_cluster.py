@@ -6,15 +6,19 @@ each node. It simulates nothing: the nodes speak over sockets of 127.0.0.1.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.adapters.free_ports import free_ports
 from stratalog.adapters.scratch import ScratchDirectory
 from stratalog.adapters.system import SystemEntropy
 from stratalog.broker.storage.claim import new_cluster_id
-from stratalog.config.local_cluster import NodePorts, node_settings
+from stratalog.config.local_cluster import HOST, NodePorts, node_settings
 from stratalog.errors import UserError
 from stratalog.testing.broker import TemporaryBroker
+from stratalog.testing.listener_security import ListenerSecurity
+
+if TYPE_CHECKING:
+    from stratalog.testing.certificates import Authority
 
 _NODES: Final = 3
 _QUICK: Final = {"broker.heartbeat.interval.ms": 300, "broker.session.timeout.ms": 2000}
@@ -28,14 +32,25 @@ class TemporaryCluster:
     """
 
     def __init__(
-        self, nodes: int = _NODES, settings: Mapping[str, str | float] | None = None
+        self,
+        nodes: int = _NODES,
+        settings: Mapping[str, str | float] | None = None,
+        *,
+        tls: bool = False,
+        users: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises UserError for a number of nodes below 1, and for a value that is neither text, number nor flag."""
+        """Raises UserError for a number of nodes below 1, a value that is neither text, number nor flag, and a user
+        that cannot log in.
+
+        With `tls`, clients connect with TLS, and `authority` signs their certificates. With `users`, they log in by
+        name and password. The nodes reach one another without either.
+        """
         if nodes < 1:
             raise UserError(f"nodes: {nodes} is not accepted; accepted: 1 and more")
         self._scratch: ScratchDirectory | None = None
         self._nodes = nodes
         self._settings: dict[str, str | float] = {**_QUICK, **(settings or {})}
+        self._security = ListenerSecurity(tls=tls, users=users or {})
         self.brokers: dict[int, TemporaryBroker] = {}
 
     @property
@@ -43,20 +58,27 @@ class TemporaryCluster:
         """`host:port,…` of all nodes, also of those that do not run."""
         return ",".join(broker.address for broker in self.brokers.values())
 
+    @property
+    def authority(self) -> "Authority":
+        """The authority of the nodes' certificates: `authority.issue("alice")` gives a client its own."""
+        return self._security.authority
+
     def start(self) -> Self:
         """Start all nodes, empty. Raises UserError for settings that are wrong."""
         self._scratch = ScratchDirectory("strata-cluster-")
-        free = free_ports(2 * self._nodes)
-        ports = {
-            node: NodePorts(free[2 * node - 2], free[2 * node - 1])
-            for node in range(1, self._nodes + 1)
-        }
+        free = iter(free_ports(3 * self._nodes))
+        ports = {node: NodePorts(next(free), next(free)) for node in range(1, self._nodes + 1)}
         cluster_id = new_cluster_id(SystemEntropy())
         for node in ports:
             directory = self._scratch.path / f"node-{node}"
-            settings = {**node_settings(node, ports, str(directory)), **self._settings}
+            settings = node_settings(node, ports, str(directory))
+            if self._security.is_any:
+                settings = _with_secured(settings, self._security.protocol, next(free))
             self.brokers[node] = TemporaryBroker(
-                settings, directory=directory, cluster_id=cluster_id
+                {**settings, **self._settings},
+                directory=directory,
+                cluster_id=cluster_id,
+                security=self._security,
             )
         try:
             for broker in self.brokers.values():
@@ -87,6 +109,7 @@ class TemporaryCluster:
         """End all nodes at once, and remove their data."""
         for broker in self.brokers.values():
             broker.kill()
+        self._security.remove()
         if self._scratch is not None:
             self._scratch.remove()
 
@@ -103,7 +126,18 @@ class TemporaryCluster:
 
 
 def cluster(
-    nodes: int = _NODES, settings: Mapping[str, str | float] | None = None
+    nodes: int = _NODES,
+    settings: Mapping[str, str | float] | None = None,
+    *,
+    tls: bool = False,
+    users: Mapping[str, str] | None = None,
 ) -> TemporaryCluster:
     """Return a cluster for a `with` statement; `settings` apply to every node."""
-    return TemporaryCluster(nodes, settings)
+    return TemporaryCluster(nodes, settings, tls=tls, users=users)
+
+
+def _with_secured(settings: Mapping[str, str], protocol: str, port: int) -> dict[str, str]:
+    """Return a node's settings with a listener for clients before its own."""
+    mapped = f"{protocol}:{protocol},{settings['listener.security.protocol.map']}"
+    listeners = f"{protocol}://{HOST}:{port},{settings['listeners']}"
+    return {**settings, "listeners": listeners, "listener.security.protocol.map": mapped}
