@@ -131,7 +131,9 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="stratalog-compat-") as scratch:
         settings = Path(scratch) / "test.conf"
-        settings.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
+        settings.write_text(
+            f"bootstrap.servers={address}\ntest.topic.random=true\ntest.timeout.multiplier=4\n"
+        )
         put_kafka(Path(scratch))
         for name, tests in chosen(select, apart=apart, nodes=nodes).items():
             number, case = name[:4], name.partition(CASE)[2]

@@ -180,6 +180,8 @@ def test_each_failed_handshake_and_unfinished_login_has_one_line(
         for place, sent in ((tls, b"GET / HTTP/1.1"), (tls, b""), (sasl, b""), (sasl, METADATA)):
             with socket.create_connection(place, TIMEOUT_S) as raw, suppress(OSError):
                 raw.sendall(sent)
+                if sent:  # its end must not hide the failure
+                    raw.shutdown(socket.SHUT_WR)
                 raw.recv(1)
         with socket.create_connection(tls, TIMEOUT_S):
             pass  # a probe of the port is no failed handshake

@@ -55,6 +55,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw: asyncio.Transport | None = None
         self._is_secured = False
         self._step: asyncio.Future[bool] | None = None
+        self._is_over = False
+        """Whether the client has ended its stream."""
         self._arrived = bytearray()
         self._handshake_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
@@ -86,7 +88,8 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._go_on()
 
     def eof_received(self) -> bool:
-        return False
+        self._is_over = True
+        return self._step is not None  # what it finds out is logged first
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._raw = None
@@ -120,22 +123,25 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _step_taken(self, step: "asyncio.Future[bool]") -> None:
         self._step = None
-        if self._raw is None or step.cancelled():
+        error = (
+            None if step.cancelled() else step.exception()
+        )  # taken, also of a client that has gone
+        raw = self._raw
+        if raw is None or step.cancelled():
             return
-        try:
-            is_complete = step.result()
-        except ssl.SSLError as error:
-            self._flush()  # an alert for the client
+        if isinstance(error, Unavailable):
+            raw.abort()  # the node stops
+            return
+        self._flush()  # where it failed, an alert for the client
+        if isinstance(error, ssl.SSLError):
             self._fail(_why(error))
             return
-        except Unavailable:
-            self._raw.abort()  # the node stops
-            return
-        self._flush()
-        if is_complete:
+        if step.result():
             self._complete()
         elif self._arrived:
             self._go_on()
+        if self._is_over and self._step is None:
+            raw.close()
 
     def _complete(self) -> None:
         self._is_secured = True
