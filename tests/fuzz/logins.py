@@ -42,7 +42,7 @@ SERVED = struct.pack(">i", 99)
 
 @dataclass
 class Target:
-    """A broker with a port for everybody, one of mutual TLS and one of SASL; and clients that it does not know."""
+    """A broker with ports without security, of mutual TLS and of SASL; and keys of clients that it does not know."""
 
     broker: BrokerProcess
     tls: int
