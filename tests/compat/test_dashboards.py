@@ -17,9 +17,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from tests.compat.test_prometheus import program
 from tests.integration.server_process import Server, strata
+from tests.integration.waiting import wait_for
 
 from stratalog.adapters.free_ports import free_ports
-from stratalog.monitor.dashboards import DASHBOARDS, dashboard_json
+from stratalog.monitor.dashboards import DASHBOARDS, dashboard_json, queries_of
 from stratalog.monitor.metrics import METRICS
 
 WAIT_S = 120
@@ -127,6 +128,25 @@ def test_no_query_of_a_dashboard_is_empty(prometheus: Prometheus) -> None:
     while empty := [query for query in queries if not prometheus.ask(filled(query))]:
         assert time.monotonic() < deadline, [(queries[query], query) for query in empty]
         time.sleep(1)
+
+
+def test_the_zero_of_a_metric_without_series_goes_with_its_first_series(
+    prometheus: Prometheus,
+) -> None:
+    queries = {
+        query
+        for one in DASHBOARDS
+        for _, metric, may_lack in one.metrics()
+        if may_lack
+        for query, _ in queries_of(metric, may_lack=True)
+    }
+    assert queries
+    assert {query.rpartition(" or ")[2] for query in queries} == {"on() vector(0)"}
+    wait_for(lambda: prometheus.ask("stratalog_ready"), "a scrape")
+    (ready,) = prometheus.ask("stratalog_ready or on() vector(0)")
+    assert ready["metric"]["__name__"] == "stratalog_ready"
+    (zero,) = prometheus.ask("stratalog_absent or on() vector(0)")
+    assert zero["metric"] == {}
 
 
 def test_each_metric_has_a_panel() -> None:

@@ -125,8 +125,8 @@ def queries_of(metric: Metric, *, may_lack: bool) -> list[tuple[str, str]]:
             (f"histogram_quantile({share}, {rates})", f"p{share * 100:g} {legend}")
             for share in _QUANTILES
         ]
-    if may_lack:
-        found = [(f"{query} or vector(0)", text) for query, text in found]
+    if may_lack:  # on(): any series of the metric replaces the zero
+        found = [(f"{query} or on() vector(0)", text) for query, text in found]
     return found
 
 
