@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.cluster_processes import QUICK, ClusterProcesses
 
 from stratalog.coordinators.placement import partition_for
@@ -156,6 +156,23 @@ class Story:
             assert time.monotonic() < deadline, "not every replica is in sync"
             time.sleep(0.05)
 
+    def wait_for_markers(self) -> None:
+        """Wait until no transaction is open: a commit is answered before its markers are in every partition."""
+        places = {TopicPartition(TOPIC, one): OffsetSpec.latest() for one in range(PARTITIONS)}
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            ends = [
+                [one.result().offset for one in answer.values()]
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+                for answer in [self._admin.list_offsets(places, isolation_level=level)]
+            ]
+            if ends[0] == ends[1]:
+                return
+            assert time.monotonic() < deadline, (
+                f"last stable offsets {ends[0]} stay below {ends[1]}"
+            )
+            time.sleep(0.05)
+
     def check(self) -> None:
         """Read all committed records; compare them with the outcomes."""
         read = [numbers(self.nodes.address, partition) for partition in range(PARTITIONS)]
@@ -226,5 +243,6 @@ def run(place: Path, rounds: int) -> tuple[Counter[str], list[float]]:
         finally:
             story.producer.end()
         story.wait_for_whole()
+        story.wait_for_markers()
         story.check()
     return Counter(story.producer.outcomes.values()), seconds
