@@ -16,6 +16,7 @@ PARTS = 4
 ROUNDS = FRAMES // FRAMES_PER_ROUND // PARTS
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_hostile_frames_of_every_api_and_version_break_nothing(part):
     apis = rounds(SEED, part * ROUNDS, ROUNDS)
