@@ -16,6 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -50,7 +51,9 @@ PAGE = 4096
 class Racks:
     """A cluster of racks, its producers, and the seconds of each step."""
 
-    def __init__(self, seed: int, brokers: int, partitions: int) -> None:
+    def __init__(
+        self, seed: int, brokers: int, partitions: int, said: Callable[[str], None]
+    ) -> None:
         world = World(seed)
         # A trace of every message of 200 nodes would be most of the memory.
         world.network._trace = lambda *_: None
@@ -76,6 +79,7 @@ class Racks:
         self._beside: list[asyncio.Task[None]] = []
         self._over = False
         self._seed = seed
+        self._said = said
 
     @staticmethod
     def rack_of(node_id: int) -> int:
@@ -125,7 +129,8 @@ class Racks:
         loop = asyncio.get_running_loop()
         began, cpu = loop.time(), time.process_time()
         await work
-        self.steps[step] = loop.time() - began, time.process_time() - cpu
+        self.steps[step] = taken = loop.time() - began, time.process_time() - cpu
+        self._said(f"{step}: {taken[0]:.2f} s of virtual time, {taken[1]:.1f} s of CPU time")
 
     async def _produce(self, number: int) -> None:
         seed = self._seed + number
@@ -204,11 +209,13 @@ class Racks:
             raise Stuck(str(error)) from error
 
 
-def play(seed: int, brokers: int, partitions: int) -> Racks:
-    """Run a seed to its end. Raises Broken, Stuck."""
+def play(
+    seed: int, brokers: int, partitions: int, said: Callable[[str], None] = lambda _: None
+) -> Racks:
+    """Run a seed to its end; `said` gets a line for each step. Raises Broken, Stuck."""
 
     async def whole() -> Racks:
-        one = Racks(seed, brokers, partitions)
+        one = Racks(seed, brokers, partitions, said)
         await one.carry_out()
         return one
 
@@ -222,9 +229,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    found = play(asked.seed, asked.brokers, asked.partitions)
-    for step, (virtual_s, cpu_s) in found.steps.items():
-        print(f"{step}: {virtual_s:.2f} s of virtual time, {cpu_s:.1f} s of CPU time")
+    found = play(asked.seed, asked.brokers, asked.partitions, partial(print, flush=True))
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
     print(
         f"{asked.brokers} brokers, {asked.partitions} partitions, seed {asked.seed}: "
