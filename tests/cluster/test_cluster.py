@@ -15,7 +15,7 @@ from tests.cluster.run import check_counts, run_seed
 from tests.cluster.schedule import Fault
 from tests.cluster.totals import is_tiered
 
-SEEDS = range(4, 12)
+SEEDS = range(7, 11)
 COMPACTED_SEEDS = range(2)
 STORIES = ("last replica", "late proposal", "late archiver")
 BUGS_OF_STORIES = (
