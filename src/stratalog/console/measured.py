@@ -141,7 +141,7 @@ def numbers(text: str) -> dict[str, Raw]:
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
             for shown in CHARTS:
-                if sample.name != shown.metric or not shown.where <= tuple(sample.labels.items()):
+                if sample.name != shown.metric or not set(shown.where) <= sample.labels.items():
                     continue
                 raw = found.setdefault(shown.title, {})
                 bound = float(sample.labels["le"]) if shown.kind == "quantile" else inf

@@ -28,5 +28,5 @@ def positions_after(source: Mapping[str, Any], ids: Mapping[str, UUID]) -> Posit
     try:
         found = json.loads(end) if isinstance(end, str) else end
         return from_json(found, ids) if isinstance(found, dict) and found else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

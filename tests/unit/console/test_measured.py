@@ -23,6 +23,7 @@ stratalog_request_duration_seconds_bucket{{api="Produce",le="0.001"}} {fast}
 stratalog_request_duration_seconds_bucket{{api="Produce",le="0.002"}} {slow}
 stratalog_request_duration_seconds_bucket{{api="Produce",le="+Inf"}} {slow}
 stratalog_request_duration_seconds_bucket{{api="Fetch",le="+Inf"}} 99
+stratalog_request_duration_seconds_bucket{{api="SaslHandshake",le="+Inf"}} {slow}
 """
 
 

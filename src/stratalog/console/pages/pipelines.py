@@ -76,7 +76,7 @@ def _by_query(rows: Sequence[Row]) -> list[list[Reported]]:
         for one in records[-_POINTS_MAX:]:
             try:
                 value = json.loads(one.value or b"")
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict) and isinstance(value.get("event"), str):
                 kept.append((one.timestamp, value))

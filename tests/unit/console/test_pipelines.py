@@ -1,0 +1,44 @@
+"""Records of the progress topic, which any client may write: the page leaves out what is none of progress."""
+
+import pytest
+
+from stratalog.console.pages.pipelines import _by_query
+from stratalog.console.reading import Row
+from stratalog.table.progress import positions_after
+from stratalog.wire.records import Record
+
+GOOD = b'{"event": "idle", "query": "q"}'
+
+
+def row(value: bytes, number: int) -> Row:
+    return Row(0, Record(number, 1000 + number, b"q", value), "tail")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"\xff\xfe", b"7", b"[]", b'{"event": 7}', b"[" * 100_000, b'{"a":' * 100_000],
+    ids=["empty", "no text", "a number", "a list", "no event", "nested lists", "nested objects"],
+)
+def test_a_record_that_is_none_of_progress_is_left_out(value: bytes) -> None:
+    assert _by_query([row(value, 0), row(GOOD, 1)]) == [[(1001, {"event": "idle", "query": "q"})]]
+    assert _by_query([row(value, 0)]) == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        None,
+        7,
+        "",
+        "x",
+        "[]",
+        "{",
+        "[" * 100_000,
+        {"a": 1},
+        {"topics": 7},
+        {"t": {"0": "x"}},
+        '{"t": 7}',
+    ],
+)
+def test_an_end_offset_that_names_no_positions_has_no_lag(end: object) -> None:
+    assert positions_after({"endOffset": end}, {}) is None
