@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.produce import produce_body
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
+from tests.sim.raw import Raw
 from tests.sim.records import batch, values_in
 from tests.sim.world import START_MS, World
 
@@ -251,3 +253,29 @@ def test_acknowledged_records_outlive_a_leader_that_is_cut_off(both_ways: bool) 
             await asyncio.sleep(2)
 
     story(tell)
+
+
+def test_a_replica_that_began_beside_a_lonely_leader_sends_producers_to_the_leader() -> None:
+    """librdkafka repeats a request after NOT_ENOUGH_REPLICAS at the same broker, and does not ask for the leader."""
+
+    async def tell() -> None:
+        roles = {1: "controller", 2: "broker", 3: "broker", 4: "broker"}
+        cluster = Cluster(World(1), 4, {"replica.lag.time.max.ms": "3000"}, roles)
+        await cluster.start()
+        async with await cluster.machines[2].connect() as client:
+            wanted = NewTopic("t", assignments={0: [2, 3, 4]}, configs={"min.insync.replicas": "2"})
+            (created,) = await client.create_topics([wanted])
+            assert created.error is ErrorCode.none
+        for node in (3, 4):
+            await cluster.machines[node].kill()
+        await cluster.until(lambda: partition(cluster).isr == (2,), "a lonely leader", 60)
+        await cluster.machines[3].start()
+        raw = await Raw.connect(cluster.world.network, host_of(3))
+        for _ in range(2):
+            answer = await raw.ask(9, produce_body("t", batch([b"value"], START_MS), acks=-1))
+            (refused,) = answer.responses[0].partition_responses
+            assert ErrorCode(refused.error_code) is ErrorCode.not_leader_or_follower
+            await cluster.until(lambda: len(partition(cluster).isr) == 2, "a second in sync", 60)
+        await cluster.stop()
+
+    run(tell())

@@ -236,8 +236,13 @@ class PartitionReplica:
         return len(self.isr) < min(self.min_isr, len(self.replicas))
 
     def check_min_isr(self) -> None:
-        """Refuse acks=all before the append where the ISR is too small: raises `Rejected(NOT_ENOUGH_REPLICAS)`."""
+        """Refuse acks=all before the append where the ISR is too small: raises `Rejected(NOT_ENOUGH_REPLICAS)`.
+
+        A follower's ISR is as old as its last look, so it says first that another broker leads, as in Kafka. Else a
+        client of a former leader would repeat its request there, and never ask for the new leader.
+        """
         if self.is_below_min_isr:
+            self.check_leader()
             raise self._too_few(ErrorCode.not_enough_replicas)
 
     def too_few_in_sync(self) -> Rejected | None:

@@ -273,6 +273,15 @@ def test_below_min_isr_nothing_is_committed_and_acks_all_is_refused():
     assert replica.too_few_in_sync() is None
 
 
+def test_a_former_leader_sends_its_clients_to_the_new_one_however_small_its_last_isr_was():
+    replica = PartitionReplica(node_id=1, replicas=(1, 2, 3), isr=(1,), min_isr=2)
+    replica.become_leader(4, 10)
+    replica.become_follower(5)
+    with pytest.raises(Rejected) as refused:
+        replica.check_min_isr()
+    assert refused.value.code is ErrorCode.not_leader_or_follower
+
+
 def test_a_single_replica_satisfies_acks_all_whatever_min_isr_is():
     replica = PartitionReplica(node_id=1, replicas=(1,), isr=(1,), min_isr=2)
     replica.become_leader(4, 10)
