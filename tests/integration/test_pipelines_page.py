@@ -1,7 +1,5 @@
 """The console's page of pipelines, with real queries of Spark that report to a broker's topic."""
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +11,8 @@ from tests.broker_process import BrokerProcess, broker_process
 from tests.integration.console_process import Console, console_process
 from tests.integration.test_spark_broker import Driver
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.skipif(
-        shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java 17 or later"
-    ),
-]
-WAIT_S = 90
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
+WAIT_S = 240  # a query starts within seconds unless the machine is loaded
 
 
 @pytest.fixture
