@@ -6,6 +6,11 @@ here reads a file, an environment or a clock, and no later layer sees a setting'
 
 from stratalog.config.aliases import our_topic_setting
 from stratalog.config.broker import BrokerConfig, parse_properties
+from stratalog.config.client_metrics import (
+    Subscription,
+    describe_client_metrics,
+    parse_subscription,
+)
 from stratalog.config.describe import (
     ConfigEntry,
     ConfigSource,
@@ -28,11 +33,14 @@ __all__ = [
     "Kind",
     "Listener",
     "LogConfig",
+    "Subscription",
     "check_topic_configs",
     "describe_broker",
+    "describe_client_metrics",
     "describe_every_broker",
     "describe_topic",
     "log_config",
     "our_topic_setting",
     "parse_properties",
+    "parse_subscription",
 ]

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
+from stratalog.config.client_metrics import parse_subscription
 from stratalog.config.kinds import BadValue, Dynamic, Kind
 from stratalog.config.listeners import check_cordoned, items_of
 from stratalog.config.log import broker_default, check_topic_configs
@@ -27,6 +28,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
 
 
 class ClusterRules:
@@ -36,10 +38,14 @@ class ClusterRules:
         self._broker = broker
 
     def check(self, resource_type: int, resource_name: str, before: Values, after: Values) -> None:
-        """Raise Rejected where `after` may not follow: INVALID_CONFIG (topics), INVALID_REQUEST (brokers)."""
+        """Raise Rejected where `after` may not follow: INVALID_CONFIG (topics), INVALID_REQUEST (brokers), either for
+        client metrics.
+        """
         if resource_type == Resource.TOPIC:
             check_topic_configs(after, self._broker)
             self._check_tier_stays(before, after)
+        elif resource_type == Resource.CLIENT_METRICS:
+            parse_subscription(resource_name, after)
         else:
             changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
             check_broker_configs(changed, after, cluster_wide=not resource_name)
@@ -52,6 +58,8 @@ class ClusterRules:
         if resource_type == Resource.TOPIC:
             is_list = name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].setting.kind is Kind.LIST
             value = broker_default(self._broker, name) if is_list else None
+        elif resource_type == Resource.CLIENT_METRICS:
+            return None  # as in Kafka, whose controller does not know that they are lists
         else:
             is_list = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
             value = self._broker.get(name) if is_list else None

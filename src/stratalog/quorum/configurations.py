@@ -1,4 +1,4 @@
-"""Change settings of topics and brokers: refuse, or return records.
+"""Change settings of topics, brokers and client metrics: refuse, or return records.
 
 In: alterations, the image, the rules of the settings. Out: records and one result per resource. It never changes an
 image, and knows no setting: `SettingRules` does.
@@ -113,6 +113,8 @@ def _check_resource(image: Image, resource_type: int, name: str) -> None:
             exists = not name or (name.isdecimal() and int(name) in image.brokers)
             if not exists:
                 raise Rejected(ErrorCode.invalid_request, f"there is no broker {name!r}")
+        case ResourceType.CLIENT_METRICS:
+            pass  # its first setting makes it
         case _:
             raise Rejected(
                 ErrorCode.invalid_request, f"resource type {resource_type} has no settings here"

@@ -14,6 +14,7 @@ from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
     describe_broker,
+    describe_client_metrics,
     describe_every_broker,
     describe_topic,
 )
@@ -29,6 +30,7 @@ from stratalog.wire.messages.describe_configs import (
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
+_CLIENT_METRICS: Final = 16
 
 
 class Needs(NamedTuple):
@@ -39,7 +41,7 @@ class Needs(NamedTuple):
 
 
 async def handle(call: Call[DescribeConfigsRequest, Needs]) -> DescribeConfigsResponse:
-    """Return the settings of topics and of this broker, each resource once."""
+    """Return the settings of topics, of this broker and of client metrics, each resource once."""
     return DescribeConfigsResponse(
         results=[
             await _resource(call, resource)
@@ -92,6 +94,10 @@ def _entries(call: Call[DescribeConfigsRequest, Needs], kind: int, name: str) ->
                 ErrorCode.invalid_request, f"broker {name!r} is not this one ({node_id})"
             )
         return describe_broker(config, metadata.dynamic_configs)
+    if kind == _CLIENT_METRICS:
+        if not name:
+            raise Rejected(ErrorCode.invalid_request, "a client-metrics resource needs a name")
+        return describe_client_metrics(metadata.image.configs.get((kind, name), {}))
     raise Rejected(ErrorCode.invalid_request, f"resource type {kind} has no settings here")
 
 

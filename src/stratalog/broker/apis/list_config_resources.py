@@ -1,6 +1,6 @@
 """ListConfigResources (key 74), versions 0-1.
 
-v0 lists client metrics only, and this broker has none. v1 any types (KIP-1142).
+v0 lists client metrics only (KIP-714). v1 any types (KIP-1142).
 """
 
 from typing import NamedTuple

@@ -1,0 +1,204 @@
+"""Goal: client metrics (KIP-714) mean on our broker what they mean on Apache Kafka, and Kafka's own tool manages them.
+
+Method: one story runs against both brokers, and the answers must be the same. Kafka has no receiver here, so it does
+not advertise the two APIs of clients; it serves them all the same.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker_process import broker_process
+from tests.compat.apache_kafka import apache_kafka, properties
+from tests.compat.differential import Broker, Connection, api_versions, differences, in_common
+from tests.compat.test_kafka_directories import UNSERVED, kafka, ours_on
+from tests.compat.tools import java_tool
+
+from stratalog.adapters.free_ports import free_ports
+
+CLIENT_METRICS = 16
+TOOL = "org.apache.kafka.tools.ClientMetricsCommand"
+SET, DELETE, APPEND, SUBTRACT = range(4)
+Change = tuple[str, int, str | None]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Yield our address and Kafka's."""
+    with (
+        apache_kafka(tmp_path_factory.mktemp("kafka")) as theirs,
+        broker_process(tmp_path_factory.mktemp("ours"), tier__url="") as ours,
+    ):
+        yield ours.address, theirs
+
+
+def alter(ask: Connection, name: str, *changes: Change, validate_only: bool = False) -> None:
+    configs = [
+        {"name": setting, "config_operation": operation, "value": value}
+        for setting, operation, value in changes
+    ]
+    resource = {"resource_type": CLIENT_METRICS, "resource_name": name, "configs": configs}
+    ask.ask("IncrementalAlterConfigs", resources=[resource], validate_only=validate_only)
+
+
+def replace(ask: Connection, name: str, **values: str) -> None:
+    configs = [{"name": one.replace("__", "."), "value": values[one]} for one in values]
+    resource = {"resource_type": CLIENT_METRICS, "resource_name": name, "configs": configs}
+    ask.ask("AlterConfigs", resources=[resource], validate_only=False)
+
+
+def describe(ask: Connection, name: str, *keys: str) -> None:
+    resource = {
+        "resource_type": CLIENT_METRICS,
+        "resource_name": name,
+        "configuration_keys": list(keys) or None,
+    }
+    ask.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
+
+
+def listed(ask: Connection) -> None:
+    ask.ask("ListConfigResources", resource_types=[CLIENT_METRICS])
+
+
+def resources(broker: Broker) -> None:
+    """Make, change, refuse, describe, list and remove resources."""
+    ask = broker.connect()
+    describe(ask, "absent")
+    describe(ask, "")
+    alter(ask, "", ("metrics", SET, "a"))
+    alter(
+        ask,
+        "one",
+        ("metrics", SET, "org.apache.kafka.producer."),
+        ("interval.ms", SET, "1000"),
+        ("match", SET, "client_id=app.*"),
+    )
+    describe(ask, "one")
+    describe(ask, "one", "match", "nothing")
+    alter(ask, "two", ("interval.ms", SET, "100"))
+    describe(ask, "two")
+    listed(ask)
+    for name, values in {
+        "nothing": ["1"],
+        "interval.ms": ["99", "100", "3600001", "x", "", None, "2147483648", "+500", " 500 "],
+        "metrics": [None, "", "a,", " a , b ", "*"],
+        "match": [
+            "client_id=a,client_id=b",
+            "client_id",
+            "client_id=",
+            "=x",
+            "client_id=a=b",
+            "host=a",
+            "client_id=(",
+            "client_id=a{1,2}",
+            "client_id=a=,",
+            "client_id=a=",
+            "",
+            " client_id = a.* ",
+        ],
+    }.items():
+        for value in values:
+            alter(ask, "two", (name, SET, value))
+    describe(ask, "two")
+    for operation in (APPEND, SUBTRACT):
+        for name in ("metrics", "match", "interval.ms", "nothing"):
+            alter(ask, "two", (name, operation, "5"))
+    alter(ask, "two", ("metrics", APPEND, None))
+    alter(ask, "two", ("metrics", SET, "a"), ("metrics", SET, "b"))
+    alter(ask, "two", ("nothing", DELETE, None))
+    alter(ask, "dry", ("metrics", SET, "a"), validate_only=True)
+    alter(ask, "empty", ("metrics", SET, ""))
+    listed(ask)
+    replace(ask, "one", metrics="w")
+    describe(ask, "one")
+    replace(ask, "one", interval__ms="1")
+    replace(ask, "one")
+    listed(ask)
+    for name in ("two", "empty"):
+        alter(ask, name, *((one, DELETE, None) for one in ("metrics", "interval.ms", "match")))
+    describe(ask, "two")
+    listed(ask)
+
+
+@pytest.mark.big
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("tells", [resources])
+def test_client_metrics_mean_what_they_mean_on_apache_kafka(
+    both: tuple[str, str], tells: Any
+) -> None:
+    common = in_common(*map(api_versions, both))
+    traces = []
+    for address in both:
+        broker = Broker(address, "", common)
+        try:
+            tells(broker)
+        finally:
+            broker.close()
+        traces.append(broker.trace)
+    found = [
+        f"#{step} {label}{path}: ours {mine!r}, Kafka's {theirs!r}"
+        for step, ((label, one), (_, other)) in enumerate(zip(*traces, strict=True))
+        for path, mine, theirs in differences(one, other)
+    ]
+    assert "\n".join(found) == ""
+    assert len(traces[0]) > 20
+
+
+@pytest.mark.big
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+def test_kafkas_tool_makes_lists_describes_and_removes_resources(both: tuple[str, str]) -> None:
+    outputs = []
+    for address in both:
+        said = ""
+        for words in (
+            "--alter --name tool --metrics org.apache.kafka.producer. --interval 2000 --match client_id=app.*",
+            "--list",
+            "--describe --name tool",
+            "--alter --name tool --interval=",
+            "--describe",
+            "--delete --name tool",
+            "--list",
+        ):
+            said += tool(address, *words.split())
+        outputs.append(said)
+        with pytest.raises(AssertionError, match="InvalidRequestException"):
+            tool(address, "--alter", "--name", "tool", "--interval", "5")
+    assert outputs[0] == outputs[1]
+    assert re.search("client metrics.*tool", outputs[0], re.IGNORECASE)
+
+
+@pytest.mark.big
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+def test_resources_of_apache_kafkas_directory_count_on_ours_and_back(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    file = tmp_path / "server.properties"
+    file.write_text(properties(tmp_path, ports, {}))
+    storage = "kafka.tools.StorageTool"
+    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
+    features = [word for name in UNSERVED for word in ("--feature", f"{name}=0")]
+    words = ("format", "-t", cluster_id, "-c", str(file), "--standalone", *features)
+    done = java_tool(storage, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with kafka(file, ports[0]) as address:
+        tool(address, "--alter", "--name", "theirs", "--metrics", "a.", "--match", "client_id=x.*")
+        theirs = tool(address, "--describe")
+    with ours_on(file, ports[0]) as address:
+        assert tool(address, "--describe") == theirs
+        tool(address, "--alter", "--name", "ours", "--interval", "1000")
+        ours = tool(address, "--describe", "--name", "ours")
+        tool(address, "--delete", "--name", "theirs")
+    with kafka(file, ports[0]) as address:
+        assert tool(address, "--list").split() == ["ours"]
+        assert tool(address, "--describe", "--name", "ours") == ours
+
+
+def tool(address: str, *words: str) -> str:
+    """Return the output of Kafka's `kafka-client-metrics.sh`."""
+    done = java_tool(TOOL, "--bootstrap-server", address, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
