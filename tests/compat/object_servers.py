@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ MINIO = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 S3S_FS = "s3s-fs@0.14.1"
 KEY, SECRET = "stratalog-test", "not-a-secret-of-anyone"
+KMS_KEY, KMS_SECRET = "stratalog-kms", b64encode(b"an invented key of just 32 bytes").decode()
+"""The one key of MinIO's own key management, by which it encrypts where a request asks for that."""
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 START_TIMEOUT_S = 60
 
@@ -105,6 +108,7 @@ class S3Server:
                 "MINIO_ROOT_PASSWORD": self.keys[1],
                 "MINIO_BROWSER": "off",
                 "MINIO_REGION": self.region,
+                "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{KMS_SECRET}",
             }
             return settings | ({"MINIO_DOMAIN": self.domain} if self.domain else {})
         return {"ROOT_ACCESS_KEY": self.keys[0], "ROOT_SECRET_KEY": self.keys[1]}

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from base64 import b64encode
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from tests.compat.object_servers import (
     ENVIRONMENT,
     KEY,
+    KMS_KEY,
     SECRET,
     TearingProxy,
     s3_server,
@@ -318,6 +320,80 @@ def test_a_broker_tiers_to_the_store_and_the_commands_read_it(server, tmp_path):
         read = strata(*words)
         assert lines.startswith(read.stdout)
         assert len(read.stdout.splitlines()) == row["records"] > 3000
+
+
+@pytest.fixture(scope="module")
+def tls_minio(tmp_path_factory):
+    place = tmp_path_factory.mktemp("encrypted")
+    with s3_server("minio", place, ca_file=write_certificates(place)) as started:
+        create(started.url("tier"))
+        yield started
+
+
+@pytest.fixture
+def encryption(request, tmp_path):
+    """Return the settings of the URL, and what the store must say of an object."""
+    key = tmp_path / "customer.key"
+    key.write_bytes(os.urandom(32))
+    return {
+        "AES256": ({"sse": "AES256"}, "AES256"),
+        "aws:kms": ({"sse": "aws:kms", "sse_kms_key_id": KMS_KEY}, "aws:kms"),
+        "customer": ({"customer_key_file": str(key)}, None),
+    }[request.param]
+
+
+@pytest.mark.parametrize("encryption", ["AES256", "aws:kms", "customer"], indirect=True)
+def test_a_broker_tiers_to_a_store_that_encrypts(encryption, tls_minio, tmp_path, request):
+    """The lines are read back through the store, and its drive holds none of them in the clear."""
+    settings, algorithm = encryption
+    prefix = request.node.callspec.id.replace(":", "-")
+    url = tls_minio.url("tier", prefix, **settings)
+    tiers_what_it_is_given(url, tmp_path)
+    stored = [file for file in (tls_minio.place / "tier" / prefix).rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in stored) > 4 * MIB
+    assert not [file for file in stored if b"x" * 100 in file.read_bytes()]
+    large = max((i.size, i.path) for i in open_store(url).list(""))[1]
+    with s3_client(tls_minio) as client:
+        if algorithm is None:
+            with pytest.raises(Exception, match=r"400|403"):
+                client.head_object(Bucket="tier", Key=f"{prefix}/{large}")
+        else:
+            head = client.head_object(Bucket="tier", Key=f"{prefix}/{large}")
+            assert head["ServerSideEncryption"] == algorithm
+            assert ("SSEKMSKeyId" in head) == ("sse_kms_key_id" in settings)
+
+
+def test_a_wrong_customers_key_reads_nothing_and_is_never_shown(tls_minio, tmp_path):
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for file in (right, wrong):
+        file.write_bytes(b64encode(os.urandom(32)))
+    owner = open_store(tls_minio.url("tier", "keys", customer_key_file=str(right)))
+    owner.put("a", [b"1"])
+    owner.put("in parts", [bytes(MIB)] * 12)
+    assert (owner.get("a"), owner.size("in parts")) == (b"1", 12 * MIB)
+    assert list(owner.get_ranges("in parts", 11 * MIB, [MIB])) == [bytes(MIB)]
+    for settings, reason in (
+        ({"customer_key_file": str(wrong)}, f"and the customer's key from {wrong}"),
+        ({}, "400 Bad Request"),
+    ):
+        store = open_store(tls_minio.url("tier", "keys", **settings))
+        for ask in (store.get, store.size):
+            with pytest.raises(Unavailable) as failure:
+                ask("a")
+            assert reason in str(failure.value)
+            assert wrong.read_text() not in str(failure.value)
+
+
+@contextmanager
+def s3_client(server):
+    import boto3
+
+    with closing(
+        boto3.client(
+            "s3", endpoint_url=server.endpoint, verify=str(server.ca_file), region_name="us-east-1"
+        )
+    ) as client:
+        yield client
 
 
 def test_the_check_passes_every_store(url):

@@ -1,10 +1,13 @@
-"""Find the keys of a cloud's bucket: in a file, in the environment, or in the machine's role.
+"""Find the keys of a cloud's bucket: in a file, in the environment, or in the machine's role; and the key that
+encrypts its objects.
 
 In: a parsed URL, the environment, a file. Out: the source of the keys, for messages; the keys of a file. It never
 prints a key, and never asks a cloud's metadata service.
 """
 
+import binascii
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from configparser import ConfigParser
 from configparser import Error as NotIniError
@@ -14,7 +17,7 @@ from typing import Final
 from stratalog.adapters.bucket_url import BucketUrl
 from stratalog.errors import UserError
 
-__all__ = ["AccessKeys", "find_keys", "read_access_keys"]
+__all__ = ["AccessKeys", "find_keys", "read_access_keys", "read_customer_key"]
 
 _IN_ENVIRONMENT: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "s3": (
@@ -52,6 +55,7 @@ _FLAGS: Final = (
     "AZURE_SKIP_SIGNATURE",
 )
 _GCLOUD_FILE: Final = ".config/gcloud/application_default_credentials.json"
+_CUSTOMER_KEY_BYTES: Final = 32
 _REMEDIES: Final[Mapping[str, str]] = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a file of keys with credentials_file in the URL or "
     "with AWS_SHARED_CREDENTIALS_FILE",
@@ -121,3 +125,23 @@ def read_access_keys(path: str, profile: str) -> AccessKeys:
         section["aws_secret_access_key"],
         section.get("aws_session_token") or None,
     )
+
+
+def read_customer_key(path: str) -> str:
+    """Return the key in a file, 32 bytes or their base64, as base64.
+
+    Raises UserError, which names the file and repeats nothing of it.
+    """
+    try:
+        with open(path, "rb") as file:
+            key = file.read(1024)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if len(key) != _CUSTOMER_KEY_BYTES:
+        try:
+            key = b64decode(key.strip(), validate=True)
+        except binascii.Error:
+            key = b""
+    if len(key) != _CUSTOMER_KEY_BYTES:
+        raise UserError(f"{path} holds no key: it needs 32 bytes, or their base64 in one line")
+    return b64encode(key).decode()

@@ -28,10 +28,15 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "credentials_file",
         "profile",
         "create_bucket",
+        "sse",
+        "sse_kms_key_id",
+        "customer_key_file",
     ),
     "gs": (*_SHARED, "credentials_file"),
-    "az": (*_SHARED, "account_name"),
+    "az": (*_SHARED, "account_name", "customer_key_file"),
 }
+_ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
+"""How S3 encrypts an object: with its own keys, with a key of AWS KMS, with such a key twice."""
 _WORDS: Final = {"true": True, "false": False}
 _KEY_ID: Final = "AWS_ACCESS_KEY_ID"
 _FROM_ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -65,6 +70,9 @@ class BucketUrl:
     account_name: str | None
     ca_file: str | None
     create_bucket: bool
+    sse: str | None
+    sse_kms_key_id: str | None
+    customer_key_file: str | None
 
     @property
     def plain_http(self) -> bool:
@@ -107,6 +115,7 @@ def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> B
         settings.get("account_name") or environment.get("AZURE_STORAGE_ACCOUNT_NAME")
     ):
         raise UserError(f"{named}: set account_name in the URL or AZURE_STORAGE_ACCOUNT_NAME")
+    _check_encryption(named, settings)
     return BucketUrl(
         url=url,
         scheme=parts.scheme,
@@ -121,6 +130,9 @@ def parse_bucket_url(url: str, environment: Mapping[str, str] = os.environ) -> B
         account_name=settings.get("account_name"),
         ca_file=_readable(named, settings, "ca_file"),
         create_bucket=_flag(named, settings, "create_bucket"),
+        sse=settings.get("sse"),
+        sse_kms_key_id=settings.get("sse_kms_key_id"),
+        customer_key_file=_readable(named, settings, "customer_key_file"),
     )
 
 
@@ -143,6 +155,23 @@ def _check_endpoint(named: str, endpoint: str | None) -> None:
         raise UserError(f"{named}: the endpoint has a user name: {_NO_KEYS}")
     if not _ENDPOINT.fullmatch(endpoint):
         raise UserError(f"{named}: the endpoint is not http://host:port or https://host:port")
+
+
+def _check_encryption(named: str, settings: Mapping[str, str]) -> None:
+    """Raise UserError unless the store can encrypt as the settings say. A request carries a customer's key, so it must
+    itself be encrypted.
+    """
+    algorithm = settings.get("sse")
+    if algorithm is not None and algorithm not in _ENCRYPTIONS:
+        raise UserError(f"{named}: sse={algorithm} is none of {', '.join(_ENCRYPTIONS)}")
+    if "sse_kms_key_id" in settings and algorithm not in _ENCRYPTIONS[1:]:
+        raise UserError(f"{named}: sse_kms_key_id needs sse=aws:kms or sse=aws:kms:dsse")
+    if "customer_key_file" not in settings:
+        return
+    if algorithm is not None:
+        raise UserError(f"{named}: sse and customer_key_file exclude each other: remove one")
+    if settings.get("endpoint", "").startswith("http://"):
+        raise UserError(f"{named}: customer_key_file needs an https:// endpoint")
 
 
 def _flag(named: str, settings: Mapping[str, str], name: str) -> bool:

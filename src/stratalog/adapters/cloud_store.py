@@ -20,7 +20,7 @@ import obstore
 from obstore import store as stores
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
 
-from stratalog.adapters.bucket_keys import find_keys, read_access_keys
+from stratalog.adapters.bucket_keys import find_keys, read_access_keys, read_customer_key
 from stratalog.adapters.bucket_url import BucketUrl, parse_bucket_url
 from stratalog.adapters.store_failures import error_code, is_refusal, reason_of
 from stratalog.errors import Unavailable, UserError
@@ -59,6 +59,9 @@ class CloudStore:
         self.url = url
         self._at = parse_bucket_url(url)
         self._keys = find_keys(self._at)
+        if self._at.customer_key_file is not None:
+            # S3 also refuses the key of another object with 403.
+            self._keys += f", and the customer's key from {self._at.customer_key_file}"
         try:
             with _trusting(self._at.ca_file):
                 self._store: Any = _opened(self._at)
@@ -246,6 +249,7 @@ def _opened(at: BucketUrl) -> Any:
                 "aws_endpoint_url_s3": _virtual_endpoint(at) if at.virtual_hosted else at.endpoint,
                 "region": at.region,
                 "virtual_hosted_style_request": at.virtual_hosted or None,
+                **_encryption(at),
             }
             return stores.S3Store(
                 at.bucket,
@@ -258,7 +262,17 @@ def _opened(at: BucketUrl) -> Any:
             settings = {"base_url": at.endpoint, "application_credentials": at.credentials_file}
         case _:
             settings = {"endpoint": at.endpoint, "account_name": at.account_name}
+            if at.customer_key_file:
+                settings["encryption_key"] = read_customer_key(at.customer_key_file)
     return stores.from_url(f"{at.scheme}://{at.bucket}/{at.prefix}", **common, **_given(settings))
+
+
+def _encryption(at: BucketUrl) -> dict[str, Any]:
+    """Return obstore's settings for the encryption of objects in S3; the bucket's own default without them."""
+    if at.customer_key_file is not None:
+        key = read_customer_key(at.customer_key_file)
+        return {"server_side_encryption": "sse-c", "sse_customer_key_base64": key}
+    return {"server_side_encryption": at.sse, "sse_kms_key_id": at.sse_kms_key_id}
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Bucket URLs: each setting is read, and a wrong URL gives a one-line error without secrets."""
 
+from base64 import b64decode, b64encode
+
 import pytest
 
-from stratalog.adapters.bucket_keys import find_keys, read_access_keys
+from stratalog.adapters.bucket_keys import find_keys, read_access_keys, read_customer_key
 from stratalog.adapters.bucket_url import parse_bucket_url
 from stratalog.adapters.cloud_store import CloudStore
 from stratalog.adapters.object_store import open_store
@@ -58,6 +60,13 @@ def test_the_environment_completes_the_url(tmp_path):
         ("s3://key:oo/ps@bucket", "a bucket is written"),
         ("s3://key:oops@[", "no URL"),
         ("s3://bucket/prefix#1", "write # as %23"),
+        ("s3://bucket?sse=rot13", "sse=rot13 is none of AES256, aws:kms, aws:kms:dsse"),
+        ("s3://bucket?sse_kms_key_id=oops", "sse_kms_key_id needs sse=aws:kms"),
+        ("s3://bucket?sse=AES256&sse_kms_key_id=oops", "sse_kms_key_id needs sse=aws:kms"),
+        ("s3://bucket?sse=AES256&customer_key_file=k", "exclude each other"),
+        ("s3://bucket?endpoint=http://h&customer_key_file=k", "needs an https:// endpoint"),
+        ("s3://bucket?customer_key_file=/no/such/file", "No such file"),
+        ("gs://bucket?sse=AES256", "'sse' is none of"),
         ("s3://bucket?credentials=oops", "'instance' and no other"),
         ("s3://bucket?create_bucket=oui", "neither true nor false"),
         ("s3://bucket?ca_file=/no/such/file", "No such file"),
@@ -188,3 +197,19 @@ def test_each_kind_of_store_takes_its_settings(url, monkeypatch):
     monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
     monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
     assert CloudStore(url).url == url
+
+
+def test_a_customers_key_is_32_bytes_or_their_base64(tmp_path):
+    file = tmp_path / "key"
+    for written in (bytes(range(32)), b64encode(bytes(range(32))) + b"\n"):
+        file.write_bytes(written)
+        assert b64decode(read_customer_key(str(file))) == bytes(range(32))
+
+
+@pytest.mark.parametrize("written", [b"", b"oops", bytes(31), b64encode(bytes(33)), b"o" * 10**6])
+def test_a_file_without_a_customers_key_is_one_line_without_its_bytes(written, tmp_path):
+    file = tmp_path / "key"
+    file.write_bytes(written)
+    with pytest.raises(UserError, match="holds no key: it needs 32 bytes") as failure:
+        read_customer_key(str(file))
+    assert "oo" not in str(failure.value).replace(str(tmp_path), "")
