@@ -108,7 +108,7 @@ def test_a_whole_run_prints_no_secret(tmp_path: Path, bucket: str) -> None:
             said += printed(*words, bucket, "--json") + printed(*words, bucket)
         assert server.stop() == 0
     said += server.output.read_text()
-    assert "setting delegation.token.secret.key" in said
+    assert "delegation.token.secret.key" in said
     assert "config changed" in said
     assert [line for line in said.splitlines() if WORD in line] == []
 

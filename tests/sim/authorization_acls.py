@@ -1,6 +1,9 @@
-"""Requests about ACLs, logins and users, as `authorization_cases`. In: nothing. Out: bodies. Kafka: `AclApis`."""
+"""Requests about ACLs, logins, tokens and users, as `authorization_cases`. In: nothing. Out: bodies.
 
-from tests.sim.authorization_case import CLUSTER, Case, case
+Kafka: `AclApis`.
+"""
+
+from tests.sim.authorization_case import CLUSTER, NONE, Case, case
 
 _ACL = {
     "resource_type": 2,
@@ -25,8 +28,42 @@ _QUOTA = {
     "entity": [{"entity_type": "user", "entity_name": "alice"}],
     "ops": [{"key": "producer_byte_rate", "value": 1000.0, "remove": False}],
 }
+_NO_TOKEN, _NOT_ALLOWED = 62, 65
+"""Kafka: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_AUTHORIZATION_FAILED."""
 _DELETION = {"name": "alice", "mechanism": 1}
 ACL_CASES: dict[str, list[Case]] = {
+    "CreateDelegationToken": [
+        case(
+            "create_delegation_token",
+            3,
+            _NOT_ALLOWED,
+            lambda _: {
+                "owner_principal_type": "User",
+                "owner_principal_name": "bob",
+                "renewers": [],
+                "max_lifetime_ms": -1,
+            },
+        )
+    ],
+    "RenewDelegationToken": [
+        case(
+            "renew_delegation_token",
+            2,
+            _NO_TOKEN,
+            lambda _: {"hmac": b"x", "renew_period_ms": -1},
+        )
+    ],
+    "ExpireDelegationToken": [
+        case(
+            "expire_delegation_token",
+            2,
+            _NO_TOKEN,
+            lambda _: {"hmac": b"x", "expiry_time_period_ms": -1},
+        )
+    ],
+    "DescribeDelegationToken": [
+        case("describe_delegation_token", 3, NONE, lambda _: {"owners": None}, hides=True)
+    ],
     "SaslHandshake": [case("sasl_handshake", 1, _NO_SASL, lambda _: {"mechanism": "PLAIN"})],
     "SaslAuthenticate": [case("sasl_authenticate", 2, _NO_SASL, lambda _: {"auth_bytes": b"x"})],
     "DescribeUserScramCredentials": [

@@ -28,6 +28,8 @@ from stratalog.broker.network.authorizer import DENIED, Operation, Resource, Rig
 from stratalog.broker.network.session import Principal, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.ports import Security
+from stratalog.quorum.delegation_tokens import NewToken
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
 from stratalog.wire.messages.offset_commit import (
@@ -41,6 +43,7 @@ SECRET, HIDDEN = "secret", "hidden"
 SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "transaction.two.phase.commit.enable": "true",
+    "delegation.token.secret.key": "k",
 }
 ENOUGH_WITHOUT = {
     ("CreateTopics", Right(Operation.CREATE, Resource.CLUSTER)),
@@ -48,6 +51,8 @@ ENOUGH_WITHOUT = {
     ("DeleteTopics", Right(Operation.DELETE, Resource.CLUSTER)),
     ("DeleteTopics", Right(Operation.DELETE, Resource.TOPIC)),
     ("DeleteTopics", Right(Operation.DESCRIBE, Resource.TOPIC)),
+    ("DescribeDelegationToken", Right(Operation.DESCRIBE, Resource.DELEGATION_TOKEN)),
+    ("DescribeDelegationToken", Right(Operation.DESCRIBE_TOKENS, Resource.USER)),
     ("DescribeCluster", Right(Operation.DESCRIBE, Resource.CLUSTER)),
     ("DescribeTransactions", Right(Operation.DESCRIBE, Resource.TOPIC)),
     ("InitProducerId", Right(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)),
@@ -103,15 +108,24 @@ def story(tell: Callable[[Machine, Either, Named], Coroutine[Any, Any, None]]) -
         found = await transactions.initialise("open", 900_000, None)
         producer = found.producer_id, found.producer_epoch
         await transactions.add_partitions("open", producer, frozenset({TopicPartition("t", 0)}))
+        token = NewToken(f"User:{HIDDEN}", f"User:{HIDDEN}")
+        await machine.broker.local_controller.create_token(token)
         topics = dict(machine.broker.metadata.image.topic_ids_by_name)
         named = Named({name: topics[name] for name in ("t", SECRET)}, ["g", HIDDEN])
         either = Either(raw, await connect_controller(machine))
+        authenticate(machine)
         async with asyncio.timeout(60):
             await tell(machine, either, named)
         assert machine.broken_tasks == []
         await machine.stop()
 
     run(whole())
+
+
+def authenticate(machine: Machine) -> None:
+    """Let the node take its clients for authenticated ones: others may do nothing with delegation tokens."""
+    for connection in machine.node._connections:
+        connection.session.listener.security = Security("SASL_PLAINTEXT")
 
 
 def commit_of(group: str) -> OffsetCommitRequest:

@@ -16,6 +16,7 @@ from tests.sim.controller_listener import PORT, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
+from tests.sim.test_authorization import authenticate
 from tests.sim.test_controller_channel import Quorum, channel_to
 from tests.sim.world import World
 
@@ -28,7 +29,7 @@ from stratalog.broker.network.dispatch import Dispatcher
 from stratalog.broker.network.session import ANONYMOUS, ListenerContext, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
-from stratalog.ports import PLAINTEXT
+from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.envelope import encode_request
 from stratalog.wire.messages import Request
 from stratalog.wire.messages.alter_client_quotas import (
@@ -38,6 +39,7 @@ from stratalog.wire.messages.alter_client_quotas import (
     OpData,
 )
 from stratalog.wire.messages.alter_configs import AlterConfigsRequest
+from stratalog.wire.messages.api_versions import ApiVersionsRequest
 from stratalog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from stratalog.wire.messages.envelope import EnvelopeRequest
 from stratalog.wire.messages.metadata import MetadataRequest
@@ -86,11 +88,14 @@ def story(tell: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
         broker.forwarding = Forwarding(broker.local_controller, channel_to(machine, quorum))
         node = machine.node
         dispatcher = Dispatcher(broker, node._connections.turns)
-        accepting = node._connections.accepting(dispatcher.serve, ListenerContext("PLAINTEXT"))
+        context = ListenerContext("PLAINTEXT", security=Security("SASL_PLAINTEXT"))
+        accepting = node._connections.accepting(dispatcher.serve, context)
         listener = await network.listen("127.0.0.1", ELSEWHERE, accepting, PLAINTEXT)
         await listener.accept()
         here = await Raw.connect(network)
         elsewhere = await Raw.connect(network, port=ELSEWHERE)
+        await here.ask(2, ApiVersionsRequest())
+        authenticate(machine)
         await tell(Story(machine, quorum, here, elsewhere))
         assert machine.broken_tasks == []
         await machine.stop()

@@ -167,7 +167,10 @@ class Broker:
             TRANSACTIONS_TOPIC: self.transactions.ensure_topic,
         }
         self.topics = Topics(config, cluster.controller, ensure)
-        self.purgatory, self.users = Purgatory(), users_of(metadata, outside.entropy)
+        self.purgatory, self.users = (
+            Purgatory(),
+            users_of(metadata, outside.entropy, outside.clock, config),
+        )
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )

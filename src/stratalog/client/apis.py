@@ -1,7 +1,7 @@
 """The APIs that this client speaks, by Kafka's numbers.
 
-In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`,
-`acls.py`, `cluster_admin.py`, `membership.py`, `transactions.py` and `transactional.py` can build and read.
+In: nothing. Out: keys, and for each the versions that `calls.py`, `admin.py`, `acls.py`,
+`tokens.py`, `cluster_admin.py`, `membership.py`, `transactions.py` and `transactional.py` can build and read.
 The versions that a broker serves come from its ApiVersions answer.
 """
 
@@ -13,6 +13,7 @@ CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, DESCRIBE_CONFIGS = 19, 20, 22, 3
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_USERS, ALTER_USERS = 50, 51
+CREATE_TOKEN, RENEW_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKEN = 38, 39, 40, 41
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS = 8, 9, 10, 15, 16
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
@@ -56,6 +57,10 @@ SPOKEN: Mapping[int, tuple[int, int]] = {
     ALTER_CLIENT_QUOTAS: (0, 1),
     DESCRIBE_USERS: (0, 0),
     ALTER_USERS: (0, 0),
+    CREATE_TOKEN: (3, 3),
+    RENEW_TOKEN: (1, 2),
+    EXPIRE_TOKEN: (1, 2),
+    DESCRIBE_TOKEN: (3, 3),
     ALTER_REPLICA_LOG_DIRS: (1, 2),
     DESCRIBE_LOG_DIRS: (1, 5),
     CREATE_PARTITIONS: (1, 3),

@@ -39,6 +39,8 @@ class Login:
     password: str = field(repr=False)
     """With OAUTHBEARER the token, which the shell gets from `source` for each connection."""
     source: TokenSource | None = None
+    by_token: bool = False
+    """Whether user and password are id and key of a delegation token (KIP-48)."""
 
 
 Steps = Generator[Call[Any], Any, int]
@@ -81,7 +83,7 @@ def _bearer(token: str) -> Steps:
 def _scram(login: Login, nonce: str) -> Steps:
     hash_name = scram.MECHANISMS[login.mechanism][1]
     name = login.user.replace("=", "=3D").replace(",", "=2C")
-    bare = f"n={name},r={nonce}"
+    bare = f"n={name},r={nonce}" + (",tokenauth=true" if login.by_token else "")
     answer = yield from _authenticate(f"{_HEADER}{bare}".encode())
     try:
         server_first = answer.auth_bytes.decode()

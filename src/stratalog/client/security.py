@@ -170,4 +170,7 @@ def login_of(name: str, text: str, mechanism: str) -> Login:
     user, password = jaas.options.get("username", ""), jaas.options.get("password", "")
     if jaas.module != module.partition(".")[2] or not user or not password:
         raise UserError(f"{name}: this value is not accepted; {accepted}")
-    return Login(mechanism, user, password)
+    by_token = jaas.options.get("tokenauth", "").lower() == "true"
+    if by_token and mechanism == PLAIN_MECHANISM:
+        raise UserError(f"{name}: tokenauth is not accepted of PLAIN; accepted: SCRAM-SHA-256")
+    return Login(mechanism, user, password, by_token=by_token)

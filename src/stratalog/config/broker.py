@@ -291,6 +291,11 @@ class BrokerConfig:
             return None
         return read_tls(partial(self._of_listener, listener), is_server=False)
 
+    @property
+    def token_secret(self) -> builtins.str:
+        """The secret of delegation tokens, "" where there are none. It must be shown nowhere."""
+        return str(self.get("delegation.token.secret.key") or "")
+
     def principal_rules(self, listener: builtins.str) -> tuple[PrincipalRule, ...]:
         """Return the rules that name the principals of a listener's certificates."""
         return parse_rules(str(self._of_listener(listener, "ssl.principal.mapping.rules")[1]))

@@ -37,11 +37,7 @@ _TABLES: Final = {
         ssl.secure.random.implementation string - own
         ssl.trustmanager.algorithm string PKIX own
     """,
-    "it is of GSSAPI, OAUTHBEARER or delegation tokens, or of a part of Kafka's in Java": """
-        delegation.token.expiry.check.interval.ms long 3600000
-        delegation.token.expiry.time.ms long 86400000
-        delegation.token.max.lifetime.ms long 604800000
-        delegation.token.secret.key password -
+    "it is of GSSAPI or OAUTHBEARER, or of a part of Kafka's in Java": """
         principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder own
         sasl.client.callback.handler.class class -
         sasl.jaas.config password - own

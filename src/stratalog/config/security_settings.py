@@ -58,6 +58,34 @@ SASL: Final = (
         "After how long a client of a SASL listener must authenticate again (KIP-368); 0: never.",
     ),
     Setting(
+        "delegation.token.expiry.check.interval.ms",
+        Kind.LONG,
+        3_600_000,
+        "How often the active controller removes expired delegation tokens.",
+        Between(1),
+    ),
+    Setting(
+        "delegation.token.expiry.time.ms",
+        Kind.LONG,
+        86_400_000,
+        "How long a delegation token lives from its creation, or from a renewal.",
+        Between(1),
+    ),
+    Setting(
+        "delegation.token.max.lifetime.ms",
+        Kind.LONG,
+        604_800_000,
+        "The longest life of a delegation token, however often it is renewed.",
+        Between(1),
+    ),
+    Setting(
+        "delegation.token.secret.key",
+        Kind.PASSWORD,
+        None,
+        "The secret that makes the keys of delegation tokens (KIP-48), the same on every node; by default there are no "
+        "tokens.",
+    ),
+    Setting(
         "sasl.enabled.mechanisms",
         Kind.LIST,
         ("GSSAPI",),

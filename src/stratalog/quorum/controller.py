@@ -14,6 +14,7 @@ from uuid import UUID
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.acls import Acl, AclFilter, Acls
 from stratalog.metadata.client_quotas import ClientQuotas
+from stratalog.metadata.delegation_tokens import DelegationTokens
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
     EMPTY,
@@ -24,11 +25,12 @@ from stratalog.metadata.image import (
     Partition,
 )
 from stratalog.ports import Entropy
-from stratalog.quorum import acls, brokers, client_quotas
+from stratalog.quorum import acls, brokers, client_quotas, delegation_tokens
 from stratalog.quorum.broker_sessions import SESSION_TIMEOUT_MS, BrokerSessions
 from stratalog.quorum.brokers import BrokerHeartbeat, BrokerRegistration, HeartbeatAnswer
 from stratalog.quorum.client_quotas import QuotaAlteration
 from stratalog.quorum.configurations import Alteration, Altered, SettingRules, alter_records
+from stratalog.quorum.delegation_tokens import NewToken, TokenRules
 from stratalog.quorum.directories import assign_directories
 from stratalog.quorum.electorate import Cluster
 from stratalog.quorum.features import (
@@ -62,13 +64,14 @@ from stratalog.quorum.topics import (
 )
 from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
-from stratalog.wire.ids import TopicIdPartition, TopicPartition
+from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 from stratalog.wire.internal.marker_records import AbortTransactionRecord
 from stratalog.wire.internal.metadata_records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
 )
+from stratalog.wire.internal.security_records import DelegationTokenRecord
 
 __all__ = [
     "Alteration",
@@ -100,6 +103,7 @@ class Controller:
         image: Image = EMPTY,
         index: PartitionIndex | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        token_rules: TokenRules | None = None,
     ) -> None:
         """`image`: the cluster at the end of the log, at the start of this node's epoch; `index`: of its topics."""
         self.image = image
@@ -112,6 +116,8 @@ class Controller:
         """Of the topics of `image`."""
         self._acls = Acls()
         self._quotas = ClientQuotas()
+        self._token_rules = token_rules or TokenRules()
+        self._tokens = DelegationTokens(self._token_rules.secret)
         self._loaded_at = image.offset
         self._registered_at: dict[int, int] = {}
         """The offset of each broker's registration in this epoch."""
@@ -380,6 +386,38 @@ class Controller:
         self._quotas.follow(self.image)
         records, results = client_quotas.alteration_records(self._quotas, alterations)
         return Decision([] if validate_only else records, results)
+
+    # Delegation tokens; `wall_ms` is the time of the wall clock
+
+    def create_token(
+        self, wanted: NewToken, entropy: Entropy, wall_ms: int
+    ) -> Decision[Any, DelegationTokenRecord]:
+        """Create a token; answer: it. Raises Rejected(DELEGATION_TOKEN_AUTH_DISABLED)."""
+        token_id = topic_id_text(entropy.uuid())
+        record = delegation_tokens.new_record(self._token_rules, wanted, token_id, wall_ms)
+        return Decision([record], record)
+
+    def renew_token(
+        self, key: bytes, client: str, period_ms: int, wall_ms: int
+    ) -> Decision[Any, DelegationTokenRecord]:
+        """Let the token of this key live longer; raises Rejected as `delegation_tokens.renew`."""
+        tokens = self._followed_tokens()
+        return delegation_tokens.renew(self._token_rules, tokens, key, client, period_ms, wall_ms)
+
+    def expire_token(
+        self, key: bytes, client: str, period_ms: int, wall_ms: int
+    ) -> Decision[Any, DelegationTokenRecord]:
+        """Let the token of this key end; raises Rejected as `delegation_tokens.expire`."""
+        tokens = self._followed_tokens()
+        return delegation_tokens.expire(self._token_rules, tokens, key, client, period_ms, wall_ms)
+
+    def remove_expired_tokens(self, wall_ms: int, at_most: int) -> Decision[Any, Sequence[str]]:
+        """Remove tokens whose time is over, some at once; answer: their ids."""
+        return delegation_tokens.sweep(self._followed_tokens(), wall_ms, at_most)
+
+    def _followed_tokens(self) -> DelegationTokens:
+        self._tokens.follow(self.image)
+        return self._tokens
 
     # Names
 

@@ -37,7 +37,7 @@ MECHANISMS: Final = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha51
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 _FIRST: Final = re.compile(
-    r"(n,(?:a=(?P<authzid>[^,]*))?,)(n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[a-z]+=[^,]*)*))"
+    r"(n,(?:a=(?P<authzid>[^,]*))?,)(n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[A-Za-z]+=[^,]*)*))"
 )
 _FINAL: Final = re.compile(
     r"(c=(?P<binding>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[a-z]=[^,]*)*),p=(?P<proof>[^,]+)"
@@ -59,6 +59,8 @@ class ClientFirst(NamedTuple):
     user: str
     authorization_id: str
     nonce: str
+    by_token: bool = False
+    """Whether `user` is the id of a delegation token (Kafka's extension `tokenauth=true`, KIP-48)."""
 
 
 class ClientFinal(NamedTuple):
@@ -117,7 +119,9 @@ def read_client_first(data: bytes) -> ClientFirst:
         raise ValueError("a name with a lone =")
     user = name.replace("=2C", ",").replace("=3D", "=")
     authorization_id = (found["authzid"] or "").replace("=2C", ",").replace("=3D", "=")
-    return ClientFirst(found[1], found[3], user, authorization_id, found["nonce"])
+    extensions = dict(one.split("=", 1) for one in found["more"].split(",")[1:])
+    by_token = extensions.get("tokenauth", "").lower() == "true"
+    return ClientFirst(found[1], found[3], user, authorization_id, found["nonce"], by_token)
 
 
 def read_client_final(data: bytes) -> ClientFinal:

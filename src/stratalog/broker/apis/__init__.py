@@ -31,7 +31,17 @@ def _api(
     load = partial(_handler, NAMES[key].name)
     needed = tuple(map(_right, rights))
     is_forwarded = name in _FORWARDED
-    return Api(name, key, advertised, load, NAMES[key].listeners, needed, served_from, is_forwarded)
+    return Api(
+        name,
+        key,
+        advertised,
+        load,
+        NAMES[key].listeners,
+        needed,
+        served_from,
+        is_forwarded,
+        is_of_tokens=name.endswith("DelegationToken"),
+    )
 
 
 def _right(text: str) -> Right:
@@ -53,15 +63,18 @@ _FORWARDED = {
     "AlterPartitionReassignments",
     "AlterUserScramCredentials",
     "CreateAcls",
+    "CreateDelegationToken",
     "CreatePartitions",
     "CreateTopics",
     "DeleteAcls",
     "DeleteTopics",
     "DescribeQuorum",
     "ElectLeaders",
+    "ExpireDelegationToken",
     "IncrementalAlterConfigs",
     "ListPartitionReassignments",
     "RemoveRaftVoter",
+    "RenewDelegationToken",
     "UnregisterBroker",
     "UpdateFeatures",
 }
@@ -140,6 +153,16 @@ _TABLE = (
     _api("DescribeAcls", 29, (1, 3), "DESCRIBE CLUSTER"),
     _api("CreateAcls", 30, (1, 3), "ALTER CLUSTER"),
     _api("DeleteAcls", 31, (1, 3), "ALTER CLUSTER"),
+    _api("CreateDelegationToken", 38, (1, 3), "CREATE_TOKENS USER"),
+    _api("RenewDelegationToken", 39, (1, 2)),
+    _api("ExpireDelegationToken", 40, (1, 2)),
+    _api(
+        "DescribeDelegationToken",
+        41,
+        (1, 3),
+        "DESCRIBE DELEGATION_TOKEN",
+        "DESCRIBE_TOKENS USER",
+    ),
     _api("DeleteGroups", 42, (0, 2), "DELETE GROUP"),
     _api("OffsetDelete", 47, (0, 0), "DELETE GROUP", "READ TOPIC"),
     _api(

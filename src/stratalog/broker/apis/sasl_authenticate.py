@@ -42,7 +42,7 @@ async def handle(call: Call[SaslAuthenticateRequest, Needs]) -> SaslAuthenticate
             error_code=error.code, error_message=error.message, auth_bytes=b""
         )
     if user is not None:
-        call.session.principal = Principal(USER, user)
+        call.session.principal, call.session.by_token = Principal(USER, user), sasl.by_token
     return SaslAuthenticateResponse(
         error_code=ErrorCode.none,
         error_message=None,

@@ -11,17 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import structlog
+
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.runtime import Runtime
 from stratalog.broker.slices import slices
 from stratalog.config import BrokerConfig, DynamicConfigs, check_topic_configs
 from stratalog.errors import Corrupt, ErrorCode, UserError
+from stratalog.metadata.delegation_tokens import TokenSecret
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image
 from stratalog.ports import Clock
 from stratalog.quorum.brokers import ELECTED_AT_ONCE
 from stratalog.quorum.controller import Controller, TopicRules
+from stratalog.quorum.delegation_tokens import TokenRules
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.internal_topics import growths
 from stratalog.quorum.metadata_batches import encode_batch
@@ -30,10 +34,14 @@ from stratalog.statemachine import Decision
 
 __all__ = ["ActiveController", "open_controller"]
 
+_log = structlog.get_logger()
+
 A = TypeVar("A")
 _INDEXED_AT_ONCE: Final = 1000
 """Partitions that the controller adds to its index in one turn of the event loop."""
 
+_SWEPT_AT_ONCE: Final = 1000
+"""Expired tokens that one decision removes."""
 _LATE_MS: Final = 1500
 _AGAIN_MS: Final = 400
 """A silent broker is fenced so much after its session's end."""
@@ -70,7 +78,11 @@ class ActiveController:
         self._clock = clock
         self._looked_ms = clock.steady_ms()
         self._controller = Controller(
-            rules, image.image, index, config.int("broker.session.timeout.ms")
+            rules,
+            image.image,
+            index,
+            config.int("broker.session.timeout.ms"),
+            token_rules=_token_rules(config),
         )
         self._controller.start_sessions(self._node_id, clock.steady_ms(), silent_since)
         self._runtime: Runtime[Any] = Runtime(log, clock, self)
@@ -110,6 +122,10 @@ class ActiveController:
         """Return the steady time, for decisions about sessions."""
         return self._clock.steady_ms()
 
+    def wall_ms(self) -> int:
+        """Return the wall clock's time, for decisions about delegation tokens."""
+        return self._clock.now_ms()
+
     async def fence_stale_brokers(self) -> float:
         """Fence every broker whose session has timed out, one decision each; return the seconds until the next call.
 
@@ -135,6 +151,14 @@ class ActiveController:
         """Give leaderships back to preferred leaders, slice by slice. Raises NOT_CONTROLLER."""
         for part in slices(list(self.index.imbalanced), ELECTED_AT_ONCE):
             await self.submit(partial(Controller.balance, keys=part))
+            await asyncio.sleep(0)
+
+    async def remove_expired_tokens(self) -> None:
+        """Remove the delegation tokens whose time is over, slice by slice. Raises NOT_CONTROLLER."""
+        while removed := await self.submit(
+            lambda one: one.remove_expired_tokens(self.wall_ms(), _SWEPT_AT_ONCE)
+        ):
+            _log.info("delegation tokens expired", count=len(removed), first=removed[0])
             await asyncio.sleep(0)
 
     async def grow_internal_topics(self) -> None:
@@ -176,6 +200,14 @@ class ActiveController:
 
     def bytes_of(self, records: Sequence[Any]) -> int:  # noqa: ARG002 - its log takes any batch
         return 0
+
+
+def _token_rules(config: BrokerConfig) -> TokenRules:
+    return TokenRules(
+        TokenSecret(config.token_secret),
+        config.int("delegation.token.max.lifetime.ms"),
+        config.int("delegation.token.expiry.time.ms"),
+    )
 
 
 async def open_controller(

@@ -1,4 +1,5 @@
-"""Repeat the regular work of the active controller: fence silent brokers, give leaderships back, grow internal topics.
+"""Repeat the regular work of the active controller: fence silent brokers, give leaderships back, grow internal topics,
+remove expired delegation tokens.
 
 In: settings, the quorum. Out: calls of the active controller, while this node has it. It decides nothing.
 
@@ -39,6 +40,8 @@ def repeat_duties(config: BrokerConfig, background: Background, quorum: Metadata
     session_s = config.int("broker.session.timeout.ms") / 1000
     repeat(ActiveController.fence_stale_brokers, session_s)
     repeat(ActiveController.grow_internal_topics, _GROWTH_S)
+    sweep_s = config.int("delegation.token.expiry.check.interval.ms") / 1000
+    repeat(ActiveController.remove_expired_tokens, sweep_s)
     if config.bool("auto.leader.rebalance.enable"):
         interval_s = config.int("leader.imbalance.check.interval.seconds")
         repeat(ActiveController.balance_leaders, interval_s)

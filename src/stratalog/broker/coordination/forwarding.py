@@ -65,7 +65,7 @@ class Forwarding:
 
         Raises Rejected: REQUEST_TIMED_OUT, or the error of the envelope.
         """
-        principal = encode_principal(session.principal)
+        principal = encode_principal(session.principal, by_token=session.by_token)
         response = await self._channel.forward(frame, principal, _address(session.host))
         return None if response is None else [_LENGTH.pack(len(response)), response]
 
@@ -86,21 +86,28 @@ def forwarded_session(around: Session, principal: bytes | None, address: bytes) 
         host = str(ip_address(bytes(address)))
     except ValueError as error:
         raise Rejected(ErrorCode.invalid_request, f"no client address: {error}") from error
-    return Session(listener, host, decode_principal(principal or b""))
+    client, by_token = decode_principal(principal or b"")
+    return Session(listener, host, client, by_token, is_forwarded=True)
 
 
-def encode_principal(principal: Principal) -> bytes:
-    """Return a principal as Kafka's DefaultPrincipalData, version 0, its version first."""
+def encode_principal(principal: Principal, *, by_token: bool = False) -> bytes:
+    """Return a principal as Kafka's DefaultPrincipalData, version 0, its version first.
+
+    `by_token`: a delegation token authenticated it.
+    """
     data = bytearray(_VERSION.pack(0))
     for text in principal:
         encoded = text.encode()
         data += encode_unsigned(len(encoded) + 1)
         data += encoded
-    return bytes(data) + bytes(2)  # not authenticated by a delegation token; no tags
+    return bytes(data) + bytes((by_token, 0))  # no tags
 
 
-def decode_principal(data: bytes) -> Principal:
-    """Return the principal; raises Rejected(PRINCIPAL_DESERIALIZATION_FAILURE)."""
+def decode_principal(data: bytes) -> tuple[Principal, bool]:
+    """Return the principal, and whether a delegation token authenticated it.
+
+    Raises Rejected(PRINCIPAL_DESERIALIZATION_FAILURE).
+    """
     try:
         (version,) = _VERSION.unpack_from(data)
         texts = []
@@ -117,7 +124,7 @@ def decode_principal(data: bytes) -> Principal:
     except (struct.error, ValueError, Corrupt) as error:
         code = ErrorCode.principal_deserialization_failure
         raise Rejected(code, f"no principal of Kafka's: {error}") from error
-    return Principal(*texts)
+    return Principal(*texts), bool(data[position])
 
 
 def _address(host: str) -> bytes:

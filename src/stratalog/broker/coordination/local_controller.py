@@ -33,6 +33,7 @@ from stratalog.quorum.controller import (
     MorePartitions,
     NewTopic,
 )
+from stratalog.quorum.delegation_tokens import NewToken
 from stratalog.quorum.isr import IsrAnswer, IsrChange
 from stratalog.quorum.leaders import Elected
 from stratalog.quorum.reassignment import Reassigned, Reassignment
@@ -40,6 +41,7 @@ from stratalog.quorum.scram_credentials import Deletion, Upsertion
 from stratalog.quorum.topics import Charge, free
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
+from stratalog.wire.internal.security_records import DelegationTokenRecord
 
 __all__ = ["NO_CONTROLLER", "LocalController"]
 
@@ -243,3 +245,21 @@ class LocalController:
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[Matched]:
         """Delete the ACLs that the filters match; for each filter its ACLs. Raises Rejected."""
         return await self._active.submit(lambda one: one.delete_acls(filters))
+
+    async def create_token(self, wanted: NewToken) -> DelegationTokenRecord:
+        """Create a delegation token. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.create_token(wanted, self._entropy, self._active.wall_ms())
+        )
+
+    async def renew_token(self, key: bytes, client: str, period_ms: int) -> DelegationTokenRecord:
+        """Let the delegation token of this key live longer; return it as it is then. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.renew_token(key, client, period_ms, self._active.wall_ms())
+        )
+
+    async def expire_token(self, key: bytes, client: str, period_ms: int) -> DelegationTokenRecord:
+        """Let the delegation token of this key end; return it with its end. Raises Rejected."""
+        return await self._active.submit(
+            lambda one: one.expire_token(key, client, period_ms, self._active.wall_ms())
+        )

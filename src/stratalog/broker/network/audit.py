@@ -233,6 +233,18 @@ def _quotas_changed(request: Any, body: Any) -> Iterator[_Change]:
             yield {"event": "quotas changed", "entity": names(entry), "quotas": values}
 
 
+def _token_created(_: Any, body: Any) -> Iterator[_Change]:
+    if not body.error_code:
+        owner = f"{body.principal_type}:{body.principal_name}"
+        yield {"event": "token created", "token": body.token_id, "owner": owner}
+
+
+def _token_ends(_: Any, body: Any) -> Iterator[_Change]:
+    if not body.error_code:
+        end_ms = body.expiry_timestamp_ms
+        yield {"event": "token changed", "token": body.token_id, "ends_at_ms": end_ms}
+
+
 _CHANGES: Final[Mapping[int, Callable[[Any, Any], Iterator[_Change]]]] = {
     19: _topics_created,
     20: _topics_deleted,
@@ -241,6 +253,9 @@ _CHANGES: Final[Mapping[int, Callable[[Any, Any], Iterator[_Change]]]] = {
     31: _acls_deleted,
     33: _settings_changed,
     37: _partitions_added,
+    38: _token_created,
+    39: _token_ends,
+    40: _token_ends,
     44: _settings_changed,
     49: _quotas_changed,
     51: _users_changed,

@@ -56,6 +56,7 @@ DENIED: Final[Mapping[Resource, ErrorCode]] = {
     Resource.CLUSTER: ErrorCode.cluster_authorization_failed,
     Resource.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
     Resource.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
+    Resource.USER: ErrorCode.delegation_token_authorization_failed,
 }
 """The error for a resource on which the client may not perform an operation."""
 

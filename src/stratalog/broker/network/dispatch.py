@@ -133,6 +133,8 @@ class Api(Struct, frozen=True, dict=True):
     served_from: int = -1
     is_forwarded: bool = False
     """Whether the controller decides its requests: a broker sends them to the active controller (KIP-590)."""
+    is_of_tokens: bool = False
+    """Whether its requests are about delegation tokens: a broker refuses some clients itself."""
 
     @cached_property
     def handler(self) -> Handler:
@@ -192,6 +194,7 @@ class Dispatcher:
             for kind in ListenerKind
         }
         self._forwarded = {api.key for api in broker.apis.values() if api.is_forwarded}
+        self._of_tokens = {api.key for api in broker.apis.values() if api.is_of_tokens}
         self._of_nodes = {api.key for api in broker.apis.values() if api.rights == _OF_NODES}
         self._throttling = broker.throttling
         broker.forwarding.attach(self)
@@ -217,7 +220,7 @@ class Dispatcher:
         except Rejected as error:
             return self._refuse(session, error)
         usage = self._usage(session, request, len(frame)) if self._throttling.is_on else None
-        if request.header.api_key in self._forwarded and self._is_elsewhere(session):
+        if self._is_elsewhere(session, request.header.api_key):
             work = self._forward(session, request, bytes(frame), began_ns, usage)
             return Later(work, as_it_is, budget.charged)
         call, result = self._handle(session, request)
@@ -243,7 +246,7 @@ class Dispatcher:
             return self._refuse(session, error)
         try:
             usage = self._usage(session, request, len(frame)) if self._throttling.is_on else None
-            if request.header.api_key in self._forwarded and self._is_elsewhere(session):
+            if self._is_elsewhere(session, request.header.api_key):
                 return await self._forward(session, request, bytes(frame), began_ns, usage)
             handled_ns = self._elapsed_ns()
             result = self._handle(session, request)[1]
@@ -258,10 +261,13 @@ class Dispatcher:
         is_of_node = request.header.api_key in self._of_nodes
         return self._throttling.usage(session, request, size, is_of_node=is_of_node)
 
-    def _is_elsewhere(self, session: Session) -> bool:
+    def _is_elsewhere(self, session: Session, api_key: int) -> bool:
         """Return whether a request of a broker's client must go to the controller of another node."""
-        is_broker = session.listener.kind is ListenerKind.BROKER
-        return is_broker and self._broker.forwarding.is_needed
+        if api_key not in self._forwarded or session.listener.kind is not ListenerKind.BROKER:
+            return False
+        if api_key in self._of_tokens and not session.may_handle_tokens:
+            return False
+        return self._broker.forwarding.is_needed
 
     async def _forward(
         self,

@@ -11,7 +11,8 @@ SaslAuthenticate pass. Another principal or mechanism than before is refused.
 
 An unknown user gets the same answers, and after the same work, as a known one with a wrong password.
 
-A session of OAUTHBEARER ends with its token.
+A session of OAUTHBEARER, or of a delegation token (KIP-48), ends with its token. A client that logs in by SCRAM with
+`tokenauth=true` names a delegation token, and its principal is the token's owner.
 
 Kafka: `SaslServerAuthenticator`, `PlainSaslServer`, `ScramSaslServer`, `OAuthBearerSaslServer`.
 """
@@ -31,7 +32,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire import scram
 from stratalog.wire.apis import API_VERSIONS
 
-__all__ = ["SaslState", "ScramUser", "Users"]
+__all__ = ["SaslState", "ScramUser", "TokenUser", "Users", "salt_of"]
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _ADMITTED: Final = frozenset({_HANDSHAKE, API_VERSIONS, _AUTHENTICATE})
@@ -47,11 +48,23 @@ class ScramUser:
     iterations: int
 
 
+class TokenUser(NamedTuple):
+    """A delegation token that may log in now: its credential, its owner, and for how many ms it stays valid."""
+
+    credential: ScramUser
+    owner: str
+    lifetime_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The users of the node. `scram` returns the credential of a mechanism's number and a user, or None."""
+    """The users of the node.
+
+    `scram` returns the credential of a mechanism's number and a user, or None; `token` that of a delegation token.
+    """
 
     scram: Callable[[int, str], ScramUser | None]
+    token: Callable[[int, str], TokenUser | None]
     nonce: Callable[[], str]
     """Returns a new text of random characters, of at least 120 bits."""
     pepper: Callable[[], bytes]
@@ -59,11 +72,14 @@ class Users:
 
 
 class _Known(NamedTuple):
-    """The end of an exchange: the user's name, the last token, and for how many ms the credential stays valid."""
+    """The end of an exchange: the user's name, the last token, for how many ms the credential stays valid, and whether
+    it is a delegation token.
+    """
 
     user: str
     answer: bytes
     lifetime_ms: int | None = None
+    by_token: bool = False
 
 
 Tokens = Generator[bytes, bytes, _Known]
@@ -108,6 +124,8 @@ class SaslState:
         self._first_mechanism = ""
         self.claimed = ""
         """The name of the user whose login was refused last."""
+        self.by_token = False
+        """Whether the client has logged in with a delegation token."""
         self._until_ms: int | None = None
 
     @property
@@ -174,7 +192,7 @@ class SaslState:
         try:
             return exchange.send(token), None, 0
         except StopIteration as end:
-            user, answer, token_ms = end.value
+            user, answer, token_ms, by_token = end.value
         except _LoginRefused as error:
             self._step = _Step.FAILED
             self.claimed = error.user
@@ -184,7 +202,7 @@ class SaslState:
             self.claimed = user
             raise _LoginRefused(self.mechanism, user)
         self._user, self._first_mechanism, self._exchange = user, self.mechanism, None
-        self._step = _Step.DONE
+        self._step, self.by_token = _Step.DONE, by_token
         limits = [ms for ms in (self.listener.reauth_ms or None, token_ms) if ms is not None]
         lifetime_ms = min(limits, default=0)
         self._until_ms = steady_ms + lifetime_ms if lifetime_ms else None
@@ -234,7 +252,11 @@ def _scram(mechanism: str, users: Users) -> Tokens:
         first = scram.read_client_first(token)
     except ValueError:
         raise _LoginRefused(mechanism) from None
-    credential = users.scram(number, first.user)
+    if first.by_token:
+        token_user = users.token(number, first.user)
+        credential = None if token_user is None else token_user.credential
+    else:
+        credential = users.scram(number, first.user)
     found = credential or _unknown(hash_name, first.user, users.pepper())
     nonce = first.nonce + users.nonce()
     server_first = f"r={nonce},s={b64encode(found.salt).decode()},i={found.iterations}"
@@ -251,15 +273,25 @@ def _scram(mechanism: str, users: Users) -> Tokens:
         raise _LoginRefused(mechanism, first.user)
     if first.authorization_id not in ("", first.user):
         raise _LoginRefused(mechanism, first.user)
-    signature = scram.server_signature(hash_name, found.server, auth_message)
-    return _Known(first.user, b"v=" + b64encode(signature))
+    answer = b"v=" + b64encode(scram.server_signature(hash_name, found.server, auth_message))
+    if not first.by_token:
+        return _Known(first.user, answer)
+    token_user = users.token(number, first.user)
+    if token_user is None:  # it has ended since the first message
+        raise _LoginRefused(mechanism, first.user)
+    return _Known(token_user.owner, answer, token_user.lifetime_ms, by_token=True)
 
 
 def _unknown(hash_name: str, user: str, pepper: bytes) -> ScramUser:
     """Return a credential that no proof fits; the same user always has the same salt."""
-    salt = hmac.digest(pepper, user.encode(), "sha256")[:24]
+    salt = salt_of(user, pepper)
     stored = hmac.digest(pepper, salt, hash_name)
     return ScramUser(salt, stored, stored, scram.ITERATIONS_MIN)
+
+
+def salt_of(name: str, pepper: bytes) -> bytes:
+    """Return the salt of a name that has no stored one."""
+    return hmac.digest(pepper, name.encode(), "sha256")[:24]
 
 
 class _LoginRefused(Rejected):

@@ -77,6 +77,10 @@ class Session:
     host: str = ""
     """The client's address, without its port."""
     principal: Principal = ANONYMOUS
+    by_token: bool = False
+    """Whether the client has logged in with a delegation token."""
+    is_forwarded: bool = False
+    """Whether the request came in an envelope."""
     sasl: SaslState | None = None
     """The state of the client's authentication by SASL; None on a listener without it."""
     is_secured: bool = False
@@ -92,6 +96,16 @@ class Session:
     def is_unknown(self) -> bool:
         """Whether the client must authenticate by SASL, and has not."""
         return self.sasl is not None and not self.sasl.is_known
+
+    @property
+    def may_handle_tokens(self) -> bool:
+        """Whether the client may create, change and see delegation tokens: it has proved an identity, not by a token.
+
+        Kafka: `allowTokenRequests`. Of a request in an envelope another node has checked the connection.
+        """
+        protocol = self.listener.security.protocol
+        is_known = protocol.startswith("SASL_") or (protocol == SSL and self.principal != ANONYMOUS)
+        return not self.by_token and (self.is_forwarded or is_known)
 
     def names_by_certificate(self, subject: str) -> bool:
         """Take the principal of a certificate, on a listener of TLS alone; return False where no rule names one."""

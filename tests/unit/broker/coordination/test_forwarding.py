@@ -19,7 +19,9 @@ AROUND = Session(ListenerContext("CONTROLLER", ListenerKind.CONTROLLER), "10.0.0
 def test_a_principal_is_written_as_kafka_writes_it() -> None:
     assert encode_principal(Principal("User", "alice")) == ALICE
     for principal in (Principal("User", "alice"), ANONYMOUS, Principal("Ünit", "x" * 300)):
-        assert decode_principal(encode_principal(principal)) == principal
+        for by_token in (False, True):
+            data = encode_principal(principal, by_token=by_token)
+            assert decode_principal(data) == (principal, by_token)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,9 @@ def test_an_envelopes_session_is_that_of_its_client() -> None:
     session = forwarded_session(AROUND, ALICE, b"\x0a\x01\x02\x03")
     assert (session.principal, session.host) == (Principal("User", "alice"), "10.1.2.3")
     assert session.listener == AROUND.listener
+    assert session.may_handle_tokens
+    by_token = forwarded_session(AROUND, ALICE[:-2] + b"\x01\x00", b"\x0a\x01\x02\x03")
+    assert (by_token.by_token, by_token.may_handle_tokens) == (True, False)
     assert forwarded_session(AROUND, ALICE, bytes(15) + b"\x01").host == "::1"
     for address in (b"", b"\x01", bytes(5)):
         with pytest.raises(Rejected) as refused:
