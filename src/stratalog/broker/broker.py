@@ -167,10 +167,7 @@ class Broker:
             TRANSACTIONS_TOPIC: self.transactions.ensure_topic,
         }
         self.topics = Topics(config, cluster.controller, ensure)
-        self.purgatory, self.users = (
-            Purgatory(),
-            users_of(metadata, outside.entropy, outside.clock, config),
-        )
+        self.purgatory, self.users = Purgatory(), users_of(metadata, outside, config)
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"), outside.entropy
         )

@@ -44,6 +44,6 @@ class ControllerServer:
         self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
         self.throttling = cluster.throttling
         self.audit = cluster.audit
-        self.users = users_of(cluster.image, outside.entropy, outside.clock, config)
+        self.users = users_of(cluster.image, outside, config)
         self.cluster = cluster.image
         """What handlers that a broker's listener has too ask of `Broker.cluster`: the image, and the cluster's id."""

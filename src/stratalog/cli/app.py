@@ -24,6 +24,7 @@ from stratalog.cli.cluster import (
     profile,
     quorum,
     quota,
+    token,
     topic,
     trim,
     txn,
@@ -73,6 +74,7 @@ app.add_typer(txn.txn_app, name="txn")
 app.add_typer(acl.acl_app, name="acl")
 app.add_typer(quota.quota_app, name="quota")
 app.add_typer(user.user_app, name="user")
+app.add_typer(token.token_app, name="token")
 app.add_typer(profile.profile_app, name="profile")
 app.command("produce")(produce.produce)
 app.command("consume", cls=Several)(consume.consume)

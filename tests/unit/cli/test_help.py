@@ -35,6 +35,8 @@ NO_DATA = {"server", "demo", "storage format", "topic alter", "topic move", "top
     "quota remove",
     "quota set",
     "tail",
+    "token expire",
+    "token renew",
     "txn abort",
     "user alter",
     "user create",

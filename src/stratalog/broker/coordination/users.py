@@ -12,7 +12,7 @@ from stratalog.broker.network.sasl import ScramUser, TokenUser, Users, salt_of
 from stratalog.broker.network.session import USER
 from stratalog.config import BrokerConfig
 from stratalog.metadata.delegation_tokens import TokenSecret, is_expired, token_of
-from stratalog.ports import Clock, Entropy
+from stratalog.ports import Outside
 from stratalog.wire import scram
 from stratalog.wire.internal.security_records import UserScramCredentialRecord
 
@@ -24,8 +24,9 @@ _KEPT_MAX: Final = 10_000
 """Credentials of tokens to keep: each takes some milliseconds to compute, and as long in Kafka with each new token."""
 
 
-def users_of(metadata: ClusterImage, entropy: Entropy, clock: Clock, config: BrokerConfig) -> Users:
+def users_of(metadata: ClusterImage, outside: Outside, config: BrokerConfig) -> Users:
     """Return the users of the cluster, as they are at each question."""
+    entropy, clock = outside.entropy, outside.clock
     secret = TokenSecret(config.token_secret)
     pepper = cache(lambda: entropy.uuid().bytes + entropy.uuid().bytes)
 

@@ -45,6 +45,18 @@ TransactionalIds = Annotated[
     list[str] | None,
     typer.Option("--transactional-id", metavar="ID", help="A transactional id; may be repeated."),
 ]
+OfTokens = Annotated[
+    list[str] | None,
+    typer.Option("--delegation-token", metavar="ID", help="A delegation token; may be repeated."),
+]
+OfUsers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user-principal",
+        metavar="TYPE:NAME",
+        help="A user as the owner of delegation tokens, as User:alice; may be repeated.",
+    ),
+]
 OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Principals = Annotated[
     list[str] | None,
@@ -58,7 +70,7 @@ Operations = Annotated[
     typer.Option(
         metavar="OPERATION",
         help="all, read, write, create, delete, alter, describe, cluster-action, describe-configs, alter-configs, "
-        "idempotent-write or two-phase-commit; may be repeated.",
+        "idempotent-write, two-phase-commit, create-tokens or describe-tokens; may be repeated.",
     ),
 ]
 Host = Annotated[
@@ -80,6 +92,8 @@ def list_acls(
     topic: Topics = None,
     group: GroupIds = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: OfTokens = None,
+    user_principal: OfUsers = None,
     cluster: OfCluster = False,
     principal: Principals = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -89,11 +103,10 @@ def list_acls(
 
     Example: strata acl list --topic orders
     """
-    run(
-        print_acls(
-            bootstrap_server, _filters(topic, group, transactional_id, cluster, principal), json
-        )
+    resources = _resources(
+        topic, group, transactional_id, delegation_token, user_principal, cluster
     )
+    run(print_acls(bootstrap_server, _filters(resources, principal), json))
 
 
 @acl_app.command()
@@ -101,6 +114,8 @@ def add(
     topic: Topics = None,
     group: GroupIds = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: OfTokens = None,
+    user_principal: OfUsers = None,
     cluster: OfCluster = False,
     principal: Principals = None,
     operation: Operations = None,
@@ -113,9 +128,10 @@ def add(
 
     Example: strata acl add --principal User:a --operation read --topic t
     """
-    wanted = _acls(
-        topic, group, transactional_id, cluster, principal, operation, host, prefixed, deny
+    resources = _resources(
+        topic, group, transactional_id, delegation_token, user_principal, cluster
     )
+    wanted = _acls(resources, principal, operation, host, prefixed, deny)
     run(add_acls(bootstrap_server, wanted))
 
 
@@ -124,6 +140,8 @@ def remove(
     topic: Topics = None,
     group: GroupIds = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: OfTokens = None,
+    user_principal: OfUsers = None,
     cluster: OfCluster = False,
     principal: Principals = None,
     operation: Operations = None,
@@ -136,9 +154,10 @@ def remove(
 
     Example: strata acl remove --principal User:a --operation read --topic t
     """
-    wanted = _acls(
-        topic, group, transactional_id, cluster, principal, operation, host, prefixed, deny
+    resources = _resources(
+        topic, group, transactional_id, delegation_token, user_principal, cluster
     )
+    wanted = _acls(resources, principal, operation, host, prefixed, deny)
     run(remove_acls(bootstrap_server, wanted))
 
 
@@ -149,6 +168,8 @@ def check(
     topic: Topics = None,
     group: GroupIds = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: OfTokens = None,
+    user_principal: OfUsers = None,
     cluster: OfCluster = False,
     host: Host = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -160,7 +181,10 @@ def check(
 
     Example: strata acl check User:alice read --topic orders
     """
-    resources = _resources(topic, group, transactional_id, cluster)
+    resources = _resources(
+        topic, group, transactional_id, delegation_token, user_principal, cluster
+    )
+    _check_named(resources)
     code = run(
         print_verdicts(
             bootstrap_server, principal, _operation(operation), resources, host or "*", json
@@ -235,16 +259,11 @@ async def print_verdicts(
 
 
 def _filters(
-    topics: list[str] | None,
-    groups: list[str] | None,
-    transactional_ids: list[str] | None,
-    of_cluster: bool,
-    principals: list[str] | None,
+    resources: Sequence[tuple[int, str]], principals: list[str] | None
 ) -> "list[AclFilter]":
     from stratalog.metadata.acls import AclFilter
     from stratalog.metadata.rights import PatternType
 
-    resources = _resources(topics, groups, transactional_ids, of_cluster, needs_one=False)
     users: Sequence[str | None] = principals or [None]
     if not resources:
         return [AclFilter(principal=user) for user in users]
@@ -255,10 +274,7 @@ def _filters(
 
 
 def _acls(
-    topics: list[str] | None,
-    groups: list[str] | None,
-    transactional_ids: list[str] | None,
-    of_cluster: bool,
+    resources: Sequence[tuple[int, str]],
     principals: list[str] | None,
     operations: list[str] | None,
     host: str | None,
@@ -274,7 +290,7 @@ def _acls(
         missing = "--principal" if not principals else "--operation"
         raise UserError(f"{missing} is missing; strata acl add --help shows an example")
     permission = Permission.DENY if deny else Permission.ALLOW
-    resources = _resources(topics, groups, transactional_ids, of_cluster)
+    _check_named(resources)
     return [
         Acl(
             kind,
@@ -295,24 +311,33 @@ def _resources(
     topics: list[str] | None,
     groups: list[str] | None,
     transactional_ids: list[str] | None,
+    tokens: list[str] | None,
+    users: list[str] | None,
     of_cluster: bool,
-    *,
-    needs_one: bool = True,
 ) -> list[tuple[int, str]]:
-    """Return the named resources as (type, name). Raises UserError for none, where the command needs one."""
-    from stratalog.errors import UserError
+    """Return the named resources as (type, name)."""
     from stratalog.metadata.rights import CLUSTER_NAME, Resource
 
     found: list[tuple[int, str]] = [
         *((Resource.TOPIC, name) for name in topics or ()),
         *((Resource.GROUP, name) for name in groups or ()),
         *((Resource.TRANSACTIONAL_ID, name) for name in transactional_ids or ()),
+        *((Resource.DELEGATION_TOKEN, name) for name in tokens or ()),
+        *((Resource.USER, name) for name in users or ()),
     ]
     if of_cluster:
         found.append((Resource.CLUSTER, CLUSTER_NAME))
-    if needs_one and not found:
-        raise UserError("name a resource: --topic, --group, --transactional-id or --cluster")
     return found
+
+
+def _check_named(resources: Sequence[tuple[int, str]]) -> None:
+    """Raise UserError where the command names no resource."""
+    from stratalog.errors import UserError
+
+    if not resources:
+        raise UserError(
+            "name a resource: --topic, --group, --transactional-id, --delegation-token, --user-principal or --cluster"
+        )
 
 
 def _operation(word: str) -> "Operation":

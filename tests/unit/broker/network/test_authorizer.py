@@ -12,8 +12,14 @@ from stratalog.broker.network.authorizer import (
 )
 from stratalog.broker.network.session import ListenerContext, Session
 
-FREE = {"ApiVersions", "SaslAuthenticate", "SaslHandshake"}
-"""Operations that Kafka grants to each client."""
+FREE = {
+    "ApiVersions",
+    "ExpireDelegationToken",
+    "RenewDelegationToken",
+    "SaslAuthenticate",
+    "SaslHandshake",
+}
+"""Operations that Kafka grants to each client. Of a token, owner and renewers alone decide."""
 UNSUPPORTED = {Right(Operation.DELETE, Resource.CLUSTER)}
 """An operation that Kafka checks, and that only a client with all rights on the cluster has."""
 
