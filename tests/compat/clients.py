@@ -1,14 +1,15 @@
 """Third-party clients behind one interface, so that one test covers each.
 
-In: a broker's address, a topic, records. Out: the client's answers and the records that it read, as plain values. It
-never judges; all records go to partition 0.
+In: a broker's address, a topic, records; for a secured listener also the client's own settings. Out: the client's
+answers and the records that it read, as plain values. It never judges; all records go to partition 0.
 """
 
 import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +23,8 @@ TIMEOUT_S = 60
 KAFKAJS = "kafkajs@2.2.4"
 KCAT = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2")
 Headers = tuple[tuple[str, str], ...]
+Settings = Mapping[str, Any]
+"""A client's own settings, by its own names."""
 
 
 class Sent(NamedTuple):
@@ -75,15 +78,22 @@ def header_texts(headers: Any) -> Headers:
     return tuple((name, value.decode()) for name, value in headers or ())
 
 
+@dataclass(frozen=True)
 class ConfluentKafka:
     """Current librdkafka, with an idempotent producer."""
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    settings: Settings = field(default_factory=dict)
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         errors: list[object] = []
         producer = Producer(
-            {"bootstrap.servers": address, "compression.type": codec, "enable.idempotence": True}
+            {
+                "bootstrap.servers": address,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                **self.settings,
+            }
         )
         for key, value, headers in records:
             producer.produce(
@@ -99,7 +109,7 @@ class ConfluentKafka:
 
     def consume(self, address: str, topic: str, group: str, count: int) -> list[Seen]:
         settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-        consumer = Consumer({"bootstrap.servers": address, **settings})
+        consumer = Consumer({"bootstrap.servers": address, **settings, **self.settings})
         consumer.subscribe([topic])
         read: list[Message] = []
         while len(read) < count:
@@ -121,14 +131,18 @@ class ConfluentKafka:
         ]
 
 
+@dataclass(frozen=True)
 class KafkaPython:
     """The protocol in Python, blocking; other codecs want packages that its own suite has."""
 
     codecs = ("none", "gzip")
+    settings: Settings = field(default_factory=dict)
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         compression = None if codec == "none" else codec
-        producer = KafkaProducer(bootstrap_servers=address, compression_type=compression)
+        producer = KafkaProducer(
+            bootstrap_servers=address, compression_type=compression, **self.settings
+        )
         futures = [
             producer.send(
                 topic, encoded(value), encoded(key), headers=header_bytes(headers), partition=0
@@ -147,6 +161,7 @@ class KafkaPython:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             consumer_timeout_ms=TIMEOUT_S * 1000,
+            **self.settings,
         )
         read = [message for _, message in zip(range(count), consumer, strict=False)]
         consumer.seek(PythonPartition(topic, 0), read[-1].offset + 1)
@@ -155,10 +170,12 @@ class KafkaPython:
         return seen_by_python(read)
 
 
+@dataclass(frozen=True)
 class AioKafka:
     """The protocol in Python, on asyncio, with an idempotent producer."""
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    settings: Settings = field(default_factory=dict)
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:
         async def send() -> None:
@@ -166,6 +183,7 @@ class AioKafka:
                 bootstrap_servers=address,
                 compression_type=None if codec == "none" else codec,
                 enable_idempotence=True,
+                **self.settings,
             )
             async with producer:
                 waiting = [
@@ -191,6 +209,7 @@ class AioKafka:
                 group_id=group,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
+                **self.settings,
             )
             async with consumer:
                 messages = [await consumer.getone() for _ in range(count)]
@@ -231,13 +250,14 @@ def program(
     return done.stdout
 
 
+@dataclass(frozen=True)
 class KafkaJs:
     """The protocol in JavaScript, last released in 2023: the oldest API versions in wide use."""
 
     codecs = ("none", "gzip")
+    settings: Settings = field(default_factory=dict)
 
-    @staticmethod
-    def ask(address: str, what: str, asked: dict[str, Any]) -> Any:
+    def ask(self, address: str, what: str, asked: dict[str, Any]) -> Any:
         script = Path(__file__).with_name("kafkajs_client.js")
         environ = {"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
         words: list[str | Path] = [
@@ -246,7 +266,7 @@ class KafkaJs:
             npm_package(KAFKAJS),
             address,
             what,
-            json.dumps(asked),
+            json.dumps({**asked, "settings": self.settings}),
         ]
         return json.loads(program(words, environ=environ).splitlines()[-1])
 
@@ -263,16 +283,26 @@ class KafkaJs:
         ]
 
 
+@dataclass(frozen=True)
 class Kcat:
     """librdkafka 2.0.2, the one that Debian 12 ships: an old client. Headers are one set for all records."""
 
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    words: tuple[str, ...] = ()
+    library: Path | None = None
+    """A directory with another librdkafka."""
 
-    @staticmethod
-    def run(address: str, *words: str, stdin: str = "") -> str:
+    def run(self, address: str, *words: str, stdin: str = "") -> str:
         root = debian_packages(*KCAT)
-        libraries = ":".join(str(place) for place in root.glob("usr/lib/*/"))
-        command: list[str | Path] = [root / "usr" / "bin" / "kcat", "-b", address, *words]
+        places = [*filter(None, [self.library]), *root.glob("usr/lib/*/")]
+        libraries = ":".join(map(str, places))
+        command: list[str | Path] = [
+            root / "usr" / "bin" / "kcat",
+            "-b",
+            address,
+            *self.words,
+            *words,
+        ]
         return program(command, stdin=stdin, environ={"LD_LIBRARY_PATH": libraries})
 
     def produce(self, address: str, topic: str, records: Sequence[Sent], codec: str) -> None:

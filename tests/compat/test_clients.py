@@ -139,7 +139,7 @@ def test_kafkajs_creates_describes_and_deletes(broker: BrokerProcess, written: s
         ("deleteTopics", {"topics": [made["topic"]]}),
         ("listTopics", None),
     ]
-    answers = KafkaJs.ask(broker.address, "admin", {"calls": calls})
+    answers = KafkaJs().ask(broker.address, "admin", {"calls": calls})
     assert answers[:2] == [True, False], "the first call creates the topic, and the second finds it"
     assert answers[2] is None
     partitions = answers[3]["topics"][0]["partitions"]
@@ -165,13 +165,14 @@ def at(offset: int) -> dict[str, object]:
 
 def test_kcat_lists_metadata_and_offsets(broker: BrokerProcess, written: str) -> None:
     count = len(RECORDS) * len(CLIENTS)
-    listing = Kcat.run(broker.address, "-L", "-t", written)
+    listing = Kcat().run(broker.address, "-L", "-t", written)
     assert f'topic "{written}" with 1 partitions:\n    partition 0, leader 1' in listing
     assert (
-        Kcat.run(broker.address, "-Q", "-t", f"{written}:0:-1") == f"{written} [0] offset {count}\n"
+        Kcat().run(broker.address, "-Q", "-t", f"{written}:0:-1")
+        == f"{written} [0] offset {count}\n"
     )
-    assert Kcat.run(broker.address, "-Q", "-t", f"{written}:0:-2") == f"{written} [0] offset 0\n"
+    assert Kcat().run(broker.address, "-Q", "-t", f"{written}:0:-2") == f"{written} [0] offset 0\n"
     tail = ("-C", "-t", written, "-p", "0", "-o", "-3", "-e", "-q", "-f", "%o %k %S\n")
-    assert Kcat.run(broker.address, *tail) == "".join(
+    assert Kcat().run(broker.address, *tail) == "".join(
         f"{count - 3 + index} k{18 + index} {18 + index}\n" for index in range(3)
     )

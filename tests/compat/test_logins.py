@@ -112,9 +112,14 @@ def sent(raw: Raw, mechanism: str, *tokens: bytes) -> Codes:
 
 
 def proven(
-    raw: Raw, mechanism: str, user: str, password: str, header: str = "n,,", spoil: str = ""
+    raw: Raw,
+    mechanism: str,
+    user: str,
+    password: str,
+    header: str = "n,,",
+    spoiled: Callable[[str], str] = str,
 ) -> Codes:
-    """Return the codes of a SCRAM exchange; `spoil` is what the last message has in place of its nonce's end."""
+    """Return the codes of a SCRAM exchange; `spoiled` makes the nonce of the last message from the right one."""
     _, hash_name = scram.MECHANISMS[mechanism]
     codes: Codes = [raw.handshake(mechanism)]
     bare = f"n={user},r=abc"
@@ -125,7 +130,7 @@ def proven(
     first = answer[1].decode()
     parts = dict(part.split("=", 1) for part in first.split(","))
     salted = scram.salted_password(hash_name, password, scram.decoded(parts["s"]), int(parts["i"]))
-    nonce = parts["r"][: -len(spoil)] + spoil if spoil else parts["r"]
+    nonce = spoiled(parts["r"])
     unsigned = scram.client_final(header, nonce)
     proof = scram.client_proof(hash_name, salted, f"{bare},{first},{unsigned}")
     last = raw.token(f"{unsigned},p={scram.encoded(proof)}".encode())
@@ -154,8 +159,8 @@ def with_bytes(*tokens: bytes) -> Case:
     return lambda raw, mechanism, _: sent(raw, mechanism, *tokens)
 
 
-def with_nonce(spoil: str) -> Case:
-    return lambda raw, mechanism, _: proven(raw, mechanism, "alice", WORD, spoil=spoil)
+def with_nonce(spoiled: Callable[[str], str]) -> Case:
+    return lambda raw, mechanism, _: proven(raw, mechanism, "alice", WORD, spoiled=spoiled)
 
 
 def twice(raw: Raw) -> Codes:
@@ -180,7 +185,9 @@ CASES: dict[str, tuple[tuple[str, ...], Case, Outcome]] = {
     "unknown user": (PASSWORDS, by("mallory", WORD), WRONG),
     "user with a line break": (PASSWORDS, by("alice\n", WORD), WRONG),
     "user of another case": (PASSWORDS, by("Alice", WORD), WRONG),
-    "changed nonce": (tuple(SCRAMS), with_nonce("!"), WRONG),
+    "changed nonce": (tuple(SCRAMS), with_nonce(lambda right: right[:-1] + "!"), WRONG),
+    # CVE-2024-56128. librdkafka before 2.6 sends this.
+    "doubled nonce": (tuple(SCRAMS), with_nonce(lambda right: "abc" + right), WRONG),
     "right token": (TOKENS, with_token(Issuer.token), RIGHT),
     "expired token": (TOKENS, with_token(late), WRONG),
     "token of another issuer": (TOKENS, with_token(partial(Issuer.token, iss="other")), WRONG),

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -140,7 +140,11 @@ def java_environment() -> dict[str, str]:
 
 
 def java_tool(
-    main_class: str, *args: str, input_text: str | None = None, timeout_s: float = 180
+    main_class: str,
+    *args: str,
+    input_text: str | None = None,
+    timeout_s: float = 180,
+    environ: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's classes (`org.apache.kafka.tools.DumpLogSegments`) to its end, whatever its exit code."""
     return subprocess.run(
@@ -150,7 +154,7 @@ def java_tool(
         input=input_text,
         timeout=timeout_s,
         check=False,
-        env=java_environment(),
+        env={**java_environment(), **(environ or {})},
     )
 
 

@@ -255,6 +255,17 @@ def test_damaged_records_after_the_handshake_end_the_connection(
             assert is_closed(raw)
 
 
+def test_a_client_that_ends_tls_gets_the_brokers_end(
+    broker: TemporaryBroker, authority: Authority
+) -> None:
+    """Clients on asyncio, such as aiokafka, wait 30 s for it otherwise."""
+    stream = secured(broker, trusting(authority, authority.issue("alice")))
+    ask(stream)
+    ended = stream.unwrap()  # sends close_notify, and waits for the broker's
+    assert ended.recv(1) == b""
+    ended.close()
+
+
 def test_tiny_records_are_read_in_turns(broker: TemporaryBroker, authority: Authority) -> None:
     context = trusting(authority, authority.issue("alice"))
     raw = plain(broker)

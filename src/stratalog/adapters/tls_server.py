@@ -201,7 +201,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         filled = 0
         try:
             while records_left and filled < len(buffer):
-                filled += cast("int", read(len(buffer) - filled, buffer[filled:]))
+                count = cast("int", read(len(buffer) - filled, buffer[filled:]))
+                if not count:  # the client's close_notify
+                    raise ssl.SSLZeroReturnError
+                filled += count
                 records_left -= 1
                 if not incoming.pending and not tls.pending():
                     return filled, records_left, True
@@ -227,8 +230,8 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _end(self, error: ssl.SSLError) -> None:
         if not isinstance(error, ssl.SSLZeroReturnError):
             cast("SecuredProtocol", self._inner).refuse(_why(error))
-        elif self._raw is not None:
-            self._raw.close()
+        else:
+            self.close()  # a client may wait for the broker's close_notify
 
     def send(self, buffers: Iterable[Buffer]) -> None:
         """Encrypt and send. Small buffers are joined, because each call makes a record of its own."""
