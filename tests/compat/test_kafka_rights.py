@@ -1,8 +1,8 @@
-"""Goal: ACLs, users and quotas of a real Apache Kafka count on our server, on the same directory, and back.
+"""Goal: ACLs, users, quotas and tokens of a real Apache Kafka count on our server, on the same directory, and back.
 
-Method: Apache Kafka with an authorizer and SCRAM gets users, ACLs and quotas. Our server starts on its directory with
-its properties: it lists the same, the same users log in, and the same requests are denied. We add to all three. Then
-Apache Kafka starts there again. `strata` asks both.
+Method: Apache Kafka with an authorizer and SCRAM gets users, ACLs, quotas and a delegation token. Our server starts on
+its directory with its properties: it lists the same, the same users and tokens log in, and the same requests are
+denied. We add to all four. Then Apache Kafka starts there again. `strata` asks both.
 """
 
 import json
@@ -15,6 +15,7 @@ from tests.compat.apache_kafka import properties
 from tests.compat.test_kafka_directories import UNSERVED, kafka, ours_on
 from tests.compat.tools import java_tool
 from tests.integration.server_process import strata
+from tests.integration.waiting import wait_for
 
 from stratalog.adapters.free_ports import free_ports
 
@@ -31,6 +32,7 @@ SETTINGS = {
     "listener.name.plaintext.scram-sha-256.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin;User:ANONYMOUS",
+    "delegation.token.secret.key": "planted-secret",
 }
 
 
@@ -73,12 +75,29 @@ class Asking:
         )
         self.run("quota", "set", "--user", user, "--producer-byte-rate", "1000000")
 
+    def add_token(self) -> None:
+        """Create a token, and wait until the broker knows it."""
+        (made,) = json.loads(self.run("token", "create", "--json"))
+        wait_for(lambda: made["token"] in self.run("token", "list"), "a new token")
+
+    def log_in_with_tokens(self) -> None:
+        """Log in with each token."""
+        for one in json.loads(self.run("token", "list", "--keys", "--json")):
+            config = self._place / "token.properties"
+            config.write_text(
+                f"bootstrap.servers={self.address}\nsecurity.protocol=SASL_PLAINTEXT\n"
+                "sasl.mechanism=SCRAM-SHA-256\n"
+                f"sasl.jaas.config={MODULES}.scram.ScramLoginModule required "
+                f'username="{one["token"]}" password="{one["key"]}" tokenauth="true";\n'
+            )
+            done = strata("--config", str(config), "topic", "list", "--json")
+            assert done.returncode == 0, done.stderr
+            assert {one["topic"] for one in json.loads(done.stdout)} >= {"books", "lamps"}
+
     def all(self) -> list[Any]:
-        """Return every ACL, user and quota."""
-        found = [
-            json.loads(self.run(*words, "--json"))
-            for words in (("acl", "list"), ("user", "list"), ("quota", "list"))
-        ]
+        """Return every ACL, user, quota and token, which has its key."""
+        lists = ("acl list", "user list", "quota list", "token list --keys")
+        found = [json.loads(self.run(*words.split(), "--json")) for words in lists]
         return [sorted(rows, key=repr) for rows in found]
 
     def write(self, user: str, topic: str, password: str = WORD) -> str:
@@ -111,7 +130,7 @@ def check(asking: Asking, user: str, topic: str, other: str) -> None:
     assert asking.write(user, topic, "wrong") == "_MSG_TIMED_OUT"
 
 
-def test_acls_users_and_quotas_count_on_both(tmp_path: Path) -> None:
+def test_acls_users_quotas_and_tokens_count_on_both(tmp_path: Path) -> None:
     ports = free_ports(2)
     file = tmp_path / "server.properties"
     file.write_text(properties(tmp_path, ports, SETTINGS))
@@ -127,19 +146,23 @@ def test_acls_users_and_quotas_count_on_both(tmp_path: Path) -> None:
         for topic in ("books", "lamps"):
             theirs.run("topic", "create", topic)
         theirs.add("alice", "books")
+        theirs.add_token()
         check(theirs, "alice", "books", "lamps")
         before = theirs.all()
-        assert [len(rows) for rows in before] == [2, 2, 1]
+        assert [len(rows) for rows in before] == [2, 2, 1, 1]
     with ours_on(file, ports[0]) as address:
         ours = Asking(tmp_path, address)
         assert ours.all() == before
         check(ours, "alice", "books", "lamps")
+        ours.log_in_with_tokens()
         ours.add("bob", "lamps")
+        ours.add_token()
         check(ours, "bob", "lamps", "books")
         after = ours.all()
-        assert [len(rows) for rows in after] == [4, 3, 2]
+        assert [len(rows) for rows in after] == [4, 3, 2, 2]
     with kafka(file, ports[0]) as address:
         back = Asking(tmp_path, address)
         assert back.all() == after
+        back.log_in_with_tokens()
         check(back, "alice", "books", "lamps")
         check(back, "bob", "lamps", "books")

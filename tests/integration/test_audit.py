@@ -4,6 +4,7 @@ import json
 import socket
 import ssl
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,15 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from tests.integration.issuer import Issuer
 from tests.integration.server_process import strata
+from tests.integration.test_sasl import Raw
+from tests.integration.waiting import wait_for
 
 from stratalog.adapters import tls_server
 from stratalog.adapters.free_ports import free_ports
 from stratalog.broker.network import connections
+from stratalog.errors import ErrorCode
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.testing.certificates import Authority
 
@@ -192,7 +197,7 @@ def test_each_failed_handshake_and_unfinished_login_has_one_line(
     assert [line["error"].rpartition(": ")[2] for line in lines] == [
         "peer did not return a certificate",
         "unable to get local issuer certificate",
-        "no rule of ssl.principal.mapping.rules matches the client's certificate",
+        "no rule of ssl.principal.mapping.rules names the client, on one line",
         "http request; does the client use TLS?",
         "no TLS handshake in 3 s",
         "no authentication in 3 s",
@@ -200,6 +205,100 @@ def test_each_failed_handshake_and_unfinished_login_has_one_line(
     ]
     assert [line["event"] for line in lines] == ["handshake failed"] * 5 + ["login failed"] * 2
     assert [line["listener"] for line in lines] == ["SSL"] * 5 + ["SASL_PLAINTEXT"] * 2
+
+
+def reset(stream: socket.socket) -> None:
+    """End a connection with RST."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.close()
+
+
+def lines_of(path: Path, count: int) -> list[dict[str, Any]]:
+    """Wait for lines, and return them."""
+    wait_for(lambda: path.exists() and path.read_text().count("\n") >= count, "a line of the audit")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_client_that_resets_within_a_failing_handshake_has_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Any] = []
+    may_go_on = threading.Event()
+    take_step = tls_server.TlsConnection._take_step
+
+    def late(self: Any) -> bool:
+        steps.append(self)
+        may_go_on.wait(TIMEOUT_S)
+        return take_step(self)
+
+    monkeypatch.setattr(tls_server.TlsConnection, "_take_step", late)
+    path = tmp_path / "audit.log"
+    with TemporaryBroker({"audit.log.path": str(path)}, tls=True) as broker:
+        host, _, port = broker.address.partition(":")
+        client = socket.create_connection((host, int(port)), TIMEOUT_S)
+        client.sendall(b"GET / HTTP/1.1")
+        wait_for(lambda: steps, "a step of the handshake")
+        reset(client)
+        wait_for(lambda: steps[0]._raw is None, "the client's end")
+        may_go_on.set()
+        (line,) = lines_of(path, 1)
+    assert (line["event"], line["host"]) == ("handshake failed", "127.0.0.1")
+    assert "does the client use TLS?" in line["error"]
+
+
+def test_a_client_that_resets_within_a_failing_login_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    slow = {"connection.failed.authentication.delay.ms": "600000"}
+    with TemporaryBroker(settings(path) | slow) as broker:
+        raw = Raw(broker)
+        raw.handshake("PLAIN")
+        token = b"\0mallory\0" + WRONG.encode()
+        frame = struct.pack(">hhihi", 36, 0, 7, -1, len(token)) + token
+        raw.stream.sendall(struct.pack(">i", len(frame)) + frame)
+
+        def has_failed() -> bool:
+            assert broker._node is not None
+            found = [one.session.sasl for one in broker._node._connections]
+            return any(one is not None and one.has_failed for one in found)
+
+        wait_for(has_failed, "the refusal")
+        reset(raw.stream)
+        (line,) = lines_of(path, 1)
+    assert (line["event"], line["user"]) == ("login failed", "mallory")
+    assert line["error"] == "SASL_AUTHENTICATION_FAILED"
+
+
+def test_a_name_with_a_line_break_is_refused_and_stays_on_one_line(tmp_path: Path) -> None:
+    name = 'al\nice{"event": "topic deleted"}'
+    path, issuer = tmp_path / "audit.log", Issuer(tmp_path)
+    bearer = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": issuer.keys.as_uri(),
+    }
+    with TemporaryBroker(settings(path) | bearer) as broker:
+        for sub, code in ((name, ErrorCode.sasl_authentication_failed), ("alice", ErrorCode.none)):
+            raw = Raw(broker)
+            raw.handshake("OAUTHBEARER")
+            answer = raw.token(f"n,,\1auth=Bearer {issuer.token(sub=sub)}\1\1".encode())
+            assert answer is not None
+            assert answer[0] == code
+            raw.close()
+    by_certificate = {"audit.log.path": str(path), "ssl.client.auth": "required"}
+    with TemporaryBroker(by_certificate, tls=True) as broker:
+        authority = broker.authority
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.load_cert_chain(authority.issue(name[:7]).pem)
+        host, _, port = broker.address.partition(":")
+        with (
+            suppress(OSError),
+            socket.create_connection((host, int(port)), TIMEOUT_S) as tcp,
+            context.wrap_socket(tcp, server_hostname="127.0.0.1") as stream,
+        ):
+            assert stream.recv(1) == b""
+        lines = lines_of(path, 2)
+    assert [line["event"] for line in lines] == ["login failed", "handshake failed"]
+    assert lines[0]["user"] == name
+    assert {line["principal"] for line in lines} == {"User:ANONYMOUS"}
 
 
 def test_a_path_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:

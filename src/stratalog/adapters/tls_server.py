@@ -96,7 +96,13 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._cancel_deadline()
         if self._draining is not None:
             self._draining.cancel()
-        self._inner.connection_lost(exc)
+        if self._step is None:  # else `_step_taken` passes it on: a failed step is logged first
+            self._inner.connection_lost(exc)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection closes. A lost one does not before the inner protocol learns of it."""
+        return self._raw is not None and self._raw.is_closing()
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
@@ -123,19 +129,19 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _step_taken(self, step: "asyncio.Future[bool]") -> None:
         self._step = None
-        error = (
-            None if step.cancelled() else step.exception()
-        )  # taken, also of a client that has gone
+        error = None if step.cancelled() else step.exception()
         raw = self._raw
-        if raw is None or step.cancelled():
+        if isinstance(error, ssl.SSLError):
+            self._fail(_why(error))
+        if raw is None:
+            self._inner.connection_lost(None)
             return
         if isinstance(error, Unavailable):
             raw.abort()  # the node stops
             return
-        self._flush()  # where it failed, an alert for the client
-        if isinstance(error, ssl.SSLError):
-            self._fail(_why(error))
+        if isinstance(error, ssl.SSLError) or step.cancelled():
             return
+        self._flush()
         if step.result():
             self._complete()
         elif self._arrived:
@@ -160,7 +166,7 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _fail(self, why: str) -> None:
         """Close because of a failed handshake."""
         self._cancel_deadline()
-        if self._raw is not None and not self._raw.is_closing():
+        if not self.is_closing:
             cast("SecuredProtocol", self._inner).refuse(why)
 
     def _cancel_deadline(self) -> None:
@@ -293,7 +299,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._is_secured:
             with suppress(ssl.SSLError):  # the broker does not wait for the peer's close_notify
                 self._tls.unwrap()
-            self._flush()
+        if self._step is None:
+            self._flush()  # where a step failed, an alert for the client
         raw.close()
 
 
@@ -309,7 +316,7 @@ class TlsTransport(asyncio.Transport):
         return self._raw.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        return self._raw.is_closing()
+        return self._connection.is_closing
 
     def close(self) -> None:
         self._connection.close()

@@ -13,10 +13,11 @@ from typing import Final
 
 from stratalog.config.kinds import BadValue
 
-__all__ = ["PrincipalRule", "name_by_rules", "parse_rules"]
+__all__ = ["PrincipalRule", "is_name", "name_by_rules", "parse_rules"]
 
 # As Kafka's RULE_PARSER: a slash within a part is written \/.
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?))\s*(,|$)")
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _GROUP: Final = re.compile(r"\$(\d+)")
 
 
@@ -68,9 +69,14 @@ def _rules(text: str) -> Iterator[PrincipalRule]:
 
 
 def name_by_rules(rules: tuple[PrincipalRule, ...], name: str) -> str | None:
-    """Return the result of the first rule that matches; None where no rule does."""
+    """Return the result of the first rule that matches; None where no rule does, or where the result is no name."""
     for rule in rules:
         result = rule.apply(name)
         if result is not None:
-            return result
+            return result if is_name(result) else None
     return None
+
+
+def is_name(text: str) -> bool:
+    """Return whether a principal may have this name: it has no line break, and no other control character."""
+    return _CONTROLS.search(text) is None

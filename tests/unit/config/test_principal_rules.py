@@ -30,6 +30,12 @@ def test_no_rules_are_the_default_and_no_match_is_no_name() -> None:
     assert name_by_rules(parse_rules("RULE:^CN=(b)$/$1/"), "CN=a") is None
 
 
+@pytest.mark.parametrize("name", ["al\nice", "alice\r", "al\x00ice", "al\x85ice", "al\u2028ice"])
+def test_a_name_of_several_lines_is_no_name(name: str) -> None:
+    assert name_by_rules(parse_rules(""), f"CN={name}") is None
+    assert name_by_rules(parse_rules(""), "CN=Zoë\u3000山田") is not None
+
+
 def test_a_slash_is_escaped_within_a_part() -> None:
     assert name_by_rules(parse_rules(r"RULE:^CN=(.*)\/(.*)$/$2\/$1/"), "CN=a/b") == "b/a"
 

@@ -12,6 +12,7 @@ from stratalog.broker.network.authorizer import DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.session import USER, Principal
 from stratalog.config import BrokerConfig
+from stratalog.config.principal_rules import is_name
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delegation_tokens import TokenSecret
 from stratalog.quorum.delegation_tokens import NewToken
@@ -61,7 +62,7 @@ def _refusal(
         return DENIED[Resource.USER]
     if any(one.type != USER for one in (owner, *renewers)):
         return ErrorCode.invalid_principal_type
-    if not all(one.name.isprintable() for one in (owner, *renewers)):
+    if not all(is_name(one.name) for one in (owner, *renewers)):
         return ErrorCode.invalid_request
     return ErrorCode.none
 

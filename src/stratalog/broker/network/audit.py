@@ -86,7 +86,7 @@ class Audit:
                 self._write(call.session, event="denied", **_denied(api_key, noting))
             raise
         if isinstance(result, CoroutineType):
-            return call, _noted(result, note)
+            return call, _noted(result, note, partial(self._given_up, api_key, call))
         if isinstance(result, asyncio.Future):
             result.add_done_callback(partial(_note_result, note))
         else:
@@ -99,6 +99,13 @@ class Audit:
             self._write(session, event="handshake failed", error=why)
         elif session.is_unknown and session.sasl is not None:
             self._login_failed(session, session.sasl, session.sasl.mechanism, why)
+
+    def _given_up(self, api_key: int, call: Any) -> None:
+        """Note a failed login whose client has not waited for the answer."""
+        sasl = call.session.sasl
+        if api_key == _AUTHENTICATE and sasl is not None and sasl.has_failed:
+            error = ErrorCode.sasl_authentication_failed.name.upper()
+            self._login_failed(call.session, sasl, sasl.mechanism, error)
 
     def _login_failed(self, session: Session, sasl: SaslState, mechanism: str, why: str) -> None:
         event, user = "login failed", sasl.claimed
@@ -133,8 +140,16 @@ class Audit:
         self._log.write(json.dumps(line))
 
 
-async def _noted(result: "CoroutineType[Any, Any, Any]", note: Callable[[Any], None]) -> Any:
-    body = await result
+async def _noted(
+    result: "CoroutineType[Any, Any, Any]",
+    note: Callable[[Any], None],
+    given_up: Callable[[], None],
+) -> Any:
+    try:
+        body = await result
+    except asyncio.CancelledError:
+        given_up()
+        raise
     note(body)
     return body
 

@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     def secured(self, subject: str) -> None:
         """Name the client by its certificate, on a listener that authenticates by TLS alone."""
         if subject and not self.session.names_by_certificate(subject):
-            self.refuse("no rule of ssl.principal.mapping.rules matches the client's certificate")
+            self.refuse("no rule of ssl.principal.mapping.rules names the client, on one line")
         else:
             self.session.is_secured = True
 

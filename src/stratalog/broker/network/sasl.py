@@ -9,7 +9,8 @@ never logs, and never says whether the user or the password was wrong.
 A session that must authenticate again (KIP-368) stays as it is until its time is over; then only SaslHandshake and
 SaslAuthenticate pass. Another principal or mechanism than before is refused.
 
-An unknown user gets the same answers, and after the same work, as a known one with a wrong password.
+An unknown user gets the same answers, and after the same work, as a known one with a wrong password. A name with a line
+break is refused.
 
 A session of OAUTHBEARER, or of a delegation token (KIP-48), ends with its token. A client that logs in by SCRAM with
 `tokenauth=true` names a delegation token, and its principal is the token's owner.
@@ -27,6 +28,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from stratalog.broker.network.tokens import Bearer
+from stratalog.config.principal_rules import is_name
 from stratalog.config.sasl import OAUTHBEARER, PLAIN, SaslListener
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire import scram
@@ -197,7 +199,7 @@ class SaslState:
             self._step = _Step.FAILED
             self.claimed = error.user
             raise
-        if self._user is not None and user != self._user:
+        if not is_name(user) or (self._user is not None and user != self._user):
             self._step = _Step.FAILED
             self.claimed = user
             raise _LoginRefused(self.mechanism, user)
