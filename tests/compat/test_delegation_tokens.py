@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
+from tests.compat.test_logins import At
 from tests.compat.tools import java_tool
 from tests.integration.test_delegation_tokens import PLAIN_MODULE, SCRAM_MODULE, as_user, by_token
+from tests.integration.test_sasl import Raw
 from tests.integration.waiting import wait_for
 
 from stratalog.client.acls import create_acls
@@ -24,6 +27,17 @@ from stratalog.errors import Rejected
 from stratalog.metadata.acls import Acl
 from stratalog.metadata.rights import Operation, PatternType, Permission, Resource
 from stratalog.wire import scram
+from stratalog.wire.envelope import decode_response, encode_request
+from stratalog.wire.messages.create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+)
+from stratalog.wire.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
+from stratalog.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from stratalog.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 WORD, SECRET = "planted-password", "planted-secret"
@@ -223,6 +237,58 @@ def test_the_answers_are_apache_kafkas(both: tuple[str, str], telling: Any) -> N
     assert len(ours) == len(theirs)
     assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]] == []
     assert any(isinstance(one, tuple) and "delegation_token" in str(one[1]) for one in ours)
+
+
+VARIES = ("issue_timestamp_ms", "expiry_timestamp_ms", "max_timestamp_ms", "token_id", "hmac")
+
+
+def bodies(version: int) -> list[Any]:
+    """Return requests that are refused, and one that is not."""
+    group = CreatableRenewers(principal_type="Group", principal_name="readers")
+    other = {"owner_principal_type": "User", "owner_principal_name": "admin"}
+    mine = {"owner_principal_type": None, "owner_principal_name": None}
+    owner = DescribeDelegationTokenOwner(principal_type="User", principal_name="mallory")
+    found: list[Any] = [
+        CreateDelegationTokenRequest(renewers=[group], max_lifetime_ms=-1, **mine),
+        CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=60_000, **mine),
+        DescribeDelegationTokenRequest(owners=[]),
+        DescribeDelegationTokenRequest(owners=[owner]),
+    ]
+    if version > 2:
+        found.append(CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1, **other))
+    else:
+        found += [
+            RenewDelegationTokenRequest(hmac=b"none", renew_period_ms=1),
+            ExpireDelegationTokenRequest(hmac=b"none", expiry_time_period_ms=1),
+        ]
+    return found
+
+
+def whole_answer(raw: Raw, version: int, body: Any) -> dict[str, Any]:
+    """Return all fields of an answer; of those that vary between brokers, whether they are set."""
+    raw.stream.sendall(b"".join(map(bytes, encode_request(version, 7, "c", body))))
+    size = raw._exactly(4)
+    assert size is not None
+    frame = raw._exactly(int.from_bytes(size))
+    assert frame is not None
+    answer = decode_response(body.KEY, version, memoryview(frame))[1]
+    fields: dict[str, Any] = msgspec.to_builtins(answer)
+    if not answer.error_code:
+        fields |= {name: bool(fields[name]) for name in VARIES if name in fields}
+    return fields
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_each_version_has_apache_kafkas_fields(both: tuple[str, str], version: int) -> None:
+    answers = []
+    for address in both:
+        raw = Raw(At(address))
+        raw.handshake("PLAIN")
+        assert raw.token(f"\0alice\0{WORD}".encode()) == (0, b"")
+        answers.append([whole_answer(raw, version, body) for body in bodies(version)])
+        raw.close()
+    ours, theirs = answers
+    assert ours == theirs
 
 
 def test_kafkas_command_and_producer_use_our_tokens(both: tuple[str, str], tmp_path: Path) -> None:

@@ -7,14 +7,17 @@ Kafka: `DelegationTokenCache`, `DelegationTokenManager.createHmac` (KIP-48).
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from stratalog.metadata.image import EMPTY, Image
-from stratalog.wire.internal.security_records import DelegationTokenRecord
+from stratalog.metadata.image import Image
+from stratalog.wire.internal.security_records import (
+    DelegationTokenRecord,
+    RemoveDelegationTokenRecord,
+)
 
-__all__ = ["DelegationTokens", "TokenSecret", "is_expired", "token_of"]
+__all__ = ["DelegationTokens", "TokenSecret", "is_expired", "token_of", "tokens_of"]
 
 _RECORD: Final = DelegationTokenRecord.__name__
 
@@ -41,35 +44,37 @@ def token_of(image: Image, token_id: str) -> DelegationTokenRecord | None:
     return found
 
 
+def tokens_of(image: Image) -> Iterator[DelegationTokenRecord]:
+    """Yield the cluster's tokens."""
+    return (record for (kind, _), record in image.foreign.items() if kind == _RECORD)
+
+
 def is_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
     """Return whether a token's time is over; `now_ms`: epoch ms."""
     return min(token.max_timestamp, token.expiration_timestamp) < now_ms
 
 
 class DelegationTokens:
-    """The tokens of one image after another."""
+    """Finds tokens by key: it knows the key of each token of an image, and of those that later records add."""
 
     def __init__(self, secret: TokenSecret) -> None:
-        self.by_id: Mapping[str, DelegationTokenRecord] = {}
         self._secret = secret
-        self._seen = EMPTY.foreign
-        self._ids: dict[bytes, str] = {}
-        """By key."""
+        self._ids: dict[bytes, str] | None = None
+        """By key; None before the first question, because keys of thousands of tokens take a while."""
 
-    def follow(self, image: Image) -> None:
-        """Take the tokens of an image. A change costs what it adds and removes, and one look at each id."""
-        if image.foreign is self._seen:
+    def replay(self, record: Any) -> None:
+        """Take a record that the image has from now on."""
+        if self._ids is None:
             return
-        self._seen = image.foreign
-        now = {name: record for (kind, name), record in image.foreign.items() if kind == _RECORD}
-        if now.keys() != self.by_id.keys():
-            self._ids = {key: name for key, name in self._ids.items() if name in now}
-            self._ids |= {
-                self._secret.key_of(name): name for name in now.keys() - self.by_id.keys()
-            }
-        self.by_id = now
+        if isinstance(record, DelegationTokenRecord):
+            self._ids[self._secret.key_of(record.token_id)] = record.token_id
+        elif isinstance(record, RemoveDelegationTokenRecord):
+            self._ids.pop(self._secret.key_of(record.token_id), None)
 
-    def of_key(self, key: bytes) -> DelegationTokenRecord | None:
-        """Return the token of a key; None where no token has it."""
+    def of_key(self, image: Image, key: bytes) -> DelegationTokenRecord | None:
+        """Return the token of a key; None where no token of the image has it."""
+        if self._ids is None:
+            ids = (one.token_id for one in tokens_of(image))
+            self._ids = {self._secret.key_of(token_id): token_id for token_id in ids}
         name = self._ids.get(key)
-        return None if name is None else self.by_id[name]
+        return None if name is None else token_of(image, name)

@@ -133,6 +133,7 @@ class Controller:
         for offset, record in enumerate(records, base_offset):
             if isinstance(record, RegisterBrokerRecord):
                 self._registered_at[record.broker_id] = offset
+            self._tokens.replay(record)
         for topic in delta.deleted_topics.values():
             self._name_vanished(topic.name)
         for topic_id in delta.created_topics:
@@ -401,23 +402,19 @@ class Controller:
         self, key: bytes, client: str, period_ms: int, wall_ms: int
     ) -> Decision[Any, DelegationTokenRecord]:
         """Let the token of this key live longer; raises Rejected as `delegation_tokens.renew`."""
-        tokens = self._followed_tokens()
-        return delegation_tokens.renew(self._token_rules, tokens, key, client, period_ms, wall_ms)
+        token = self._tokens.of_key(self.image, key)
+        return delegation_tokens.renew(self._token_rules, token, client, period_ms, wall_ms)
 
     def expire_token(
         self, key: bytes, client: str, period_ms: int, wall_ms: int
     ) -> Decision[Any, DelegationTokenRecord]:
         """Let the token of this key end; raises Rejected as `delegation_tokens.expire`."""
-        tokens = self._followed_tokens()
-        return delegation_tokens.expire(self._token_rules, tokens, key, client, period_ms, wall_ms)
+        token = self._tokens.of_key(self.image, key)
+        return delegation_tokens.expire(self._token_rules, token, client, period_ms, wall_ms)
 
     def remove_expired_tokens(self, wall_ms: int, at_most: int) -> Decision[Any, Sequence[str]]:
         """Remove tokens whose time is over, some at once; answer: their ids."""
-        return delegation_tokens.sweep(self._followed_tokens(), wall_ms, at_most)
-
-    def _followed_tokens(self) -> DelegationTokens:
-        self._tokens.follow(self.image)
-        return self._tokens
+        return delegation_tokens.sweep(self.image, wall_ms, at_most)
 
     # Names
 

@@ -1,7 +1,7 @@
 """Create, renew and expire delegation tokens: refuse, or return records.
 
-In: a request's token and client, the cluster's tokens, the time of the wall clock. Out: records, and what the client
-learns; Rejected with Kafka's code. It asks for no right: the handler has done so.
+In: a client and a token, None where the cluster lacks it; the time of the wall clock. Out: records, and what the
+client learns; Rejected with Kafka's code. It asks for no right: the handler has done so.
 
 Kafka: `DelegationTokenControlManager` (KIP-48, KIP-900).
 """
@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.metadata.delegation_tokens import DelegationTokens, TokenSecret, is_expired
+from stratalog.metadata.delegation_tokens import TokenSecret, is_expired, tokens_of
+from stratalog.metadata.image import Image
 from stratalog.statemachine import Decision
 from stratalog.wire.internal.security_records import (
     DelegationTokenRecord,
@@ -69,14 +70,13 @@ def new_record(
 
 def renew(
     rules: TokenRules,
-    tokens: DelegationTokens,
-    key: bytes,
+    token: DelegationTokenRecord | None,
     client: str,
     period_ms: int,
     now_ms: int,
 ) -> Decision[Any, DelegationTokenRecord]:
     """Let a token live longer; answer: the token as it is then. Raises Rejected."""
-    token = _found(rules, tokens, key)
+    token = _found(rules, token)
     _check_alive(token, now_ms)
     _check_renewer(token, client)
     if period_ms <= 0:
@@ -86,8 +86,7 @@ def renew(
 
 def expire(
     rules: TokenRules,
-    tokens: DelegationTokens,
-    key: bytes,
+    token: DelegationTokenRecord | None,
     client: str,
     period_ms: int,
     now_ms: int,
@@ -96,7 +95,7 @@ def expire(
 
     Raises Rejected.
     """
-    token = _found(rules, tokens, key)
+    token = _found(rules, token)
     _check_renewer(token, client)
     if period_ms < 0:
         gone = RemoveDelegationTokenRecord(token_id=token.token_id)
@@ -105,9 +104,9 @@ def expire(
     return _until(token, now_ms + period_ms)
 
 
-def sweep(tokens: DelegationTokens, now_ms: int, at_most: int) -> Decision[Any, Sequence[str]]:
+def sweep(image: Image, now_ms: int, at_most: int) -> Decision[Any, Sequence[str]]:
     """Remove tokens whose time is over, some at once; answer: their ids."""
-    over = (one.token_id for one in tokens.by_id.values() if is_expired(one, now_ms))
+    over = (one.token_id for one in tokens_of(image) if is_expired(one, now_ms))
     found = list(islice(over, at_most))
     return Decision([RemoveDelegationTokenRecord(token_id=one) for one in found], found)
 
@@ -117,9 +116,8 @@ def _until(token: DelegationTokenRecord, end_ms: int) -> Decision[Any, Delegatio
     return Decision([changed], changed)
 
 
-def _found(rules: TokenRules, tokens: DelegationTokens, key: bytes) -> DelegationTokenRecord:
+def _found(rules: TokenRules, token: DelegationTokenRecord | None) -> DelegationTokenRecord:
     _check_enabled(rules)
-    token = tokens.of_key(key)
     if token is None:
         raise Rejected(ErrorCode.delegation_token_not_found, "no token has this HMAC")
     return token

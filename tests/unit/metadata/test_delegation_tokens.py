@@ -1,6 +1,6 @@
 """The cluster's tokens follow its image, and each has the key that Kafka gives it."""
 
-from stratalog.metadata.delegation_tokens import DelegationTokens, TokenSecret, token_of
+from stratalog.metadata.delegation_tokens import DelegationTokens, TokenSecret, token_of, tokens_of
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, Image
 from stratalog.metadata.snapshot import SnapshotId, decode_snapshot, encode_snapshot, image_of
@@ -35,18 +35,20 @@ def test_the_key_is_kafkas_hmac() -> None:
     assert SECRET.key_of("token-1").hex().startswith("5a2d6109ac82d1ed0d2ecd61a1d5d9d6")
 
 
-def test_tokens_are_found_by_id_and_by_key_until_they_are_removed() -> None:
+def test_tokens_are_found_by_key_until_they_are_removed() -> None:
     tokens = DelegationTokens(SECRET)
-    image = replayed(EMPTY, token("token-1"), token("token-2"))
-    tokens.follow(image)
-    assert token_of(image, "token-2") == tokens.of_key(SECRET.key_of("token-2")) == token("token-2")
-    assert tokens.of_key(b"") is None
-    image = replayed(
-        image, token("token-2", expires=3), RemoveDelegationTokenRecord(token_id="token-1")
-    )
-    tokens.follow(image)
-    assert tokens.of_key(SECRET.key_of("token-1")) is None
-    assert tokens.of_key(SECRET.key_of("token-2")) == token("token-2", expires=3)
+    first, second = SECRET.key_of("token-1"), SECRET.key_of("token-2")
+    image = replayed(EMPTY, token("token-1"))
+    assert tokens.of_key(image, first) == token_of(image, "token-1") == token("token-1")
+    assert tokens.of_key(image, b"") is None
+    changes = [token("token-2"), token("token-2", expires=3)]
+    gone = RemoveDelegationTokenRecord(token_id="token-1")
+    for record in (*changes, gone):
+        image = replayed(image, record)
+        tokens.replay(record)
+    assert tokens.of_key(image, first) is None
+    assert tokens.of_key(image, second) == token("token-2", expires=3)
+    assert list(tokens_of(image)) == [changes[1]]
     assert token_of(image, "token-1") is None
 
 
