@@ -20,7 +20,7 @@ from stratalog.adapters.system import SystemEntropy
 from stratalog.broker.storage.claim import format_directory, new_cluster_id
 from stratalog.config.local_cluster import NodePorts, node_settings
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
 STRATA = (sys.executable, "-m", "stratalog.cli.main")
 QUICK = {

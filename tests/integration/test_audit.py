@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -153,6 +153,39 @@ def test_each_change_denial_and_failed_login_has_one_line(tmp_path: Path) -> Non
     assert (login["user"], login["mechanism"]) == ("mallory\n", "PLAIN")
     assert login["error"] == "SASL_AUTHENTICATION_FAILED"
     assert login["principal"] == "User:ANONYMOUS"
+
+
+@pytest.mark.parametrize("has_authorizer", [True, False])
+def test_allowed_data_requests_have_lines_where_the_settings_ask(
+    tmp_path: Path, has_authorizer: bool
+) -> None:
+    path = tmp_path / "audit.log"
+    chosen = {**settings(path), "audit.log.data.requests": "true"}
+    if not has_authorizer:
+        chosen = {"audit.log.path": str(path), "audit.log.data.requests": "true"}
+    with TemporaryBroker(chosen) as broker:
+        reached = client(broker, "admin")
+        if not has_authorizer:
+            reached = {name: reached[name] for name in ("bootstrap.servers", "client.id")}
+        admin = AdminClient(reached)
+        done(admin.create_topics([NewTopic("orders", 1)]))
+        producer = Producer(reached)
+        for _ in range(5):  # the door takes no connection
+            producer.produce("orders", b"x")
+            assert producer.flush(TIMEOUT_S) == 0
+        consumer = Consumer({**reached, "group.id": "g"})
+        consumer.assign([TopicPartition("orders", 0, OFFSET_BEGINNING)])
+        assert len(consumer.consume(5, TIMEOUT_S)) == 5
+        consumer.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    allowed = [line for line in lines if line["event"] == "allowed"]
+    principal = "User:admin" if has_authorizer else "User:ANONYMOUS"
+    assert {(one["principal"], one["client_id"]) for one in allowed} == {(principal, "of-admin")}
+    of_produce = [one["allowed"] for one in allowed if one["api"] == "Produce"]
+    of_fetch = [one["allowed"] for one in allowed if one["api"] == "Fetch"]
+    assert of_produce == [["WRITE TOPIC orders"]] * 5
+    assert of_fetch
+    assert of_fetch == [["READ TOPIC orders"]] * len(of_fetch)
 
 
 def test_each_failed_handshake_and_unfinished_login_has_one_line(

@@ -80,6 +80,8 @@ class SmallRequests:
             return NOT_LENT
         if broker.authorizer is not None or broker.throttling.is_on:
             return NOT_LENT
+        if broker.audit is not None and broker.audit.has_data_requests:
+            return NOT_LENT
         if is_fetch(frame):
             return self._lend(connection, transport) if self._fetches.suits(frame) else NOT_LENT
         if not self._door.is_row(frame):

@@ -53,6 +53,13 @@ AUTHORIZER: Final = (
         ours=True,
     ),
     Setting(
+        "audit.log.data.requests",
+        Kind.BOOLEAN,
+        False,
+        "Whether the audit also has a line for each Produce and Fetch of a client that was allowed, with its topics.",
+        ours=True,
+    ),
+    Setting(
         "audit.log.max.bytes",
         Kind.INT,
         10 << 20,

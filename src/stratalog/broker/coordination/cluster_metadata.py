@@ -127,7 +127,7 @@ def _audit(config: BrokerConfig, outside: Outside) -> Audit | None:
     if not path:
         return None
     log = outside.audit_log(path, config.int("audit.log.max.bytes"), config.int("audit.log.files"))
-    return Audit(log, outside.clock)
+    return Audit(log, outside.clock, has_data_requests=config.bool("audit.log.data.requests"))
 
 
 def _voters(opened: OpenedLog, config: BrokerConfig, me: ReplicaKey) -> VoterHistory:

@@ -1,7 +1,8 @@
 """Say in lines of JSON which clients were denied something, failed to log in, or changed the cluster.
 
-In: calls, what the authorizer denied, answers. Out: one line for each denied request, failed login and change. It never
-denies anything itself, and no line has a password or another secret setting.
+In: calls, what the authorizer denied, answers. Out: one line for each denied request, failed login and change, and for
+each allowed data request where the settings ask for that. It never denies anything itself, and no line has a password
+or another secret setting.
 
 A change has its line where it is made: a forwarded one on the controller, with the client's own principal and address.
 """
@@ -25,7 +26,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl
 from stratalog.metadata.image import ResourceType
 from stratalog.ports import AuditLog, Clock
-from stratalog.wire.apis import APIS
+from stratalog.wire.apis import APIS, FETCH, PRODUCE
 from stratalog.wire.scram import MECHANISMS
 
 __all__ = ["Audit"]
@@ -34,6 +35,8 @@ _DENIALS: Final = frozenset(DENIED.values())
 _NOTED_MAX: Final = 20
 """Denied resources in one line."""
 _HANDSHAKE, _AUTHENTICATE = 17, 36
+_DATA_REQUESTS: Final = frozenset({PRODUCE, FETCH})
+_OF_DATA: Final = frozenset({Operation.READ, Operation.WRITE})
 _HIDDEN: Final = "(hidden)"
 _DELETE: Final = 1
 """The operation of IncrementalAlterConfigs that removes a setting."""
@@ -42,22 +45,31 @@ _Change = dict[str, Any]
 
 
 class _Noting:
-    """The authorizer of one request, which notes what it denies."""
+    """The authorizer of one request, which notes what it denies, and which topics it lets the client read or write.
 
-    def __init__(self, inner: Authorizer) -> None:
+    Without an inner authorizer it allows everything.
+    """
+
+    def __init__(self, inner: Authorizer | None) -> None:
         self._inner = inner
         self.denied: dict[str, None] = {}
+        self.allowed: dict[str, None] = {}
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the client may perform the operation."""
-        is_allowed = self._inner.allows(session, operation, resource, name)
-        if not is_allowed and len(self.denied) < _NOTED_MAX:
+        inner = self._inner
+        is_allowed = inner is None or inner.allows(session, operation, resource, name)
+        if is_allowed:
+            if resource is Resource.TOPIC and operation in _OF_DATA:
+                self.allowed[f"{operation.name} {resource.name} {name}"] = None
+        elif len(self.denied) < _NOTED_MAX:
             self.denied[f"{operation.name} {resource.name} {name}"] = None
         return is_allowed
 
     def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
         """Return whether the client may perform the operation on any resource of the type."""
-        is_allowed = self._inner.allows_any(session, operation, resource)
+        inner = self._inner
+        is_allowed = inner is None or inner.allows_any(session, operation, resource)
         if not is_allowed and len(self.denied) < _NOTED_MAX:
             self.denied[f"{operation.name} {resource.name} *"] = None
         return is_allowed
@@ -66,9 +78,11 @@ class _Noting:
 class Audit:
     """The audit of one node."""
 
-    def __init__(self, log: AuditLog, clock: Clock) -> None:
+    def __init__(self, log: AuditLog, clock: Clock, *, has_data_requests: bool) -> None:
         self._log = log
         self._clock = clock
+        self.has_data_requests = has_data_requests
+        """Whether Produce and Fetch have a line where they are allowed, too."""
 
     def close(self) -> None:
         """Write what waits, and close the file."""
@@ -76,7 +90,9 @@ class Audit:
 
     def watch(self, api_key: int, call: Any, handle: Callable[[Any], Any]) -> tuple[Any, Any]:
         """Call a handler with a `dispatch.Call`; return the call and the result, which is noted once it is there."""
-        noting = None if call.authorizer is None else _Noting(call.authorizer)
+        is_noted = self.has_data_requests and api_key in _DATA_REQUESTS
+        is_free = call.authorizer is None and not is_noted
+        noting = None if is_free else _Noting(call.authorizer)
         call = replace(call, authorizer=noting)
         note = partial(self._note, api_key, call, noting)
         try:
@@ -115,6 +131,9 @@ class Audit:
         session = call.session
         if noting is not None and noting.denied and not _DENIALS.isdisjoint(error_codes(body)):
             self._write(session, event="denied", **_denied(api_key, noting))
+        if api_key in _DATA_REQUESTS and self.has_data_requests and noting and noting.allowed:
+            allowed = list(noting.allowed)
+            self._write(session, event="allowed", api=_name(api_key), allowed=allowed)
         if api_key in {_HANDSHAKE, _AUTHENTICATE}:
             sasl = session.sasl
             if body.error_code and sasl is not None:
@@ -160,8 +179,11 @@ def _note_result(note: Callable[[Any], None], done: "asyncio.Future[Any]") -> No
 
 
 def _denied(api_key: int, noting: _Noting | None) -> _Change:
-    name = "".join(word.title() for word in APIS[api_key].name.split("_"))
-    return {"api": name, "denied": [] if noting is None else list(noting.denied)}
+    return {"api": _name(api_key), "denied": [] if noting is None else list(noting.denied)}
+
+
+def _name(api_key: int) -> str:
+    return "".join(word.title() for word in APIS[api_key].name.split("_"))
 
 
 def _topics_created(_: Any, body: Any) -> Iterator[_Change]:
