@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
+from tests.compat.mixed_cluster import MixedCluster, Product
 from tests.compat.test_logins import At
+from tests.compat.test_mixed_clusters import CONTROLLER, KAFKAS, OURS, SERVED_BY_BOTH
 from tests.compat.tools import java_tool
 from tests.integration.test_delegation_tokens import PLAIN_MODULE, SCRAM_MODULE, as_user, by_token
 from tests.integration.test_sasl import Raw
@@ -289,6 +291,38 @@ def test_each_version_has_apache_kafkas_fields(both: tuple[str, str], version: i
         raw.close()
     ours, theirs = answers
     assert ours == theirs
+
+
+@pytest.mark.big
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("controllers", ["kafka", "strata"])
+def test_tokens_count_on_both_brokers_of_one_cluster(tmp_path: Path, controllers: Product) -> None:
+    """Method: a broker of each product forwards to the controller, and admits the other's tokens."""
+    settings = dict.fromkeys((CONTROLLER, KAFKAS, OURS), SETTINGS)
+    products: dict[int, Product] = {KAFKAS: "kafka", OURS: "strata"}
+    with MixedCluster(
+        tmp_path, {CONTROLLER: controllers}, products, features=SERVED_BY_BOTH, settings=settings
+    ) as nodes:
+        for node in settings:
+            nodes.start(node)
+        stories = [Story(nodes.address(node)) for node in products]
+        for here, there in (stories, stories[::-1]):
+            token = eventually(here, "alice", create_token(renewers=["User:bob"]))
+            wait_for(lambda t=token, s=there: t.token_id in s.ids("bob"), "the other's token")
+            (found,) = there._clients["bob"].call(describe_tokens())
+            assert found == token
+            for mechanism in SCRAMS:
+                with by_token(there.address, token.token_id, token.key, mechanism) as agent:
+                    assert agent.metadata().brokers
+                    there.ask_by(agent, "agent", create_token())
+            assert there.trace[-1] == ("agent", "delegation_token_request_not_allowed")
+            assert there.ask("bob", renew_token(token.key, 60_000)) < token.expires_ms
+            assert there.ask("carol", expire_token(token.key)) is None
+            assert there.trace[-1] == ("carol", "delegation_token_owner_mismatch")
+            there.ask("bob", expire_token(token.key))
+            wait_for(lambda s=here: not s.ids("alice"), "its end")
+        for story in stories:
+            story.close()
 
 
 def test_kafkas_command_and_producer_use_our_tokens(both: tuple[str, str], tmp_path: Path) -> None:

@@ -25,7 +25,12 @@ from tests.fuzz.beside import ASK, Beside, anonymous_mib, mib_once_freed
 from tests.fuzz.frames import damaged
 from tests.integration.issuer import Issuer
 
+from stratalog.adapters.blocking_socket import BlockingNetwork
 from stratalog.adapters.free_ports import free_ports
+from stratalog.client.blocking import BlockingClient
+from stratalog.client.sasl import Login
+from stratalog.client.security import ClientSecurity
+from stratalog.client.tokens import create_token
 from stratalog.testing.certificates import Authority
 from stratalog.wire import scram
 
@@ -52,6 +57,8 @@ class Target:
     """The key of a certificate that the authority has signed; `unknown` has another one's."""
     unknown: Path
     forger: Issuer
+    token: str
+    """The id of a delegation token."""
 
 
 @contextmanager
@@ -73,11 +80,20 @@ def target(place: Path) -> Iterator[Target]:
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{jaas}user_alice="{WORD}";',
         "sasl.oauthbearer.jwks.endpoint.url": keys.keys.as_uri(),
         "connection.failed.authentication.delay.ms": "0",
+        "delegation.token.secret.key": WORD,
         "tier.url": "",
     }
     named = {name.replace(".", "__"): value for name, value in settings.items()}
     with broker_process(place, **named) as broker:
-        yield Target(broker, tls, sasl, authority, known, unknown, forger)
+        token = token_of_alice(f"127.0.0.1:{sasl}")
+        yield Target(broker, tls, sasl, authority, known, unknown, forger, token)
+
+
+def token_of_alice(address: str) -> str:
+    """Create a delegation token, and return its id."""
+    login = Login("PLAIN", "alice", WORD)
+    with BlockingClient(BlockingNetwork(), address, security=ClientSecurity(None, login)) as alice:
+        return alice.call(create_token()).token_id
 
 
 def attack(at: Target, seed: int, attempts: int) -> Counter[str]:
@@ -178,10 +194,9 @@ def sound(at: Target, raw: socket.socket, mechanism: str, chance: Random) -> Ite
         yield b"\1"
     else:
         _, hash_name = scram.MECHANISMS[mechanism]
-        bare, server = (
-            f"n=alice,r={chance.getrandbits(64)}",
-            f"r=x,s={scram.encoded(b'salt')},i=4096",
-        )
+        user, more = chance.choice((("alice", ""), (at.token, ",tokenauth=true")))
+        bare = f"n={user},r={chance.getrandbits(64)}{more}"
+        server = f"r=x,s={scram.encoded(b'salt')},i=4096"
         yield f"n,,{bare}".encode()
         salted = scram.salted_password(hash_name, WRONG, b"salt", 1)
         unsigned = scram.client_final("n,,", "x")

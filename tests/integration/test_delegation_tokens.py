@@ -207,6 +207,7 @@ def test_wrong_tokens_are_refused_as_any_wrong_login(broker: TemporaryBroker, pl
         with client(address, "SCRAM-SHA-256", jaas) as stranger, pytest.raises(Rejected):
             stranger.metadata()  # without tokenauth it is a user's name
         alice.call(expire_token(token.key))
+    wait_for(lambda: token.token_id in changed_in(place / "audit.log"), "the last line")
     text = (place / "audit.log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     failed = [line["user"] for line in lines if line["event"] == "login failed"]
@@ -216,6 +217,12 @@ def test_wrong_tokens_are_refused_as_any_wrong_login(broker: TemporaryBroker, pl
     assert events[0]["owner"] == events[1]["principal"] == "User:alice"
     for planted in (WORD, SECRET, password, token.key.hex()):
         assert planted not in text
+
+
+def changed_in(audit: Path) -> list[str]:
+    """Return the tokens that the audit, which a thread writes, says were changed."""
+    lines = audit.read_text().rpartition("\n")[0].splitlines()
+    return [one["token"] for one in map(json.loads, lines) if one["event"] == "token changed"]
 
 
 def test_a_session_and_a_token_end_with_the_tokens_time() -> None:
