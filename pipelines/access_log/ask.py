@@ -33,6 +33,7 @@ def ask_pipeline(
         "stratalog.kafka.bootstrap.servers": broker.address,
         "stratalog.tier.url": broker.tier_url,
         "stratalog.subscribe": TOPIC,
+        **{f"stratalog.kafka.{name}": value for name, value in broker.secured.clients.items()},
     }
     if not place.stays:  # no later run continues from here, and a catalog on disk costs seconds
         conf["spark.sql.catalogImplementation"] = "in-memory"

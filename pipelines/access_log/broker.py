@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from secured import Secured
+
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
 from stratalog.errors import Unavailable, UserError
@@ -40,6 +42,10 @@ class Serving(Protocol):
     def address(self) -> str: ...
     @property
     def tier_url(self) -> str: ...
+    @property
+    def secured(self) -> Secured:
+        """How clients reach it."""
+
     async def leader_data(self, topic: str) -> Path:
         """Return the log directory of the broker that leads the topic's first partition."""
 
@@ -56,6 +62,7 @@ class RunningBroker:
     data: Path
     tier_url: str
     log: Path
+    secured: Secured
 
     async def leader_data(self, topic: str) -> Path:  # noqa: ARG002 - it leads all
         return self.data
@@ -74,7 +81,9 @@ class RunningBroker:
 
     async def _answers(self) -> bool:
         try:
-            client = await Client.connect(TcpNetwork(), self.address, timeout_s=5)
+            client = await Client.connect(
+                TcpNetwork(), self.address, timeout_s=5, security=self.secured.security
+            )
         except Unavailable:
             return False
         await client.close()
@@ -82,10 +91,17 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(data: Path, tier_url: str, log: Path) -> Iterator[RunningBroker]:
+def running_broker(
+    data: Path, tier_url: str, log: Path, secured: Secured
+) -> Iterator[RunningBroker]:
     """Start a broker, and end it with the block in any case. Raises UserError where it does not start."""
     ready_file = data.parent / f"{data.name}.ready"
-    settings = {**SETTINGS, "log.dirs": str(data.resolve()), "tier.url": tier_url}
+    settings = {
+        **SETTINGS,
+        **secured.broker,
+        "log.dirs": str(data.resolve()),
+        "tier.url": tier_url,
+    }
     command = [
         sys.executable,
         "-m",
@@ -107,7 +123,8 @@ def running_broker(data: Path, tier_url: str, log: Path) -> Iterator[RunningBrok
     try:
         asyncio.run(_ready(process, ready_file, log))
         ready = json.loads(ready_file.read_text(encoding="utf-8"))
-        yield RunningBroker(process, f"{ready['host']}:{ready['port']}", data, tier_url, log)
+        address = f"{ready['host']}:{ready['port']}"
+        yield RunningBroker(process, address, data, tier_url, log, secured)
     finally:
         ready_file.unlink(missing_ok=True)
         for how in (signal.SIGTERM, signal.SIGKILL):

@@ -7,11 +7,12 @@ of all. None of them outlives the `with` block.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL
 
 from broker import SETTINGS
+from secured import Secured
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.cli.node.cluster_directory import ClusterDirectory
@@ -45,6 +46,7 @@ class RunningCluster:
     tier_url: str
     killed: int | None = None
     """The node that `kill_leader` ended."""
+    secured: Secured = field(default_factory=Secured)
 
     async def leader_data(self, topic: str) -> Path:
         return self._data(await self._leader(topic))

@@ -26,6 +26,7 @@ from page import write_page
 from place import TOPIC, Place, a_place
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from secured import Secured, mutual_tls
 from shown import show_answers
 from sinks import SINKS
 from sinks.sink import Sink, SinkPlace
@@ -79,7 +80,8 @@ async def fill(
         seen = survey(paths, lambda read: progress.update(looking, advance=read))
         progress.update(looking, completed=file_bytes, visible=False)
         loading = progress.add_task("Load  ", total=file_bytes)
-        async with await Client.connect(TcpNetwork(), broker.address) as client:
+        security = broker.secured.security
+        async with await Client.connect(TcpNetwork(), broker.address, security=security) as client:
             await create_topic(client, TOPIC, seen, replicas)
             end_one = None
             if isinstance(broker, RunningCluster):
@@ -158,10 +160,15 @@ def through(
     with ExitStack() as running:
         sink = running.enter_context(opened_sink(options, place, steps))
         with steps.step("broker"):
+            secured = mutual_tls(place.keys) if options.secure else Secured()
             broker: Serving = running.enter_context(
-                running_broker(place.data, place.tier_url, place.root / "broker.log")
+                running_broker(place.data, place.tier_url, place.root / "broker.log", secured)
                 if options.brokers == 1
                 else running_cluster(place.data, place.tier_url, options.brokers)
+            )
+        if options.secure:
+            console.print(
+                "Mutual TLS: the broker serves only clients with a certificate of this run"
             )
         with steps.step("load"):
             seen, records_in = asyncio.run(fill(broker, paths, console, min(options.brokers, 3)))
@@ -255,6 +262,11 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
         metavar="N",
         help=f"a cluster of N brokers, 3 to {NODES_MAX}, whose leader is killed in the middle",
     )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="mutual TLS between the broker, its clients and Spark, with keys made for this run",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave bucket, data, tables and page in DIR"
@@ -272,6 +284,8 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     if options.sink_url is not None and options.sink is None:
         raise UserError(f"--sink-url {options.sink_url}: of which --sink ({', '.join(SINKS)})?")
     check_count(options.brokers)
+    if options.secure and options.brokers != 1:
+        raise UserError(f"--secure: not with --brokers {options.brokers}; accepted: one broker")
     return options
 
 

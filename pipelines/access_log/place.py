@@ -49,6 +49,10 @@ class Place:
         return self.root / "pipeline"
 
     @property
+    def keys(self) -> Path:
+        return self.root / "keys"
+
+    @property
     def sink(self) -> Path:
         return self.root / "sink"
 
@@ -89,7 +93,7 @@ def a_place(keep: Path | None, bucket: str | None) -> Iterator[Place]:
             yield Place(Path(root), page, own_bucket)
         return
     place = Place(keep, keep / "report.html", own_bucket, stays=True)
-    for taken in (place.data, place.bucket, place.pipeline, place.sink):
+    for taken in (place.data, place.bucket, place.pipeline, place.sink, place.keys):
         if taken.exists():
             raise UserError(
                 f"--keep {keep}: {taken.name} is there already; name an empty directory"

@@ -1,8 +1,8 @@
 """The topic of log lines as a stream, as a pipeline's configuration names it.
 
 In: a session whose configuration has `stratalog.subscribe` and the log's location
-(`stratalog.kafka.bootstrap.servers`, `stratalog.tier.url`, one or both). Out: its records from the first on, each
-with its origin (`parse.PARTS`). Never here: the lines' fields, tables.
+(`stratalog.kafka.bootstrap.servers`, `stratalog.tier.url`, one or both), and a secured broker's options. Out: its
+records from the first on, each with its origin (`parse.PARTS`). Never here: the lines' fields, tables.
 """
 
 from typing import Any
@@ -13,6 +13,15 @@ from pyspark.sql import SparkSession
 from stratalog.errors import UserError
 
 WHERE = ("kafka.bootstrap.servers", "tier.url")
+SECURITY = (
+    "kafka.security.protocol",
+    "kafka.ssl.truststore.location",
+    "kafka.ssl.keystore.location",
+    "kafka.ssl.keystore.password",
+    "kafka.sasl.mechanism",
+    "kafka.sasl.jaas.config",
+)
+"""Options of a secured broker that the configuration may have; secrets by reference."""
 
 
 def session() -> Any:
@@ -34,7 +43,8 @@ def records() -> Any:
             "the configuration does not say where the log is: --conf stratalog.kafka.bootstrap.servers=HOST:PORT, "
             "--conf stratalog.tier.url=URL, or both"
         )
-    for option, value in where.items():
+    given = {option: spark.conf.get(f"stratalog.{option}", "") for option in SECURITY}
+    for option, value in (where | given).items():
         if value:
             reader = reader.option(option, value)
     return (

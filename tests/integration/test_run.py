@@ -121,6 +121,23 @@ def test_the_counts_are_the_same_where_the_leader_of_three_brokers_is_killed(tmp
     assert not processes_that_name(tmp_path)
 
 
+@pytest.mark.big
+def test_the_counts_are_the_same_over_mutual_tls(tmp_path):
+    lines = made_up(0, LINES)
+    log = tmp_path / "made-up.log"
+    log.write_text("\n".join(lines), encoding="utf-8")
+    kept = tmp_path / "kept"
+    done = job("--json", "--secure", "--keep", kept, log)
+    result = answer(done)
+    assert "Mutual TLS" in done.stderr
+    assert "SSL://127.0.0.1" in (kept / "broker.log").read_text()
+    assert result["records_in"] == result["records_out"] == LINES
+    assert 0 < result["from_broker"] < LINES / 2 < result["bucket_only_records"]
+    assert result["status"] == dict(sorted(statuses(lines).items()))
+    assert result["bad_lines"] == sum(line in BAD for line in lines)
+    assert not processes_that_name(tmp_path)
+
+
 def go_on(kept: Path, more: list[str]) -> dict[str, int]:
     """Start a broker on the job's data, append, run the pipeline again; return the rows by table."""
     log = kept / "more.log"
@@ -223,6 +240,7 @@ def test_a_users_error_is_one_line(tmp_path):
         ([tmp_path], "not a regular file"),
         (["--keep", tmp_path / "taken", tmp_path / "log"], "bucket is there already"),
         (["--keep", tmp_path / "log"], "File exists"),
+        (["--brokers", "3", "--secure"], "--secure: not with --brokers 3; accepted: one broker"),
         (["--brokers", "2"], "--brokers: 2 is not accepted; accepted: 1, or 3 to 9"),
     ):
         done = job(*arguments)
