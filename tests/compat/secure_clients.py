@@ -182,7 +182,7 @@ class Java:
     def run(self, name: str, address: str, *words: str, stdin: str | None = None) -> str:
         """Run a tool; return all that it said. Raises AssertionError with that if it fails."""
         given = ("--bootstrap-server", address, "--command-config", str(self.file))
-        done = java_tool(f"{TOOLS}.{name}", *given, *words, input_text=stdin, environ=self.environ)
+        done = java_tool(name, *given, *words, input_text=stdin, environ=self.environ)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "ERROR" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout
@@ -191,14 +191,14 @@ class Java:
         reader = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=|")
         words = ("--topic", topic, "--compression-codec", codec, *reader)
         lines = "".join(f"{record.key}|{record.value}\n" for record in records)
-        self.run("ConsoleProducer", address, *words, stdin=lines)
+        self.run(f"{TOOLS}.ConsoleProducer", address, *words, stdin=lines)
 
     def consume(self, address: str, topic: str, group: str, count: int) -> list[Seen]:
         what = [f"print.{name}=true" for name in ("offset", "timestamp", "key")]
         shown = [word for one in what for word in ("--formatter-property", one)]
         words = ("--topic", topic, "--group", group, "--from-beginning", *shown)
         bounds = ("--max-messages", str(count), "--timeout-ms", f"{TIMEOUT_S * 1000}")
-        said = self.run("consumer.ConsoleConsumer", address, *words, *bounds)
+        said = self.run(f"{TOOLS}.consumer.ConsoleConsumer", address, *words, *bounds)
         rows = [line.split("\t") for line in said.splitlines()]
         return [
             Seen(int(offset.partition(":")[2]), int(created.partition(":")[2]), key, value, ())
@@ -231,6 +231,11 @@ def client(name: str, access: Access, place: Path) -> Client:
             return KafkaJs(kafkajs(access))
         case "kcat":
             return kcat(access, place)
+    return java(access, place)
+
+
+def java(access: Access, place: Path) -> Java:
+    """Return Apache Kafka's tools with their settings, and the token, in files of `place`."""
     token, file = place / "token", place / "client.properties"
     token.write_text(access.token)
     properties = java_properties(access, token).items()

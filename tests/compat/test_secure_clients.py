@@ -26,8 +26,10 @@ from tests.compat.secure_clients import (
     MODULES,
     MUTUAL_TLS,
     PASSWORDS,
+    TOOLS,
     Access,
     client,
+    java,
     librdkafka,
     refusal,
 )
@@ -97,6 +99,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "sasl.oauthbearer.jwks.endpoint.url": issuer.url,
             "sasl.oauthbearer.expected.issuer": "issuer",
             "sasl.oauthbearer.expected.audience": "kafka",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:alice;User:CN=alice",
             "tier.url": "",
         }
         named = {name.replace(".", "__"): value for name, value in settings.items()}
@@ -150,3 +154,33 @@ def test_a_wrong_secret_is_the_clients_own_error(
     said = refusal(name, wrong(place, mechanism, Authority(tmp_path / "other")), tmp_path)
     kind = 0 if mechanism in PASSWORDS else 1 if mechanism == "OAUTHBEARER" else 2
     assert re.search(REFUSED[name][kind], said), said
+
+
+@pytest.mark.big
+def test_kafkas_tools_set_acls_users_and_quotas_over_a_login(place: Place, tmp_path: Path) -> None:
+    way = place.ways["SCRAM-SHA-512"]
+    admin = java(way, tmp_path)
+    user = ("--entity-type", "users", "--entity-name", "bob")
+
+    def configs(*words: str) -> str:
+        return admin.run("kafka.admin.ConfigCommand", way.address, *words, *user)
+
+    def acls(*words: str) -> str:
+        return admin.run(f"{TOOLS}.AclCommand", way.address, *words)
+
+    configs("--alter", "--add-config", "SCRAM-SHA-256=[password=bobs-password]")
+    configs("--alter", "--add-config", "producer_byte_rate=1048576")
+    described = configs("--describe")
+    assert "producer_byte_rate=1048576.0" in described
+    assert "SCRAM-SHA-256=iterations=4096" in described
+    acls("--add", "--allow-principal", "User:bob", "--producer", "--topic", "of-bob")
+    assert "User:bob, host=*, operation=WRITE, permissionType=ALLOW" in acls("--list")
+    bob = replace(place.ways["SCRAM-SHA-256"], user="bob", password="bobs-password")
+    client("confluent-kafka", bob, tmp_path).produce(way.address, "of-bob", RECORDS, "none")
+    shown = AdminClient({"bootstrap.servers": way.address, **librdkafka(bob)}).list_topics()
+    assert set(shown.topics) == {"of-bob"}
+    (tmp_path / "wrong").mkdir()
+    with pytest.raises(AssertionError, match="SaslAuthenticationException"):
+        java(replace(way, password="other"), tmp_path / "wrong").run(
+            f"{TOOLS}.AclCommand", way.address, "--list"
+        )
