@@ -259,6 +259,9 @@ class Node:
             assert self._quorum is not None, "opened by start"
             repeat_duties(self.config, self._background, self._quorum)
         self._background.repeat(self._log_slow_disks, _SLOW_DISKS_S)
+        if self.broker is not None:
+            self._stopping.append(self.broker.telemetry.close)
+            self._background.spawn(self.broker.telemetry.run())
         if any(listening.has_keys for listening in self._listening):
             self._background.repeat(self._look_at_keys, _KEYS_S)
 

@@ -426,6 +426,15 @@ batch is writable and not compressed, and its header and CRC hold.
 """
 
 
+class Post(Protocol):
+    """Sends a body to a URL by HTTP; blocking."""
+
+    def __call__(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float
+    ) -> int:
+        """Return the answer's status. Raises Unavailable without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """All ports of a node, in one value."""
@@ -447,6 +456,7 @@ class Outside:
     """Opens the audit's file: its path, its most bytes, and how many files there are. Raises errors.UserError."""
     token_keys: Callable[[str], TokenKeys]
     """Reads the key set at a URL; blocking. Raises errors.UserError, errors.Unavailable."""
+    post: Post
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
     largest_timestamp: LargestTimestamp = lambda *_: None

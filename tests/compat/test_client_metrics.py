@@ -5,9 +5,11 @@ not advertise the two APIs of clients; it serves them all the same.
 """
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from tests.broker_process import broker_process
@@ -17,11 +19,15 @@ from tests.compat.test_kafka_directories import UNSERVED, kafka, ours_on
 from tests.compat.tools import java_tool
 
 from stratalog.adapters.free_ports import free_ports
+from stratalog.wire.compression import GZIP, ZSTD, compress
+from stratalog.wire.ids import ZERO_ID
 
 CLIENT_METRICS = 16
 TOOL = "org.apache.kafka.tools.ClientMetricsCommand"
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Change = tuple[str, int, str | None]
+METRICS = b"\x0a\x00"
+"""One empty ResourceMetrics."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Yield our address and Kafka's."""
     with (
         apache_kafka(tmp_path_factory.mktemp("kafka")) as theirs,
-        broker_process(tmp_path_factory.mktemp("ours"), tier__url="") as ours,
+        broker_process(
+            tmp_path_factory.mktemp("ours"), tier__url="", telemetry__series__enable="true"
+        ) as ours,
     ):
         yield ours.address, theirs
 
@@ -122,14 +130,109 @@ def resources(broker: Broker) -> None:
     listed(ask)
 
 
+def clients(broker: Broker) -> None:
+    """Ask for subscriptions, and push in and out of turn."""
+    admin = broker.connect()
+    me = broker.connect("pusher")
+    id_of = {name: UUID(int=number << 64 | 5) for number, name in enumerate("abcde", 1)}
+
+    def ask(name: UUID) -> Any:
+        me.send("GetTelemetrySubscriptions", client_instance_id=name)
+        answer = me.receive(traced=False)
+        broker.add("asked", answer.error_code)
+        # The order of the metrics is Java's of a HashSet.
+        fields = (answer.push_interval_ms, answer.telemetry_max_bytes, answer.delta_temporality)
+        broker.add("answer", (*fields, list(answer.accepted_compression_types)))
+        broker.add("metrics", sorted(answer.requested_metrics))
+        if name != ZERO_ID and len(answer.requested_metrics) < 2:
+            broker.add("id", answer.subscription_id)
+        return answer
+
+    def push(name: UUID, subscription: int, metrics: bytes = b"", **more: Any) -> None:
+        me.send(
+            "PushTelemetry",
+            client_instance_id=name,
+            subscription_id=subscription,
+            terminating=more.get("last", False),
+            compression_type=more.get("codec", 0),
+            metrics=metrics,
+        )
+        broker.add("pushed", me.receive(traced=False).error_code)
+
+    ask(ZERO_ID)
+    assert ask(id_of["a"]).push_interval_ms == 300_000
+    ask(id_of["a"])
+    alter(admin, "one", ("metrics", SET, "org.apache.kafka."), ("interval.ms", SET, "60000"))
+    until(lambda: ask_quietly(me, id_of["b"]).push_interval_ms == 60_000)
+    found = ask(id_of["a"])
+    push(id_of["a"], found.subscription_id, METRICS)
+    push(id_of["a"], found.subscription_id, METRICS)
+    ask(id_of["a"])
+    push(id_of["a"], found.subscription_id, METRICS, last=True)
+    push(id_of["a"], found.subscription_id, METRICS)
+    for reserved in (ZERO_ID, UUID(int=1)):
+        push(reserved, 0)
+    # A push to a broker that does not know the instance, in its order: each has one error.
+    push(id_of["c"], 7)
+    ask(id_of["c"])
+    push(id_of["c"], ask_quietly(me, id_of["c"]).subscription_id)
+    refused(ask, push)
+    for text in ("client_id=pusher", "client_id=push", "client_source_address=127\\.0\\.0\\.1"):
+        alter(admin, "one", ("match", SET, text))
+        alter(admin, "mark", ("interval.ms", SET, str(1000 + len(text))))
+        until(lambda: ask_quietly(me, uuid4()).push_interval_ms == 1000 + len(text))  # noqa: B023
+        ask(id_of["d"])
+    alter(admin, "two", ("metrics", SET, "x,y"), ("interval.ms", SET, "500"))
+    until(lambda: ask_quietly(me, uuid4()).push_interval_ms == 500)
+    ask(id_of["d"])
+    alter(admin, "three", ("metrics", SET, "*,z"), ("interval.ms", SET, "400"))
+    until(lambda: ask_quietly(me, uuid4()).push_interval_ms == 400)
+    ask(id_of["d"])
+    for name in ("one", "two", "three", "mark"):
+        alter(admin, name, *((one, DELETE, None) for one in ("metrics", "interval.ms", "match")))
+
+
+def refused(ask: Callable[[UUID], Any], push: Callable[..., None]) -> None:
+    """Push metrics of every codec, right and wrong, each as another instance."""
+    for number, (metrics, codec) in enumerate(
+        [
+            (METRICS, 5),
+            (METRICS, -1),
+            (bytes((1 << 20) + 1), 0),
+            (b"no gzip", GZIP),
+            (compress(ZSTD, bytes(1 << 20)), ZSTD),
+            (compress(ZSTD, bytes((1 << 20) + 1)), ZSTD),
+            *((compress(codec, METRICS), codec) for codec in range(5)),
+        ]
+    ):
+        name = UUID(int=number << 64 | 1000)
+        if number == 4:  # Apache Kafka passes bytes on that are no OTLP
+            continue
+        push(name, ask(name).subscription_id, metrics, codec=codec)
+
+
+def ask_quietly(ask: Connection, name: UUID) -> Any:
+    """Return a subscription, without an entry in the trace."""
+    ask.send("GetTelemetrySubscriptions", client_instance_id=name)
+    return ask.receive(traced=False)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until the broker has taken a change: Kafka answers before."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("tells", [resources])
+@pytest.mark.parametrize("tells", [resources, clients])
 def test_client_metrics_mean_what_they_mean_on_apache_kafka(
     both: tuple[str, str], tells: Any
 ) -> None:
-    common = in_common(*map(api_versions, both))
+    common = {**in_common(*map(api_versions, both)), 71: (0, 0), 72: (0, 0)}
     traces = []
     for address in both:
         broker = Broker(address, "", common)

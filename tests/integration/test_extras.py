@@ -55,6 +55,22 @@ def test_reading_without_its_extra_names_it(tmp_path, module):
     )
 
 
+@pytest.mark.parametrize(
+    "setting", ["telemetry.series.enable=true", "telemetry.otlp.url=http://127.0.0.1:1/v1/metrics"]
+)
+def test_a_server_for_clients_metrics_without_its_extra_names_it(tmp_path, setting):
+    place = tmp_path / "packages"
+    place.mkdir()
+    listener = "--override=listeners=PLAINTEXT://127.0.0.1:0"
+    data = f"--override=log.dirs={tmp_path / 'data'}"
+    words = ("server", data, listener, "--override", setting)
+    done = python(installation(place, "opentelemetry"), "-m", "stratalog.cli.main", *words)
+    name = setting.partition("=")[0]
+    remedy = f"{name} needs the package opentelemetry-proto; pip install 'stratalog[telemetry]'"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"strata: {remedy}")
+    assert "Traceback" not in done.stderr
+
+
 def test_an_installation_without_a_compiler_warns_that_it_is_slow(tmp_path, monkeypatch):
     without = shutil.ignore_patterns("walk.*.so", "walk.*.pyd", "__pycache__")
     shutil.copytree(SOURCE, tmp_path / "stratalog", ignore=without)

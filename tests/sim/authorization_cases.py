@@ -19,6 +19,7 @@ from tests.sim.authorization_case import (
     Named,
     case,
 )
+from tests.sim.authorization_telemetry import TELEMETRY_CASES
 from tests.sim.authorization_voters import VOTER_CASES
 from tests.sim.records import batch
 from tests.sim.world import START_MS
@@ -493,6 +494,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "BeginQuorumEpoch": [case("begin_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
     "EndQuorumEpoch": [case("end_quorum_epoch", 1, CLUSTER, lambda _: {"topics": []})],
     "FetchSnapshot": [case("fetch_snapshot", 1, CLUSTER, lambda _: {"topics": []})],
+    **TELEMETRY_CASES,
     **VOTER_CASES,
     **ACL_CASES,
 }

@@ -44,6 +44,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "transaction.two.phase.commit.enable": "true",
     "delegation.token.secret.key": "k",
+    "telemetry.series.enable": "true",
 }
 ENOUGH_WITHOUT = {
     ("CreateTopics", Right(Operation.CREATE, Resource.CLUSTER)),

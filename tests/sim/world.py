@@ -6,7 +6,7 @@ also in another process, or something looked at the real world.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -144,6 +144,7 @@ class Host:
             door=world.open_door,
             audit_log=lambda path, _bytes_max, _files: SimAudit(self.audits.setdefault(path, [])),
             token_keys=_no_keys,
+            post=world.post,
         )
 
     def disk(self, path: str) -> SimDisk:
@@ -172,6 +173,8 @@ class World:
     def __init__(self, seed: int) -> None:
         random = Random(seed)
         self.doors: list[PythonDoor] = []
+        self.posts: list[tuple[str, bytes]] = []
+        self.post_statuses: list[int] = []
         self.trace: list[tuple[Any, ...]] = []
         self.network = SimNetwork(Random(random.random()), self.note)
         self.stores: dict[str, ObjectStore] = {}
@@ -191,6 +194,15 @@ class World:
         if name not in self._hosts:
             self._hosts[name] = Host(self, name, self.chance)
         return self._hosts[name]
+
+    def post(self, url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+        """Answer a POST of any host with the next of `post_statuses`; 0 is no answer."""
+        del headers, timeout_s
+        self.posts.append((url, body))
+        status = self.post_statuses.pop(0) if self.post_statuses else 200
+        if not status:
+            raise Unavailable(f"{url}: no answer")
+        return status
 
     def open_door(self) -> PythonDoor:
         self.doors.append(PythonDoor())

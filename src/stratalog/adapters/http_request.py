@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from stratalog.errors import Unavailable, UserError
 
-__all__ = ["Answer", "ask", "checked_url", "shown"]
+__all__ = ["Answer", "ask", "checked_url", "post", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,8 @@ def ask(
     if len(data) > bytes_max:
         raise Unavailable(f"{shown(url)}: an answer of more than {bytes_max} bytes")
     return Answer(answer.status, data, answer.getheader("date", ""))
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+    """Return the status of the answer to a POST (`ports.Post`). Raises as `ask`."""
+    return ask(url, body=body, headers=headers, timeout_s=timeout_s, bytes_max=64 << 10).status

@@ -15,6 +15,7 @@ from typing import Final
 
 from stratalog.adapters.audit_file import AuditFile
 from stratalog.adapters.compiled_door import largest_timestamp, open_door
+from stratalog.adapters.http_request import post
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
@@ -84,6 +85,7 @@ def outside() -> Outside:
         largest_timestamp=largest_timestamp(),
         audit_log=AuditFile,
         token_keys=read_web_keys,
+        post=post,
     )
 
 

@@ -43,6 +43,7 @@ from stratalog.broker.partitions.purgatory import Purgatory
 from stratalog.broker.partitions.recompression import Recompression
 from stratalog.broker.replication.leading import Leading
 from stratalog.broker.replication.replication import Replication
+from stratalog.broker.telemetry.telemetry import Telemetry
 from stratalog.broker.tier.reads import Reads
 from stratalog.config import BrokerConfig
 from stratalog.coordinators.transactions import TransactionSettings
@@ -95,6 +96,7 @@ class Broker:
     quorum: MetadataQuorum
     reads: Reads
     recompression: Recompression
+    telemetry: Telemetry
     throttling: Throttling
     topics: Topics
     transactions: Transactions
@@ -147,13 +149,8 @@ class Broker:
             config.int("node.id"), metadata, cluster.registration, hosting, internal
         )
         self.producer_ids = ProducerIds(cluster.controller, cluster.registration)
-        self.markers = Markers(
-            self.cluster,
-            hosting,
-            self.groups,
-            outside.clock,
-            self._peers(outside, "markers"),
-        )
+        peers = self._peers(outside, "markers")
+        self.markers = Markers(self.cluster, hosting, self.groups, outside.clock, peers)
         self.transactions = self._transaction_coordinators()
         peers = self._peers(outside, "verification")
         self.verification = Verification(self.cluster, self.transactions, peers, config)
@@ -166,6 +163,7 @@ class Broker:
             OFFSETS_TOPIC: self.groups.ensure_topic,
             TRANSACTIONS_TOPIC: self.transactions.ensure_topic,
         }
+        self.telemetry = Telemetry(config, metadata, outside)
         self.topics = Topics(config, cluster.controller, ensure)
         self.purgatory, self.users = Purgatory(), users_of(metadata, outside, config)
         self.fetch_sessions = FetchSessions(

@@ -31,6 +31,7 @@ from stratalog.config.security_settings import (
     SECURITY,
     is_jaas,
 )
+from stratalog.config.telemetry_settings import TELEMETRY
 from stratalog.config.tier_settings import TIER
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.config.transaction_settings import TRANSACTIONS
@@ -456,6 +457,7 @@ BROKER_SETTINGS = _table(
     QUOTAS,
     SESSIONS,
     MONITOR,
+    TELEMETRY,
     METADATA,
     TIER,
     SASL,

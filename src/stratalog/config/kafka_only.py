@@ -193,7 +193,6 @@ _TABLES: Final = {
         remote.log.storage.manager.class.name string -
         remote.log.storage.manager.class.path string -
         remote.log.storage.manager.impl.prefix string rsm.config.
-        telemetry.max.bytes int 1048576
     """,  # noqa: E501 - a name of Kafka's
     "it is decided here: the metadata log keeps itself short, tier.url is the tier": """
         log.flush.start.offset.checkpoint.interval.ms int 60000

@@ -6,7 +6,7 @@ them. Cheap counts are kept by the broker as it works; the rest is computed now.
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode
 from stratalog.monitor import metrics as m
-from stratalog.monitor.exposition import head, histogram, labelled, sample
+from stratalog.monitor.exposition import head, histogram, labelled, sample, untyped
 from stratalog.monitor.health import health
 from stratalog.monitor.lag import GroupLags, Lag
 from stratalog.monitor.metrics import Metric
@@ -27,6 +27,7 @@ from stratalog.monitor.replicas import Family, ReplicaCounts, cluster_families
 from stratalog.monitor.watched import Watched
 
 if TYPE_CHECKING:
+    from stratalog.broker.telemetry.telemetry import Telemetry
     from stratalog.broker.tier.bucket_cleaner import BucketCleaner
 
 _LINES: Final = 400
@@ -308,11 +309,36 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     yield from _family(m.CONNECTIONS_ACCEPTED, [("", metrics.connections_accepted)])
     yield from _family(m.CONNECTIONS_REFUSED, [("", metrics.connections_refused)])
     throttled, throttled_ms = broker.throttling.throttled, broker.throttling.throttled_ms
-    counts = [(labelled(m.THROTTLED, key), throttled[key]) for key in throttled]
-    yield from _family(m.THROTTLED, counts)
+    yield from _family(m.THROTTLED, _by_label(m.THROTTLED, throttled))
     seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
     yield from _family(m.THROTTLED_SECONDS, seconds)
     yield from _family(m.FETCH_SESSIONS, [("", len(broker.fetch_sessions))])
+    if broker.telemetry.is_on:
+        yield from _of_clients(broker.telemetry)
+
+
+def _of_clients(telemetry: "Telemetry") -> Iterator[str]:
+    """Yield what clients pushed, and the counts of it."""
+    now_ms = telemetry.clock.steady_ms()
+    yield from _family(m.CLIENT_INSTANCES, [("", telemetry.instances.count(now_ms))])
+    series, exporter = telemetry.series, telemetry.exporter
+    if series is not None:
+        series.expire(now_ms)
+        yield from _family(m.CLIENT_SERIES, [("", len(series))])
+        yield from _family(
+            m.CLIENT_POINTS_DROPPED, _by_label(m.CLIENT_POINTS_DROPPED, series.dropped)
+        )
+        for name, found in series.families():
+            yield untyped(name, found)
+    if exporter is not None:
+        yield from _family(
+            m.CLIENT_PUSHES_PASSED, _by_label(m.CLIENT_PUSHES_PASSED, exporter.counts)
+        )
+        yield from _family(m.CLIENT_PUSHES_WAITING, [("", exporter.queued_bytes)])
+
+
+def _by_label(metric: Metric, counts: Mapping[str, int]) -> list[_Sample]:
+    return [(labelled(metric, name), count) for name, count in counts.items()]
 
 
 def _family(metric: Metric, samples: Iterable[_Sample]) -> Iterator[str]:

@@ -8,9 +8,8 @@ prometheus_client is not used for this: for 10,000 partitions its objects cost 5
 Format 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from math import inf
 from typing import Final
 
 from stratalog.broker.metrics import BOUNDS_NS, Histogram
@@ -19,6 +18,7 @@ from stratalog.monitor.metrics import Metric
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_NOT_FINITE: Final = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _SECOND_NS: Final = 1_000_000_000
 _BOUNDS: Final = [*(f"{bound / _SECOND_NS:g}" for bound in BOUNDS_NS), "+Inf"]
 
@@ -46,7 +46,16 @@ def number(value: float) -> str:
     """Return a value as Prometheus reads it."""
     if isinstance(value, int):
         return str(value)
-    return "+Inf" if value == inf else repr(value)
+    return _NOT_FINITE.get(repr(value), repr(value))
+
+
+def untyped(name: str, series: Iterable[tuple[Iterable[tuple[str, str]], float]]) -> str:
+    """Return the lines of a family that is not one of `METRICS`; its names must be valid."""
+    lines = [f"# TYPE {name} untyped\n"]
+    for labels, value in series:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+        lines.append(f"{name}{{{pairs}}} {number(value)}\n")
+    return "".join(lines)
 
 
 def histogram(metric: Metric, histogram: Histogram, *values: object) -> Iterator[str]:

@@ -130,6 +130,35 @@ THROTTLED_SECONDS = _metric(
     "quota",
     "Throttle times that a client quota gave.",
 )
+CLIENT_INSTANCES = _metric(
+    "client_metrics_instances",
+    _GAUGE,
+    "",
+    "Client instances that ask for subscriptions or push metrics (Kafka: instance-count). This one and the next four "
+    "exist where clients push (KIP-714); the clients' own series are `kafka_client_…`.",
+)
+CLIENT_SERIES = _metric(
+    "client_metrics_series", _GAUGE, "", "Series of clients' metrics, 10,000 at most."
+)
+CLIENT_POINTS_DROPPED = _metric(
+    "client_metrics_dropped_points_total",
+    _COUNTER,
+    "reason",
+    "Values that clients pushed and that have no series: `broker` has 10,000 series already, `instance` 1,000; a "
+    "`name` or `labels` too long; a `value` that is no number; a `kind` other than gauge and sum.",
+)
+CLIENT_PUSHES_PASSED = _metric(
+    "client_metrics_otlp_pushes_total",
+    _COUNTER,
+    "result",
+    "Pushes for `telemetry.otlp.url`: `sent`, `refused` by the receiver, `dropped` because too many waited.",
+)
+CLIENT_PUSHES_WAITING = _metric(
+    "client_metrics_otlp_waiting_bytes",
+    _GAUGE,
+    "",
+    "Bytes that wait for that receiver, 16 MiB at most.",
+)
 PARTITION_BYTES = _metric(
     "partition_log_bytes", _GAUGE, _PARTITION, "Bytes of local log (Kafka: Size)."
 )

@@ -202,6 +202,7 @@ class CutOutside:
             largest_timestamp=system.largest_timestamp,
             audit_log=system.audit_log,
             token_keys=system.token_keys,
+            post=system.post,
         )
 
     def _disk(self, root: str) -> CutDisk:

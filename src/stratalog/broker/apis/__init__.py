@@ -16,6 +16,7 @@ import msgspec
 
 from stratalog.broker.network.authorizer import Operation, Resource, Right
 from stratalog.broker.network.dispatch import Api, Handler
+from stratalog.broker.telemetry import is_configured
 from stratalog.config import BrokerConfig
 from stratalog.wire.apis import APIS as NAMES
 from stratalog.wire.apis import FETCH, ListenerKind
@@ -56,6 +57,8 @@ def _handler(name: str) -> Handler:
 
 _INIT_PRODUCER_ID = 22
 _DESCRIBE_CLUSTER = 60
+_GET_TELEMETRY_SUBSCRIPTIONS = 71
+_PUSH_TELEMETRY = 72
 _FORWARDED = {
     "AddRaftVoter",
     "AlterClientQuotas",
@@ -188,6 +191,8 @@ _TABLE = (
         "ALTER_CONFIGS GROUP",
         "ALTER_CONFIGS CLUSTER",
     ),
+    _api("GetTelemetrySubscriptions", 71, (0, 0)),
+    _api("PushTelemetry", 72, (0, 0)),
     _api("ListConfigResources", 74, (0, 1), "DESCRIBE_CONFIGS CLUSTER"),
     _api("OffsetForLeaderEpoch", 23, (2, 4), "DESCRIBE TOPIC", "CLUSTER_ACTION CLUSTER"),
     _api("Envelope", 58, (0, 0), "CLUSTER_ACTION CLUSTER"),
@@ -215,8 +220,13 @@ APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 
 
 def apis_of_brokers(config: BrokerConfig) -> dict[int, Api]:
-    """Return the APIs of a broker by key. Apache Kafka 4.3 marks InitProducerId 6 as unstable (KIP-939)."""
+    """Return the APIs of a broker by key, those of client metrics only where something becomes of them.
+
+    Apache Kafka 4.3 marks InitProducerId 6 as unstable (KIP-939).
+    """
     found = dict(APIS)
+    if not is_configured(config):
+        del found[_GET_TELEMETRY_SUBSCRIPTIONS], found[_PUSH_TELEMETRY]
     if config.bool("transaction.two.phase.commit.enable"):
         found[_INIT_PRODUCER_ID] = _changed(APIS[_INIT_PRODUCER_ID], advertised=(0, 6))
     return found

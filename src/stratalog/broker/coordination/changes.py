@@ -41,8 +41,14 @@ def log_changes(image: Image, delta: Delta) -> None:
         if is_topic and (name in created or image.topic(name) is None):
             continue  # reported above
         old, new = before.configs.get((kind, name), {}), image.configs.get((kind, name), {})
-        resource = f"topic {name}" if is_topic else f"broker {name}" if name else "every broker"
-        log.info("config changed", resource=resource, settings=_difference(old, new))
+        log.info("config changed", resource=_resource(kind, name), settings=_difference(old, new))
+
+
+def _resource(kind: int, name: str) -> str:
+    if kind == ResourceType.BROKER:
+        return f"broker {name}" if name else "every broker"
+    named = {one.value: one.name.lower().replace("_", " ") for one in ResourceType}
+    return f"{named.get(kind, kind)} {name}"
 
 
 def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | None]:

@@ -135,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active_s = self.opened_s = self._loop.time()
         peer = transport.get_extra_info("peername")
         self.session.host = host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        self.session.port = peer[1] if isinstance(peer, tuple) else 0
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
         if not self._opened(self):

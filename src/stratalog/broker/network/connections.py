@@ -172,6 +172,8 @@ class Connections:
             return  # the connection was refused
         session = connection.session
         self._all.remove(connection)
+        if session.on_close is not None:
+            session.on_close()
         self._by_listener[session.listener.name] -= 1
         self._by_host[session.host] -= 1
         if not self._by_host[session.host]:

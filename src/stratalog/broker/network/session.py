@@ -92,6 +92,11 @@ class Session:
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
 
+    port: int = 0
+    """The client's port."""
+    on_close: Callable[[], object] | None = None
+    """A function to call once the connection is closed."""
+
     @property
     def is_unknown(self) -> bool:
         """Whether the client must authenticate by SASL, and has not."""

@@ -15,6 +15,8 @@ from stratalog.broker.network.session import ListenerContext, Session
 FREE = {
     "ApiVersions",
     "ExpireDelegationToken",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
     "RenewDelegationToken",
     "SaslAuthenticate",
     "SaslHandshake",
