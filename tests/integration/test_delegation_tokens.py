@@ -127,7 +127,7 @@ def test_a_token_is_created_renewed_seen_and_ended_by_owner_and_renewers(
         assert code(alice, create_token(renewers=["User:a\nb"])) is ErrorCode.invalid_request
 
 
-def test_acls_allow_tokens_of_others(broker: TemporaryBroker) -> None:
+def test_acls_allow_tokens_of_others(broker: TemporaryBroker, place: Path) -> None:
     refused = ErrorCode.delegation_token_authorization_failed
     with as_user(broker.address, "admin") as admin, as_user(broker.address, "dave") as dave:
         assert code(dave, create_token("User:frank")) is refused
@@ -138,6 +138,8 @@ def test_acls_allow_tokens_of_others(broker: TemporaryBroker) -> None:
         admin.call(create_acls(rights))
         assert code(dave, create_token("Group:frank")) is ErrorCode.invalid_principal_type
         assert code(dave, create_token("User:admin")) is refused
+        denied = '"api": "CreateDelegationToken", "denied": ["CREATE_TOKENS USER User:admin"]'
+        wait_for(lambda: denied in (place / "audit.log").read_text(), "the denial's line")
         token = dave.call(create_token("User:frank"))
         assert (token.owner, token.requester) == ("User:frank", "User:dave")
         assert token.token_id in ids(dave), "the requester sees it"
@@ -293,12 +295,18 @@ def test_describing_the_configuration_hides_the_secret(broker: TemporaryBroker) 
 
 
 def active_controller(three: TemporaryCluster) -> int:
-    for node, broker in three.brokers.items():
-        assert broker._node is not None
-        assert broker._node._quorum is not None
-        if broker._node._quorum.active is not None:
-            return node
-    raise AssertionError("no node is the active controller")
+    """Wait for a node that is the active controller, and return its id."""
+    found: list[int] = []
+
+    def is_found() -> bool:
+        for node, broker in three.brokers.items():
+            quorum = None if broker._node is None else broker._node._quorum
+            if quorum is not None and quorum.active is not None:
+                found.append(node)
+        return bool(found)
+
+    wait_for(is_found, "an active controller")
+    return found[0]
 
 
 def test_tokens_survive_restarts_and_the_controllers_end() -> None:

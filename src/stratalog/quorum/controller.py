@@ -64,7 +64,7 @@ from stratalog.quorum.topics import (
 )
 from stratalog.quorum.voters import KRAFT_VERSION
 from stratalog.statemachine import Decision
-from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
+from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.marker_records import AbortTransactionRecord
 from stratalog.wire.internal.metadata_records import (
     ProducerIdsRecord,
@@ -394,7 +394,7 @@ class Controller:
         self, wanted: NewToken, entropy: Entropy, wall_ms: int
     ) -> Decision[Any, DelegationTokenRecord]:
         """Create a token; answer: it. Raises Rejected(DELEGATION_TOKEN_AUTH_DISABLED)."""
-        token_id = topic_id_text(entropy.uuid())
+        token_id = delegation_tokens.new_id(entropy)
         record = delegation_tokens.new_record(self._token_rules, wanted, token_id, wall_ms)
         return Decision([record], record)
 

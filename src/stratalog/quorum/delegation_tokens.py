@@ -16,13 +16,15 @@ from msgspec.structs import replace
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delegation_tokens import TokenSecret, is_expired, tokens_of
 from stratalog.metadata.image import Image
+from stratalog.ports import Entropy
 from stratalog.statemachine import Decision
+from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.security_records import (
     DelegationTokenRecord,
     RemoveDelegationTokenRecord,
 )
 
-__all__ = ["NewToken", "TokenRules", "expire", "new_record", "renew", "sweep"]
+__all__ = ["NewToken", "TokenRules", "expire", "new_id", "new_record", "renew", "sweep"]
 
 _FOREVER_MS: Final = (1 << 63) - 1
 
@@ -46,6 +48,13 @@ class NewToken(NamedTuple):
     renewers: Sequence[str] = ()
     lifetime_ms: int = -1
     """The longest life that the client wants; not above 0: as long as the settings allow."""
+
+
+def new_id(entropy: Entropy) -> str:
+    """Return a token's id. None begins with a dash, as in Kafka: commands would take it for an option."""
+    while (token_id := topic_id_text(entropy.uuid())).startswith("-"):
+        pass
+    return token_id
 
 
 def new_record(

@@ -8,7 +8,7 @@ from tests.unit.quorum.metadata_log import NOW_MS, SeededEntropy
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delegation_tokens import TokenSecret, is_expired
 from stratalog.quorum.controller import Controller
-from stratalog.quorum.delegation_tokens import NewToken, TokenRules
+from stratalog.quorum.delegation_tokens import NewToken, TokenRules, new_id
 from stratalog.wire.internal.security_records import DelegationTokenRecord
 
 ALICE, BOB, CAROL = "User:alice", "User:bob", "User:carol"
@@ -68,6 +68,12 @@ def test_a_new_token_has_kafkas_times_and_a_key_that_no_record_has() -> None:
     assert cluster.create(lifetime_ms=5000).max_timestamp == NOW_MS + 1000
     endless = TokenRules(SECRET, lifetime_ms_max=(1 << 63) - 1, renewal_ms=(1 << 63) - 1)
     assert Cluster(endless).create().expiration_timestamp == (1 << 63) - 1
+
+
+def test_no_id_begins_with_a_dash() -> None:
+    first = {new_id(SEEDED)[0] for _ in range(2000)}
+    assert "-" not in first
+    assert len(first) == 63
 
 
 def test_only_owner_and_renewers_renew_and_end_a_token() -> None:
