@@ -265,7 +265,7 @@ CONNECTIONS = (
     Setting(
         "small.requests.compiled",
         Kind.BOOLEAN,
-        False,
+        True,
         "Whether compiled code reads and answers produce requests of one small batch and fetches at the tail, where "
         "the installation has it (Linux with cargo). Clients see no difference.",
         ours=True,
