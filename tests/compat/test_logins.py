@@ -22,6 +22,7 @@ from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
 from tests.integration.issuer import Issuer
 from tests.integration.test_sasl import Raw
+from tests.integration.test_sasl_bare import bare_scram
 
 from stratalog.wire import scram
 
@@ -216,3 +217,25 @@ def test_a_login_gets_the_codes_of_apache_kafka(both: Both, case: str, mechanism
         found.append((codes[0], codes[-1], raw.is_open()))
         raw.close()
     assert found == [expected, expected]
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize(("password", "is_right"), [(WORD, True), ("other", False)])
+def test_tokens_without_headers_get_the_answers_of_apache_kafka(
+    both: Both, mechanism: str, password: str, is_right: bool
+) -> None:
+    """After SaslHandshake version 0: a right login has a last token, a wrong one none."""
+    found = []
+    for address in both.addresses:
+        raw = Raw(At(address))
+        if mechanism == "PLAIN":
+            assert raw.handshake(mechanism, 0) == 0
+            last = raw.bare(plain("alice", password))
+        else:
+            last = bare_scram(raw, password)
+        found.append((last if last is None else last[:2], raw.is_open()))
+        raw.close()
+    expected = (b"" if mechanism == "PLAIN" else b"v=") if is_right else None
+    assert found == [(expected, is_right)] * 2

@@ -194,9 +194,18 @@ class Raw:
             data += received
         return data
 
-    def handshake(self, mechanism: str) -> int | None:
-        answer = self.ask(17, 1, struct.pack(">h", len(mechanism)) + mechanism.encode())
+    def handshake(self, mechanism: str, version: int = 1) -> int | None:
+        answer = self.ask(17, version, struct.pack(">h", len(mechanism)) + mechanism.encode())
         return None if answer is None else int(struct.unpack_from(">h", answer)[0])
+
+    def bare(self, token: bytes) -> bytes | None:
+        """Return the server's token, both without a header; None once the broker has closed the connection."""
+        try:
+            self.stream.sendall(struct.pack(">i", len(token)) + token)
+            head = self._exactly(4)
+            return None if head is None else self._exactly(*struct.unpack(">i", head))
+        except ConnectionError:
+            return None
 
     def token(self, token: bytes) -> tuple[int, bytes] | None:
         """Return the error and the server's token."""

@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1.
 
-v1: tokens come in SaslAuthenticate (KIP-152). After v0 they would come as frames without a header, which only clients
-older than Kafka 1.0 send: v0 is refused.
+v0: tokens come as frames without a header, and so do the answers; a refused login gets none, and the connection is
+closed. Clients older than Kafka 1.0 send it. v1: tokens come in SaslAuthenticate (KIP-152).
 """
 
 from typing import NamedTuple
@@ -23,7 +23,5 @@ def handle(call: Call[SaslHandshakeRequest, Needs]) -> SaslHandshakeResponse:
     sasl = call.session.sasl
     if sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=[])
-    code = ErrorCode.unsupported_version
-    if call.version:
-        code = sasl.handshake(call.body.mechanism, call.needs.users)
+    code = sasl.handshake(call.body.mechanism, call.needs.users, is_bare=call.version == 0)
     return SaslHandshakeResponse(error_code=code, mechanisms=sasl.listener.mechanisms)

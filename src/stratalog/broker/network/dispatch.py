@@ -46,8 +46,10 @@ from stratalog.wire.envelope import (
     parse_header,
 )
 from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from stratalog.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 DECODED_BYTES_MAX: Final = 40 << 20
 """The most memory that one decoded request may take beside its records: a Fetch of 108,000 partitions, for example."""
 _AT_ONCE_BYTES: Final = 256 << 10
@@ -208,6 +210,8 @@ class Dispatcher:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
         began_ns = self._elapsed_ns()
         if session.sasl is not None:
+            if session.sasl.takes_bare_tokens:
+                return Later(self._take_token(session, bytes(frame), began_ns), as_it_is)
             session.sasl.admit(int.from_bytes(frame[:2]), self._broker.clock.steady_ms())
         budget = self._budget
         budget.charged = 0
@@ -234,6 +238,16 @@ class Dispatcher:
                 result, lambda body: self._answer(request, body, began_ns, usage), budget.charged
             )
         return self._answer(request, result, began_ns, usage)
+
+    async def _take_token(self, session: Session, token: bytes, began_ns: int) -> Answer:
+        """Answer a token without a header like that of a SaslAuthenticate; a refused login gets no answer."""
+        header = RequestHeader(SASL_AUTHENTICATE, 0, 0, session.client_id)
+        request = Received(header, SaslAuthenticateRequest(auth_bytes=token))
+        body = await _body(self._handle(session, request)[1])
+        self._metrics.answered(SASL_AUTHENTICATE, body, self._elapsed_ns() - began_ns)
+        if body.error_code:
+            return None
+        return [len(body.auth_bytes).to_bytes(_LENGTH_BYTES, "big"), body.auth_bytes]
 
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
         """Serve a request as `serve` does, after a thread decoded it."""

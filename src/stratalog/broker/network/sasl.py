@@ -129,6 +129,7 @@ class SaslState:
         self.by_token = False
         """Whether the client has logged in with a delegation token."""
         self._until_ms: int | None = None
+        self._is_bare = False
 
     @property
     def listener(self) -> SaslListener:
@@ -139,6 +140,11 @@ class SaslState:
     def is_known(self) -> bool:
         """Whether the client has authenticated."""
         return self._user is not None
+
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Whether the next frame is a token without a header, as after SaslHandshake version 0."""
+        return self._is_bare and self._step is _Step.AUTHENTICATE
 
     @property
     def has_failed(self) -> bool:
@@ -158,8 +164,8 @@ class SaslState:
                 ErrorCode.illegal_sasl_state, "the session is over: authenticate again (KIP-368)"
             )
 
-    def handshake(self, mechanism: str, users: Users) -> ErrorCode:
-        """Begin an exchange; return the error for the client."""
+    def handshake(self, mechanism: str, users: Users, *, is_bare: bool = False) -> ErrorCode:
+        """Begin an exchange; return the error for the client. `is_bare`: its tokens have no header."""
         if self._step is _Step.AUTHENTICATE:
             self._step = _Step.FAILED
             return ErrorCode.illegal_sasl_state
@@ -170,7 +176,7 @@ class SaslState:
             self._step = _Step.FAILED
             return ErrorCode.illegal_sasl_state
         self.mechanism = mechanism
-        self._step = _Step.AUTHENTICATE
+        self._step, self._is_bare = _Step.AUTHENTICATE, is_bare
         if mechanism == PLAIN:
             self._exchange = _plain(self.listener.plain)
         elif mechanism == OAUTHBEARER:
