@@ -16,10 +16,13 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
+    PASSWORD,
     RIGHTS,
+    USER,
     Outcome,
     Part,
     Suite,
+    Where,
     command_line,
     must_run,
     one_line,
@@ -52,6 +55,23 @@ class SpawnedService:
     def __init__(self, *_, **__):
         raise RuntimeError("only a broker that already runs")
 '''
+# Its clients take these settings over their own.
+LOGIN = """from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.net.compat import KafkaNetClient
+
+
+def logged_in(self, first, *words, **settings):
+    first(self, *words, **dict(settings, {}))
+
+
+for client in (KafkaAdminClient, KafkaConsumer, KafkaProducer, KafkaNetClient):
+    first = client.__init__
+    client.__init__ = lambda self, *words, first=first, **settings: logged_in(self, first, *words, **settings)
+"""
+USES = (
+    "security_protocol='SASL_SSL', ssl_cafile={!r}, sasl_mechanism='PLAIN', "
+    "sasl_plain_username={!r}, sasl_plain_password={!r}"
+)
 INFER = (
     "import sys; from kafka import KafkaConsumer; "
     "c = KafkaConsumer(bootstrap_servers=sys.argv[1]); print(*c.config['api_version'], sep='.'); c.close()"
@@ -96,11 +116,12 @@ def sources() -> Path:
         return target
 
 
-def inferred_version(source: Path, address: str) -> str:
+def inferred_version(source: Path, address: str, environ: dict[str, str]) -> str:
     """Return the version of Kafka that the client infers from the broker: the suite needs the same as its setting."""
     done = subprocess.run(
         [source / "venv" / "bin" / "python", "-c", INFER, address],
         cwd=source,
+        env=environ,
         capture_output=True,
         text=True,
         timeout=TEST_TIMEOUT_S,
@@ -111,15 +132,21 @@ def inferred_version(source: Path, address: str) -> str:
     return done.stdout.strip()
 
 
-def run(address: str, select: Sequence[str]) -> list[Outcome]:
+def run(where: Where, select: Sequence[str]) -> list[Outcome]:
     """Run tests whose names hold one of `select`, or all of them."""
-    source = sources()
-    version = inferred_version(source, address)
-    print(f"kafka-python {VERSION} takes the broker for Kafka {version}")
+    source, address = sources(), where.address
     with tempfile.TemporaryDirectory(prefix="stratalog-compat-") as scratch:
         report = Path(scratch) / "report.xml"
-        environ = {
-            **os.environ,
+        environ = dict(os.environ)
+        if where.authority is not None:
+            # Python imports it at its start, before any test.
+            (Path(scratch) / "sitecustomize.py").write_text(
+                LOGIN.format(USES.format(str(where.authority), USER, PASSWORD))
+            )
+            environ["PYTHONPATH"] = os.pathsep.join((scratch, str(source)))
+        version = inferred_version(source, address, environ)
+        print(f"kafka-python {VERSION} takes the broker for Kafka {version}")
+        environ |= {
             "KAFKA_URI": f"kafka://{address.partition(',')[0]}",  # it takes one
             "KAFKA_VERSION": version,
             "KAFKA_ROOT": scratch,

@@ -19,10 +19,13 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
+    PASSWORD,
     RIGHTS,
+    USER,
     Outcome,
     Part,
     Suite,
+    Where,
     command_line,
     must_run,
     one_line,
@@ -51,6 +54,8 @@ THREE_REPLICAS = {
     "0111_delay_create_topics",
 }
 REPLICAS = 3
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+JAAS = f'sasl.jaas.config={MODULE} required username="{{}}" password="{{}}";\n'
 # The separator of a test and its case in a name.
 CASE = " > "
 # Tests that need missing topics to stay missing: they run apart, against a broker that creates none by itself.
@@ -124,8 +129,9 @@ def chosen(select: Sequence[str], *, apart: bool, nodes: int) -> dict[str, list[
     return groups
 
 
-def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
+def run(where: Where, select: Sequence[str], *, apart: bool) -> list[Outcome]:
     """Run tests whose names hold one of `select`, or all that these nodes can run."""
+    address = where.address
     tree, nodes = sources(), address.count(",") + 1
     began = time.monotonic()
     found: list[Outcome] = []
@@ -133,8 +139,11 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
         settings = Path(scratch) / "test.conf"
         settings.write_text(
             f"bootstrap.servers={address}\ntest.topic.random=true\ntest.timeout.multiplier=4\n"
+            + login(where, "ssl.ca.location", "sasl.username={}\nsasl.password={}\n")
         )
-        put_kafka(Path(scratch))
+        tools = Path(scratch) / "tools.properties"
+        tools.write_text(login(where, "ssl.truststore.type=PEM\nssl.truststore.location", JAAS))
+        put_kafka(Path(scratch), tools)
         for name, tests in chosen(select, apart=apart, nodes=nodes).items():
             number, case = name[:4], name.partition(CASE)[2]
             left_s = RUN_TIMEOUT_S - (time.monotonic() - began)
@@ -159,6 +168,14 @@ def run(address: str, select: Sequence[str], *, apart: bool) -> list[Outcome]:
     return found
 
 
+def login(where: Where, authority: str, user: str) -> str:
+    """Return the lines of a login in a file of properties, or none."""
+    if where.authority is None:
+        return ""
+    protocol = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+    return f"{protocol}{authority}={where.authority}\n{user.format(USER, PASSWORD)}"
+
+
 def environment(settings: Path) -> dict[str, str]:
     """Return the runner's environment, without the selection of tests."""
     return {
@@ -170,8 +187,11 @@ def environment(settings: Path) -> dict[str, str]:
     }
 
 
-def put_kafka(kafka: Path) -> None:
-    """Put Apache Kafka's jars and three of its scripts where some tests expect them. Raise CannotBeHadError."""
+def put_kafka(kafka: Path, login: Path) -> None:
+    """Put Apache Kafka's jars and three of its scripts where some tests expect them. Raise CannotBeHadError.
+
+    The tools have the settings of `login`.
+    """
     (kafka / "libs").symlink_to(kafka_lib())
     (kafka / "bin").mkdir()
     tools = "org.apache.kafka.tools"
@@ -181,7 +201,8 @@ def put_kafka(kafka: Path) -> None:
     scripts = {"kafka-topics": topics, "kafka-acls": acls, "kafka-run-class": run_class}
     for name, words in scripts.items():
         script = kafka / "bin" / f"{name}.sh"
-        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        given = f" --command-config {login}" if name != "kafka-run-class" else ""
+        script.write_text(f'#!/bin/sh\nexec {words}{given} "$@"\n')
         script.chmod(0o755)
 
 

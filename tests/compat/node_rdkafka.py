@@ -19,6 +19,7 @@ from tests.compat.suites import (
     Outcome,
     Part,
     Suite,
+    Where,
     command_line,
     must_run,
     one_line,
@@ -70,8 +71,11 @@ def headers() -> list[str]:
     return [f"--nodedir={prefix}"] if (prefix / "include" / "node" / "node.h").exists() else []
 
 
-def run(address: str, select: Sequence[str]) -> list[Outcome]:
+def run(where: Where, select: Sequence[str]) -> list[Outcome]:
     """Run the files in which the name of a test holds one of `select`, or all; one process a file."""
+    address = where.address
+    if where.authority is not None:
+        raise CannotBeHadError("node-rdkafka's tests name all their settings themselves: no login")
     package = sources()
     create_topics(address)
     listed = SUITE.apache_kafka()

@@ -25,6 +25,7 @@ from stratalog.config.local_cluster import HOST
 
 HERE = Path(__file__).parent
 NODES = (1, 3)
+USER, PASSWORD = "suite", "planted-password"
 CALM = {"broker.heartbeat.interval.ms": "2000", "broker.session.timeout.ms": "9000"}
 """Kafka's own defaults, of a cluster that no test kills."""
 
@@ -46,13 +47,19 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Brokers at `address`. With an `authority`, clients log in as `USER` by PLAIN, over TLS."""
+
+    address: str
+    authority: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a suite that runs against one broker: its `settings`, and `run`, which returns outcomes against an
-    address.
-    """
+    """The part of a suite that runs against one broker: its `settings`, and `run`, which returns outcomes."""
 
     settings: dict[str, str]
-    run: Callable[[str, Sequence[str]], list[Outcome]]
+    run: Callable[[Where, Sequence[str]], list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Suite:
     name: str
     parts: tuple[Part, ...]
     nodes: int = 1
+    secure: bool = False
+    """Whether clients log in over TLS."""
 
     @property
     def pass_list(self) -> Path:
@@ -129,16 +138,22 @@ def run_suite(suite: Suite, select: Sequence[str], *, address: str | None = None
         with ExitStack() as stack:
             if address is None:
                 place = stack.enter_context(tempfile.TemporaryDirectory(prefix="stratalog-compat-"))
-                start = one_node if suite.nodes == 1 else several_nodes
+                start = (
+                    secured_node
+                    if suite.secure
+                    else one_node
+                    if suite.nodes == 1
+                    else several_nodes
+                )
                 given = start(Path(place), part.settings, suite.nodes, stack)
             else:
-                given = address
+                given = Where(address)
             found += part.run(given, select)
     return found
 
 
-def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStack) -> str:
-    """Start a broker until the stack ends; return its address."""
+def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStack) -> Where:
+    """Start a broker until the stack ends."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     # A file sets both, as an operator does: tests check the source of a setting.
     listeners = {
@@ -146,7 +161,26 @@ def one_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStac
         "advertised__listeners": f"PLAINTEXT://{address}",
     }
     stack.enter_context(broker_process(place, None, **settings, **listeners))
-    return address
+    return Where(address)
+
+
+def secured_node(place: Path, settings: dict[str, str], _nodes: int, stack: ExitStack) -> Where:
+    """Start a broker with TLS and a user until the stack ends."""
+    from stratalog.testing.certificates import Authority
+
+    authority = Authority(place / "authority")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+    listener = {
+        "listeners": f"SASL_SSL://{address}",
+        "advertised__listeners": f"SASL_SSL://{address}",
+        "inter__broker__listener__name": "SASL_SSL",
+        "ssl__keystore__location": str(authority.issue("broker").pem),
+        "sasl__enabled__mechanisms": "PLAIN",
+        "listener__name__sasl_ssl__plain__sasl__jaas__config": login,
+    }
+    stack.enter_context(broker_process(place, None, **settings, **listener))
+    return Where(address, authority.certificate)
 
 
 class SuiteNodes(ClusterProcesses):
@@ -161,12 +195,12 @@ class SuiteNodes(ClusterProcesses):
         return {**super().addresses(node), **set_too}
 
 
-def several_nodes(place: Path, settings: dict[str, str], nodes: int, stack: ExitStack) -> str:
-    """Start a cluster until the stack ends; return the addresses of its nodes."""
+def several_nodes(place: Path, settings: dict[str, str], nodes: int, stack: ExitStack) -> Where:
+    """Start a cluster until the stack ends."""
     named = {name.replace("__", "."): value for name, value in settings.items()}
     named.pop("node.id", None)
     cluster = SuiteNodes(place / "nodes", nodes, CALM | named, first_id=0)
-    return stack.enter_context(cluster).address
+    return Where(stack.enter_context(cluster).address)
 
 
 def command_line(suite: Suite, what_select_means: str) -> int:
@@ -179,9 +213,18 @@ def command_line(suite: Suite, what_select_means: str) -> int:
     parser.add_argument(
         "--nodes", type=int, default=1, choices=NODES, help="how many nodes to start"
     )
+    parser.add_argument(
+        "--security",
+        choices=("plaintext", "sasl_ssl"),
+        default="plaintext",
+        help="sasl_ssl: clients log in over TLS; on one node",
+    )
     parser.add_argument("--record", action="store_true", help="add what passes to the pass list")
     chosen = parser.parse_args()
-    suite = replace(suite, nodes=chosen.nodes)
+    secure = chosen.security == "sasl_ssl"
+    if secure and (chosen.nodes > 1 or chosen.bootstrap_server or chosen.record):
+        parser.error("--security sasl_ssl: on one node that the command starts, without --record")
+    suite = replace(suite, nodes=chosen.nodes, secure=secure)
     try:
         outcomes = run_suite(suite, chosen.select, address=chosen.bootstrap_server)
     except CannotBeHadError as missing:
