@@ -112,6 +112,11 @@ def gauges(*values: tuple[str, float], **attributes: str) -> bytes:
     return bytes(data.SerializeToString())
 
 
+def joined(*data: bytes) -> bytes:
+    """Return the metrics of several pushes as one push: messages of protobuf add up."""
+    return b"".join(data)
+
+
 def total(name: str, value: int, temporality: int) -> bytes:
     data = MetricsData()
     metric = data.resource_metrics.add().scope_metrics.add().metrics.add()
@@ -324,6 +329,7 @@ def test_hostile_pushes_leave_the_exposition_valid_and_bounded() -> None:
             gauges((awful, 1.0), ("", 1.0), ("n" * (MAX // 2), 1.0)),
             gauges(("labels", 1.0), **dict(list(hostile.items())[:4])),
             gauges(("long", 1.0), **hostile),
+            joined(gauges(("turned", 1.0), a="1", b="2"), gauges(("turned", 2.0), b="2", a="1")),
             gauges(("many", 1.0), **{f"l{number}": "v" for number in range(30)}),
             gauges(("nan", math.nan), ("inf", math.inf), ("minus", -math.inf)),
             gauges(*((f"distinct{number}", 1.0) for number in range(20_000))),
@@ -341,7 +347,8 @@ def test_hostile_pushes_leave_the_exposition_valid_and_bounded() -> None:
         assert math.isnan(values["kafka_client_nan"].value)
         assert values["kafka_client_minus"].value == -math.inf
         assert "kafka_client_n_____" in "".join(values)
-        assert len(values) == 1000 + 1 + 1 + 3
+        assert [row.value for row in found["kafka_client_turned"]] == [2.0]
+        assert len(values) == 1000 + 1 + 1 + 3 + 1
         assert await dropped(machine) == {"instance": 19_000, "name": 2, "labels": 2}
         assert [row.value for row in found["stratalog_ready"]] == [1]
 

@@ -110,7 +110,7 @@ def _name(text: str) -> str | None:
 
 
 def _labels(client: Mapping[str, str], attributes: Iterable[tuple[str, str]]) -> Labels | None:
-    """Return the labels of a series, those that name the client first; None for too many or too long ones."""
+    """Return the labels of a series, in alphabetical order; None for too many or too long ones."""
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(_all(client, attributes)):
         if number >= _LABELS_MAX:
@@ -118,7 +118,8 @@ def _labels(client: Mapping[str, str], attributes: Iterable[tuple[str, str]]) ->
         found.setdefault(name, value)
     if sum(len(name) + len(value) for name, value in found.items()) > _LABEL_CHARACTERS_MAX:
         return None
-    return tuple((name, _CONTROL.sub("?", value)) for name, value in found.items())
+    # Sorted: the same labels in another order are the same series to Prometheus.
+    return tuple((name, _CONTROL.sub("?", value)) for name, value in sorted(found.items()))
 
 
 def _all(
