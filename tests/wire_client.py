@@ -11,8 +11,10 @@ from uuid import UUID
 
 from tests.produce import produce_body
 
+from stratalog.metadata.rights import Operation, Permission, Resource
 from stratalog.wire.envelope import decode_response, encode_request
 from stratalog.wire.messages import Request
+from stratalog.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 TIMEOUT_S = 30
@@ -22,10 +24,12 @@ R = TypeVar("R")
 class Wire:
     """`with Wire(address) as wire: wire.ask(version, body)`."""
 
-    def __init__(self, address: str, trusting: ssl.SSLContext | None = None) -> None:
-        """Connect; with `trusting` by TLS."""
+    def __init__(
+        self, address: str, trusting: ssl.SSLContext | None = None, source: str = ""
+    ) -> None:
+        """Connect from an address of this host, such as 127.0.0.2; with `trusting` by TLS."""
         host, _colon, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S, (source, 0))
         if trusting is not None:
             self._socket = trusting.wrap_socket(self._socket, server_hostname=host)
         self._stream = self._socket.makefile("rb")
@@ -106,3 +110,16 @@ class Wire:
                 found: UUID = found_topic.topic_id
                 return found
         raise AssertionError(f"no topic {topic}: {found_topic}")
+
+    def permit_host(self, topic: str, host: str) -> None:
+        """Make the one ACL of a topic: from now on only clients of this host have rights on it."""
+        allowed = AclCreation(
+            resource_type=Resource.TOPIC,
+            resource_name=topic,
+            principal="User:*",
+            host=host,
+            operation=Operation.ALL,
+            permission_type=Permission.ALLOW,
+        )
+        results = self.ask(3, CreateAclsRequest(creations=[allowed])).results
+        assert [one.error_code for one in results] == [0]

@@ -19,9 +19,10 @@ from tests.wire_client import Wire
 from stratalog.adapters.compiled_door import open_door
 from stratalog.broker.small_fetches import SmallFetches
 from stratalog.errors import ErrorCode
+from stratalog.metadata.rights import Operation, Resource
 from stratalog.testing import TemporaryBroker
 from stratalog.wire.apis import FETCH
-from stratalog.wire.envelope import encode_request
+from stratalog.wire.envelope import decode_response, encode_request
 from stratalog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -57,9 +58,9 @@ def fetch(topic, offset: int, **more) -> FetchRequest:
 class Consumer:
     """A connection that fetches at the tail, and now and then something else."""
 
-    def __init__(self, port: int, number: int, topic_id) -> None:
+    def __init__(self, port: int, number: int, topic_id, source: str = "") -> None:
         self.chance = random.Random(number)
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S, (source, 0))
         self.incoming = self.socket.makefile("rb")
         self.topic_id = topic_id
         self.version = self.chance.choice((4, 6, 7, 11, 11, 11, 12, 13, 16, 18))
@@ -249,6 +250,49 @@ def test_a_request_behind_a_waiting_fetch_is_answered_after_it(kind, tmp_path):
         assert numbers == [one.sent - 2, one.sent - 1, one.sent]
         assert [b"later" in answer for answer in one.answers[answered:]] == [True, False, True]
         one.close()
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_client_that_may_no_longer_read_is_refused_beside_one_that_waits(kind, version, tmp_path):
+    class_name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    everything = {"authorizer.class.name": class_name, "allow.everyone.if.no.acl.found": "true"}
+    with serving(tmp_path, DOOR | everything) as (broker, wire):
+        topic_id = wire.topic_id("t")
+        topic = "t" if version < 13 else topic_id
+        both = [Consumer(port(broker), 3, topic_id, f"127.0.0.{at}") for at in (1, 2)]
+        lender = broker._node._connections._shared.lender
+        for end in range(50):
+            for one in both:
+                one.version = version
+                one.send(fetch(topic, end))
+            wait_until(lambda: len(broker._node.broker.purgatory), "a fetch waits")
+            time.sleep(0.05)  # in most rounds both wait then
+            are_lent = len(lender._fetches._groups) == 2
+            assert wire.produce("t", batch(b"x"), acks=1).error_code == 0
+            for one in both:
+                one.receive()
+            if are_lent:
+                break
+        assert are_lent
+        authorizer = broker._node.broker.authorizer
+        (session,) = [
+            one.session for one in lender._connections.values() if one.session.host == "127.0.0.2"
+        ]
+        wire.permit_host("t", "127.0.0.1")
+        right = (Operation.READ, Resource.TOPIC, "t")
+        wait_until(lambda: not authorizer.allows(session, *right), "the ACL counts")
+        for one in both:
+            one.send(fetch(topic, end + 1))
+        both[1].receive()
+        wait_until(lambda: len(lender._fetches._groups) == 1, "the other one waits at the door")
+        assert wire.produce("t", batch(b"x"), acks=1).error_code == 0
+        both[0].receive()
+        errors = [
+            decode_response(FETCH, version, memoryview(one.answers[-1])[4:])[1] for one in both
+        ]
+        assert [one.responses[0].partitions[0].error_code for one in errors] == [0, 29]
+        for one in both:
+            one.close()
 
 
 def test_a_consumer_that_leaves_leaves_no_wait(kind, tmp_path):

@@ -15,7 +15,6 @@ from tests.integration.test_small_requests import (
     COMPILED,
     NOW,
     SEEDS,
-    TOPIC,
     batch,
     compiled,
     rows,
@@ -25,6 +24,7 @@ from tests.produce import produce_body
 from tests.sim.door import PythonDoor
 from tests.wire_client import Wire
 
+from stratalog.metadata.image import ResourceType
 from stratalog.testing import TemporaryBroker
 from stratalog.wire.apis import FETCH, PRODUCE
 from stratalog.wire.envelope import encode_request
@@ -110,7 +110,7 @@ def changing(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> 
                     for key, value in chance.choice(SETTINGS).items()
                 ]
                 changed = AlterConfigsResource(
-                    resource_type=TOPIC, resource_name="changing", configs=configs
+                    resource_type=ResourceType.TOPIC, resource_name="changing", configs=configs
                 )
                 done = wire.ask(
                     1, IncrementalAlterConfigsRequest(resources=[changed], validate_only=False)

@@ -20,11 +20,11 @@ from tests.wire_client import Wire
 
 from stratalog.adapters.compiled_door import CompiledDoor, open_door
 from stratalog.broker.small_requests import SmallRequests
+from stratalog.metadata.rights import Operation, Resource
 from stratalog.testing import TemporaryBroker
 from stratalog.wire.apis import PRODUCE
 from stratalog.wire.envelope import encode_request
 from stratalog.wire.messages.api_versions import ApiVersionsRequest
-from stratalog.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from stratalog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -42,7 +42,6 @@ TOPICS = {
 PARTITIONS = 2
 SEEDS = (1, 2)
 COMPILED = {"small.requests.compiled": "true"}
-TOPIC, WRITE, DENY = 2, 4, 2
 
 
 def batch(chance: random.Random, sequence: dict[int, int]) -> bytearray:
@@ -337,26 +336,37 @@ def test_no_connection_with_tls_is_lent(loans):
     assert loans == []
 
 
-def test_no_connection_is_lent_where_an_authorizer_decides(loans):
+def test_rows_of_a_client_without_the_right_are_refused_and_no_others(rows):
     class_name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     everything = {"authorizer.class.name": class_name, "allow.everyone.if.no.acl.found": "true"}
-    with TemporaryBroker(COMPILED | everything) as broker, Wire(broker.address) as wire:
-        wire.topic_id("t")
-        for _ in range(10):
-            assert wire.produce("t", small()).error_code == 0
-        refusal = AclCreation(
-            resource_type=TOPIC,
-            resource_name="t",
-            principal="User:*",
-            host="*",
-            operation=WRITE,
-            permission_type=DENY,
+    with TemporaryBroker(COMPILED | everything) as broker, ExitStack() as stack:
+        wires = [stack.enter_context(Wire(broker.address, source=f"127.0.0.{at}")) for at in (1, 2)]
+        wires[0].topic_id("t")
+        lender, authorizer = (
+            broker._node._connections._shared.lender,
+            broker._node.broker.authorizer,
         )
-        assert [
-            one.error_code for one in wire.ask(3, CreateAclsRequest(creations=[refusal])).results
-        ] == [0]
-        # The handler refuses at once, as a sound answer does: a row would be appended.
-        wait_until(lambda: wire.produce("t", small()).error_code == 29, "the refusal")
+
+        def are_lent() -> bool:
+            assert [one.produce("t", small(), acks=1).error_code for one in wires] == [0, 0]
+            return len(lender._connections) == 2
+
+        wait_until(are_lent, "both connections are lent")
+        sessions = [one.session for one in lender._connections.values()]
+        with Wire(broker.address) as third:
+            third.permit_host("t", "127.0.0.1")
+        wait_until(
+            lambda: sum(may_write(authorizer, one) for one in sessions) == 1, "the ACL counts"
+        )
+        rows.clear()
+        both_in_one_turn(lender, wires, [1, 1])
+        assert [one.receive_produced().error_code for one in wires] == [0, 29]
+        assert rows == [2], "both requests were rows"
         for _ in range(10):
-            assert wire.produce("t", small()).error_code == 29
-    assert loans == []
+            assert [one.produce("t", small()).error_code for one in wires] == [0, 29]
+        assert sum(rows) > 5, "the other client stays at the door"
+        assert sessions[1] not in [one.session for one in lender._connections.values()]
+
+
+def may_write(authorizer, session) -> bool:
+    return authorizer.allows(session, Operation.WRITE, Resource.TOPIC, "t")

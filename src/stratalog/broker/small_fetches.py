@@ -8,7 +8,7 @@ A hundred consumers at one partition's tail ask for the same offset. So a reques
 if both waits end in the same tick of the purgatory: nothing tells the two answers apart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.network.answers import Answer, Later
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Pace, Turns
@@ -31,6 +32,7 @@ from stratalog.wire.fetch import EncodedResponse, addressed
 
 __all__ = ["SmallFetches"]
 
+_TOPIC_IDS_FROM: Final = 13
 _FRAME_BYTES_MAX: Final = 1 << 10
 _BUDGET_BYTES: Final = 64 << 10
 _CORRELATION_AT: Final = 4
@@ -134,8 +136,32 @@ class SmallFetches:
 
         return resumed, len(group.request) + _LENGTH_BYTES + len(_NO_CORRELATION)
 
-    def begin(self, request: bytes, loans: Sequence[int], session: Session) -> None:
-        """Begin equal fetches; `session` is one of theirs."""
+    def begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
+        """Begin equal fetches; `sessions` by connection. Clients that may not read go on by themselves."""
+        denied = self._denied(request, sessions)
+        loans = [one for one in sessions if one not in denied]
+        if loans:
+            self._begin(request, loans, sessions[loans[0]])
+        self._recall_all(denied)
+
+    def _denied(self, request: bytes, sessions: Mapping[int, Session]) -> list[int]:
+        """Return the connections whose clients may not read the topic of equal fetches."""
+        authorizer = self._broker.authorizer
+        received = None if authorizer is None else self._received(request)
+        if authorizer is None or received is None:
+            return []
+        topic = received.body.topics[0]
+        name = topic.topic
+        if received.header.version >= _TOPIC_IDS_FROM:
+            found = self._broker.cluster.image.topics_by_id.get(topic.topic_id)
+            name = "" if found is None else found.name
+        return [
+            loan
+            for loan, session in sessions.items()
+            if not authorizer.allows(session, Operation.READ, Resource.TOPIC, name)
+        ]
+
+    def _begin(self, request: bytes, loans: Sequence[int], session: Session) -> None:
         group = self._latest.get(request)
         purgatory = self._broker.purgatory
         if (
@@ -147,9 +173,7 @@ class SmallFetches:
             self._join(group, loans)
             return
         began_ns = self._broker.clock.elapsed_ns()
-        frame = bytearray(request)
-        frame[_CORRELATION_AT:_CORRELATION_AT] = _NO_CORRELATION
-        received = self._decoded(memoryview(frame))
+        received = self._received(request)
         if received is None:
             self._recall_all(loans)
             return
@@ -179,6 +203,12 @@ class SmallFetches:
         pace = Pace(self._turns)
         call = Call(self._needs, session, received.header.version, received.body, pace, None)
         return handle(call, times)
+
+    def _received(self, request: bytes) -> Received | None:
+        """Return `_decoded` of a request that lacks its correlation id."""
+        frame = bytearray(request)
+        frame[_CORRELATION_AT:_CORRELATION_AT] = _NO_CORRELATION
+        return self._decoded(memoryview(frame))
 
     def _decoded(self, frame: memoryview) -> Received | None:
         """Return a consumer's fetch of one partition without a session; None for any other request."""

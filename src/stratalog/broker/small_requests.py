@@ -12,6 +12,7 @@ from typing import Final
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.network.answers import Answer, Later, is_fetch
+from stratalog.broker.network.authorizer import Operation, Resource
 from stratalog.broker.network.lending import NOT_LENT, Lent
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
@@ -78,7 +79,7 @@ class SmallRequests:
         listener, broker = connection.session.listener, self._broker
         if listener.security != PLAINTEXT or listener.kind is not ListenerKind.BROKER:
             return NOT_LENT
-        if broker.authorizer is not None or broker.throttling.is_on:
+        if broker.throttling.is_on:
             return NOT_LENT
         if broker.audit is not None and broker.audit.has_data_requests:
             return NOT_LENT
@@ -101,6 +102,8 @@ class SmallRequests:
         internal = self._broker.cluster.internal_topics
         takes_rows = self._takes_rows(hosted) and request.acks in self._acks_taken(hosted)
         if hosted.name.topic in internal or not takes_rows:
+            return NOT_LENT
+        if not self._may_write(connection.session, hosted):
             return NOT_LENT
         loan = self._lend(connection, transport)
         if loan != NOT_LENT:
@@ -182,7 +185,7 @@ class SmallRequests:
                 equal.setdefault(request, []).append(loan)
         self._count_held()
         for request, loans in equal.items():
-            self._fetches.begin(request, loans, self._connections[loans[0]].session)
+            self._fetches.begin(request, {one: self._connections[one].session for one in loans})
 
     # Deciding
 
@@ -212,7 +215,7 @@ class SmallRequests:
         if not self._takes_rows(hosted):
             self._refuse(places, rows, returned)
             return 0
-        late = self._unfit(hosted, rows, wall_ms)
+        late = self._unfit(hosted, rows, wall_ms) | self._denied(hosted, rows)
         if late:
             # A connection's rows go back all, in order. The others are decided.
             chosen = [at for at, row in enumerate(rows) if row[CONNECTION] in late]
@@ -335,6 +338,20 @@ class SmallRequests:
             or -1 < row[LEAST] < earliest
             or (keyed and not row[KEYED])
         }
+
+    def _denied(self, hosted: HostedPartition, rows: Iterable[_Row]) -> set[int]:
+        """Return the connections whose clients may not write to the topic: their handlers say so."""
+        if self._broker.authorizer is None:
+            return set()
+        lent = self._connections
+        loans = {row[CONNECTION] for row in rows}
+        return {one for one in loans if not self._may_write(lent[one].session, hosted)}
+
+    def _may_write(self, session: Session, hosted: HostedPartition) -> bool:
+        authorizer = self._broker.authorizer
+        return authorizer is None or authorizer.allows(
+            session, Operation.WRITE, Resource.TOPIC, hosted.name.topic
+        )
 
     def _refuse(self, places: Iterable[int], rows: Iterable[_Row], returned: set[int]) -> None:
         """Let the handlers serve rows, of which a connection's first comes first."""
