@@ -62,6 +62,12 @@ SPOKEN: dict[str, tuple[tuple[int, int], tuple[int, int] | None, set[int]]] = {
     "DescribeAcls": ((1, 3), None, set()),
     "CreateAcls": ((1, 3), None, set()),
     "DeleteAcls": ((1, 3), None, set()),
+    "CreateDelegationToken": ((1, 3), None, set()),
+    "RenewDelegationToken": ((1, 2), None, set()),
+    "ExpireDelegationToken": ((1, 2), None, set()),
+    "DescribeDelegationToken": ((1, 3), None, set()),
+    "GetTelemetrySubscriptions": ((0, 0), (0, 0), {0}),
+    "PushTelemetry": ((0, 0), (0, 0), {0}),
     "IncrementalAlterConfigs": ((0, 1), (0, 1), {1}),
     "OffsetDelete": ((0, 0), (0, 0), set()),
     "DescribeQuorum": ((0, 2), None, set()),
@@ -237,7 +243,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with broker_process(tmp_path_factory.mktemp("broker")) as running:
+    # Without a receiver of clients' metrics their two APIs are not served.
+    receiver = {"telemetry__series__enable": "true"}
+    with broker_process(tmp_path_factory.mktemp("broker"), **receiver) as running:
         admin = AdminClient({"bootstrap.servers": running.address})
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
         produce(running, 10)
@@ -277,6 +285,12 @@ ANSWERED = {
     "DescribeAcls": {"security_disabled"},
     "CreateAcls": {"security_disabled"},
     "DeleteAcls": {"security_disabled"},
+    # The listener has neither TLS nor a login.
+    "CreateDelegationToken": {"delegation_token_request_not_allowed"},
+    "RenewDelegationToken": {"delegation_token_request_not_allowed"},
+    "ExpireDelegationToken": {"delegation_token_request_not_allowed"},
+    "DescribeDelegationToken": {"delegation_token_request_not_allowed"},
+    "PushTelemetry": {"invalid_request"},  # of no client instance
     "OffsetDelete": {"group_id_not_found"},
     "DeleteTopics": {"unknown_topic_or_partition"},
     "AlterReplicaLogDirs": {"log_dir_not_found"},
