@@ -35,7 +35,9 @@ TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     kafka_lib()
-    with broker_process(tmp_path_factory.mktemp("broker")) as running:
+    # Without a receiver of clients' metrics their two APIs are not served.
+    place = tmp_path_factory.mktemp("broker")
+    with broker_process(place, telemetry__series__enable="true") as running:
         yield running
 
 

@@ -227,6 +227,7 @@ async def _round(seed: int, number: int, count: int) -> Round:
     found = Round()
     listen(found.alarms)
     settings = {"node.id": str(NODE), "connections.max.idle.ms": "600000"}
+    settings["telemetry.series.enable"] = "true"  # or two APIs are not served
     machine = Machine(world, {"num.partitions": "2", **settings})
     await machine.start()
     await listen_as_controller(machine)

@@ -33,7 +33,12 @@ SEGMENT_BYTES = 1 << 20
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     place = tmp_path_factory.mktemp("monitor")
-    with broker_process(place, monitor__listener="127.0.0.1:0") as broker:
+    # Without these two the metrics about clients' metrics are missing.
+    clients = {
+        "telemetry__series__enable": "true",
+        "telemetry__otlp__url": "http://127.0.0.1:1/v1/metrics",
+    }
+    with broker_process(place, monitor__listener="127.0.0.1:0", **clients) as broker:
         yield broker
 
 

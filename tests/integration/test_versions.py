@@ -244,8 +244,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     # Without a receiver of clients' metrics their two APIs are not served.
-    receiver = {"telemetry__series__enable": "true"}
-    with broker_process(tmp_path_factory.mktemp("broker"), **receiver) as running:
+    place = tmp_path_factory.mktemp("broker")
+    with broker_process(place, telemetry__series__enable="true") as running:
         admin = AdminClient({"bootstrap.servers": running.address})
         admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
         produce(running, 10)

@@ -95,7 +95,8 @@ def test_clients_see_what_the_authorizer_allows() -> None:
 
 def test_a_listener_serves_the_apis_of_its_kind_alone() -> None:
     async def story() -> None:
-        machine = Machine(World(1))
+        # Without a receiver of clients' metrics their two APIs are not served.
+        machine = Machine(World(1), {"telemetry.series.enable": "true"})
         await machine.start()
         raw = await Raw.connect(machine.world.network)
         shown = {one.api_key for one in (await raw.ask(2, ApiVersionsRequest())).api_keys}

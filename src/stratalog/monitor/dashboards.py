@@ -56,6 +56,9 @@ DASHBOARDS: Final = (
         {
             "Process": "event_loop_delay_seconds connections_accepted_total connections_refused_total "
             "fetch_sessions producer_ids client_throttles_total? client_throttle_seconds_total?",
+            "Clients' metrics": "client_metrics_instances? client_metrics_series? "
+            "client_metrics_dropped_points_total? client_metrics_otlp_pushes_total? "
+            "client_metrics_otlp_waiting_bytes?",
             "Disks": "log_directory_online disk_duration_seconds log_cleaner_uncleanable_partitions "
             "log_cleaner_max_dirty_ratio log_cleaner_passes_total log_cleaner_read_bytes_total "
             "log_cleaner_written_bytes_total",
