@@ -8,7 +8,7 @@ Each request goes out in a version that both brokers have: the newest less `dept
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from itertools import count, zip_longest
@@ -275,3 +275,29 @@ def differences(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, An
             yield from differences(one, other, f"{path}[{index}]")
     elif left != right:
         yield path, left, right
+
+
+def answers_are_equal(
+    both: tuple[str, str],
+    tells: Callable[[Broker], None],
+    prefix: str,
+    common: dict[int, tuple[int, int]],
+    *,
+    steps_min: int,
+) -> None:
+    """Tell our broker and Apache Kafka a story of more than `steps_min` steps; assert that all answers are equal."""
+    traces = []
+    for address in both:
+        broker = Broker(address, prefix, common)
+        try:
+            tells(broker)
+        finally:
+            broker.close()
+        traces.append(broker.trace)
+    found = [
+        f"#{step} {label}{path}: ours {mine!r}, Kafka's {theirs!r}"
+        for step, ((label, one), (_, other)) in enumerate(zip(*traces, strict=True))
+        for path, mine, theirs in differences(one, other)
+    ]
+    assert not found, "\n".join(found)
+    assert len(traces[0]) > steps_min, f"{len(traces[0])} steps"

@@ -15,8 +15,8 @@ from tests.compat.differential import (
     NO_ID,
     Broker,
     Connection,
+    answers_are_equal,
     api_versions,
-    differences,
     in_common,
 )
 from tests.compat.differential_records import batch, fetch, produce
@@ -218,21 +218,7 @@ def refusals(broker: Broker) -> None:
 @pytest.mark.parametrize("tells", [story, refusals])
 def test_acls_mean_what_they_mean_on_apache_kafka(both: tuple[str, str], tells: Any) -> None:
     common = in_common(*map(api_versions, both))
-    traces = []
-    for address in both:
-        broker = Broker(address, f"{tells.__name__}-", common)
-        try:
-            tells(broker)
-        finally:
-            broker.close()
-        traces.append(broker.trace)
-    found = [
-        f"#{step} {label}{path}: ours {mine!r}, Kafka's {theirs!r}"
-        for step, ((label, one), (_, other)) in enumerate(zip(*traces, strict=True))
-        for path, mine, theirs in differences(one, other)
-    ]
-    assert "\n".join(found) == ""
-    assert len(traces[0]) > 30
+    answers_are_equal(both, tells, f"{tells.__name__}-", common, steps_min=30)
 
 
 @pytest.mark.serial

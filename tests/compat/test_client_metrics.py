@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka, properties
-from tests.compat.differential import Broker, Connection, api_versions, differences, in_common
+from tests.compat.differential import Broker, Connection, answers_are_equal, api_versions, in_common
 from tests.compat.test_kafka_directories import UNSERVED, kafka, ours_on
 from tests.compat.tools import java_tool
 
@@ -233,21 +233,7 @@ def test_client_metrics_mean_what_they_mean_on_apache_kafka(
     both: tuple[str, str], tells: Any
 ) -> None:
     common = {**in_common(*map(api_versions, both)), 71: (0, 0), 72: (0, 0)}
-    traces = []
-    for address in both:
-        broker = Broker(address, "", common)
-        try:
-            tells(broker)
-        finally:
-            broker.close()
-        traces.append(broker.trace)
-    found = [
-        f"#{step} {label}{path}: ours {mine!r}, Kafka's {theirs!r}"
-        for step, ((label, one), (_, other)) in enumerate(zip(*traces, strict=True))
-        for path, mine, theirs in differences(one, other)
-    ]
-    assert "\n".join(found) == ""
-    assert len(traces[0]) > 20
+    answers_are_equal(both, tells, "", common, steps_min=20)
 
 
 @pytest.mark.big

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
-from tests.compat.differential import Broker, Connection, api_versions, differences, in_common
+from tests.compat.differential import Broker, Connection, answers_are_equal, api_versions, in_common
 from tests.compat.differential_records import batch
 from tests.compat.differential_stories import topic
 from tests.compat.tools import java_tool
@@ -198,21 +198,7 @@ def _fetching(topic_id: Any, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("tells", [settings, throttles])
 def test_quotas_mean_what_they_mean_on_apache_kafka(both: tuple[str, str], tells: Any) -> None:
     common = in_common(*map(api_versions, both))
-    traces = []
-    for address in both:
-        broker = Broker(address, f"{tells.__name__}-", common)
-        try:
-            tells(broker)
-        finally:
-            broker.close()
-        traces.append(broker.trace)
-    found = [
-        f"#{step} {label}{path}: ours {mine!r}, Kafka's {theirs!r}"
-        for step, ((label, one), (_, other)) in enumerate(zip(*traces, strict=True))
-        for path, mine, theirs in differences(one, other)
-    ]
-    assert "\n".join(found) == ""
-    assert len(traces[0]) > 20
+    answers_are_equal(both, tells, f"{tells.__name__}-", common, steps_min=20)
 
 
 @pytest.mark.big
