@@ -233,6 +233,12 @@ def test_a_change_without_a_quorum(tmp_path: Path) -> None:
             "strata: topic late: no active controller answers; "
             "a majority of the voters must run (REQUEST_TIMED_OUT)\n"
         )
+        done = strata("partition", "elect", "kept", "-b", alone)
+        assert done.returncode == 2
+        assert done.stderr == (
+            "strata: no active controller answers; "
+            "a majority of the voters must run (REQUEST_TIMED_OUT)\n"
+        )
         done = strata("topic", "list", "-b", alone)
         assert (done.returncode, "kept" in done.stdout) == (0, True)
         nodes.start(dead)

@@ -51,7 +51,7 @@ PASSING = frozenset(
     }
 )
 """Retriable errors."""
-_PASSING_AT_ANY: Final = PASSING - {ErrorCode.request_timed_out}
+_PASSING_AT_CONTROLLER: Final = PASSING - {ErrorCode.request_timed_out}
 """Without the error of a broker that has already waited its whole time for the active controller."""
 
 
@@ -115,13 +115,16 @@ class ClusterView:
 
     def on_any(self, call: Call[T]) -> Program[T]:
         """Run `call` on any broker that answers. A broker without a controller answers REQUEST_TIMED_OUT once."""
-        return _persistent(lambda: _ask(None, call), _PASSING_AT_ANY)
+        return _persistent(lambda: _ask(None, call), _PASSING_AT_CONTROLLER)
 
     def on_controller(self, call: Call[T]) -> Program[T]:
-        """Run `call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker."""
+        """Run `call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker.
+
+        As in `on_any`, REQUEST_TIMED_OUT comes once.
+        """
         info = yield from self.metadata([])
         node_id = info.controller_id if info.controller_id in info.brokers else None
-        answer: T = yield from _persistent(lambda: _ask(node_id, call))
+        answer: T = yield from _persistent(lambda: _ask(node_id, call), _PASSING_AT_CONTROLLER)
         return answer
 
     def on_each(self, call: Call[T]) -> Program[list[T]]:

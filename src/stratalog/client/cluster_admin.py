@@ -50,6 +50,7 @@ from stratalog.wire.messages.remove_raft_voter import (
 )
 
 _FENCED_FROM: Final = 2
+_NO_CONTROLLER: Final = "no active controller answers; a majority of the voters must run"
 _METADATA_TOPIC: Final = "__cluster_metadata"
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -193,7 +194,8 @@ def elect_leaders(
     wanted = [TopicPartitions(topic=name, partitions=rows) for name, rows in topics.items()]
 
     def read(body: ElectLeadersResponse) -> list[PartitionOutcome]:
-        _checked(body.error_code, None, "election")
+        is_late = body.error_code == ErrorCode.request_timed_out
+        _checked(body.error_code, _NO_CONTROLLER if is_late else None, "election")
         return [
             PartitionOutcome(
                 TopicPartition(topic.topic, one.partition_id),

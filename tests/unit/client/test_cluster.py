@@ -145,6 +145,15 @@ def test_a_permanent_error_is_not_retried() -> None:
         play(view().list_offsets({FIRST: 0}, 0), [info(), refused])
 
 
+def test_a_broker_that_waited_for_the_controller_is_not_asked_again() -> None:
+    """It waited its whole time: eight attempts would take five minutes."""
+    late = Rejected(ErrorCode.request_timed_out, "no active controller")
+    call = calls.init_producer_id()
+    for program, answers in ((view().on_any(call), []), (view().on_controller(call), [info()])):
+        with pytest.raises(Rejected, match="no active controller"):
+            play(program, [*answers, late])
+
+
 def test_known_brokers_are_tried_before_the_bootstrap_list() -> None:
     made = view()
     assert [(at.host, at.port) for at in made.candidates(None)] == [("boot", 1), ("other", 2)]
