@@ -5,7 +5,7 @@ const { Kafka, logLevel } = require(process.argv[2]);
 const asked = JSON.parse(process.argv[5]);
 const { token, ...settings } = asked.settings;
 if (token) settings.sasl = { mechanism: "oauthbearer", oauthBearerProvider: async () => ({ value: token }) };
-const kafka = new Kafka({ brokers: [process.argv[3]], logLevel: logLevel.ERROR, clientId: "kafkajs", ...settings });
+const kafka = new Kafka({ brokers: process.argv[3].split(","), logLevel: logLevel.ERROR, clientId: "kafkajs", ...settings });
 
 const text = (bytes) => (bytes === null || bytes === undefined ? null : bytes.toString());
 const texts = (headers) => Object.entries(headers || {}).map(([name, value]) => [name, text(value)]);

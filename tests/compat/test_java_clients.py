@@ -1,6 +1,7 @@
 """Goal: Apache Kafka's own producers and consumers, as its tools run them, work with our broker.
 
-Method: each tool against a real broker process; the test checks what the output means; it does not judge speeds.
+Method: each tool against a real broker process, and against three nodes. The tests check what the output means; they
+judge no speeds.
 """
 
 import json
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from tests.broker_process import BrokerProcess, broker_process
 from tests.compat.clients import CLIENTS, Seen, Sent
+from tests.compat.nodes import NUMBERS, Serving, serving
 from tests.compat.tools import java_tool, kafka_lib
 
 TOOLS = "org.apache.kafka.tools"
@@ -19,14 +20,16 @@ TIMEOUT_MS = ("--timeout-ms", "60000")
 PRINTED = ("key", "offset", "timestamp", "headers")
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module", params=NUMBERS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
     kafka_lib()
-    with broker_process(tmp_path_factory.mktemp("broker")) as running:
+    with serving(tmp_path_factory.mktemp("broker"), request.param) as running:
         yield running
 
 
-def tool(broker: BrokerProcess, name: str, *args: str, stdin: str | None = None) -> str:
+def tool(broker: Serving, name: str, *args: str, stdin: str | None = None) -> str:
     done = java_tool(
         f"{TOOLS}.{name}", "--bootstrap-server", broker.address, *args, input_text=stdin
     )
@@ -40,14 +43,14 @@ def events(said: str, name: str) -> list[dict[str, object]]:
     return [event for event in events if event["name"] == name]
 
 
-def end_offset(broker: BrokerProcess, topic: str) -> int:
+def end_offset(broker: Serving, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "asks"})
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
     consumer.close()
     return end
 
 
-def test_the_verifiable_producer_and_consumer_agree(broker: BrokerProcess) -> None:
+def test_the_verifiable_producer_and_consumer_agree(broker: Serving) -> None:
     count = 300
     produced = tool(
         broker, "VerifiableProducer", "--topic", "verified", "--max-messages", f"{count}"
@@ -91,9 +94,7 @@ def printed(said: str) -> list[Seen]:
 @pytest.mark.big
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_console_clients_send_and_read_keys_and_headers(
-    broker: BrokerProcess, codec: str
-) -> None:
+def test_the_console_clients_send_and_read_keys_and_headers(broker: Serving, codec: str) -> None:
     topic = f"console-{codec}"
     sent = [Sent(f"k{number}", f"v{number}", (("h", f"{number}"),)) for number in range(50)]
     sent += [Sent("gone", None, (("h", "x"), ("i", "y"))), Sent("plain", "no headers")]
@@ -124,7 +125,7 @@ def test_the_console_clients_send_and_read_keys_and_headers(
 
 @pytest.mark.big
 @pytest.mark.timeout(600)
-def test_the_performance_clients_count_all_records(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_performance_clients_count_all_records(broker: Serving, tmp_path: Path) -> None:
     topic, count, size = "performance", 20_000, 100
     lz4 = ("--command-property", "compression.type=lz4")
     load = ("--topic", topic, "--num-records", f"{count}", "--record-size", f"{size}", *lz4)
@@ -146,7 +147,7 @@ def test_the_performance_clients_count_all_records(broker: BrokerProcess, tmp_pa
 
 @pytest.mark.big
 @pytest.mark.timeout(600)
-def test_the_end_to_end_latency_tool_reads_every_record(broker: BrokerProcess) -> None:
+def test_the_end_to_end_latency_tool_reads_every_record(broker: Serving) -> None:
     asked = ("--topic", "latency", "--num-records", "200", "--record-size", "20")
     headers = ("--record-key-size", "4", "--num-headers", "2")
     said = tool(broker, "EndToEndLatency", *asked, *headers, "--producer-acks", "all")

@@ -7,7 +7,7 @@ killed meanwhile; what a reader of committed records sees, and the epochs that t
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.nodes import DEFAULT_FACTOR, EACH_NUMBER, Serving, kill_and_start, serving
 from tests.compat.test_transactions import consumed
 from tests.compat.tools import java_tool, kafka_lib
 
@@ -51,30 +51,30 @@ class Copies {
 """
 
 
-def carried_out(broker: BrokerProcess, source: Path, steps: str) -> str:
+def carried_out(broker: Serving, source: Path, steps: str) -> str:
     done = java_tool(str(source), broker.address, steps)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
-def seen(broker: BrokerProcess) -> bytes:
+def seen(broker: Serving) -> bytes:
     return b"".join(value for _, value in consumed(broker.address, "read_committed"))
 
 
-def test_javas_producer_commits_aborts_and_goes_on_after_kills(tmp_path: Path) -> None:
+@EACH_NUMBER
+def test_javas_producer_commits_aborts_and_goes_on_after_kills(tmp_path: Path, nodes: int) -> None:
     kafka_lib()
     source = tmp_path / "Copies.java"
     source.write_text(SOURCE)
-    with broker_process(tmp_path, transaction__state__log__num__partitions="3") as broker:
+    with serving(tmp_path, nodes, transaction__state__log__num__partitions="3") as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        (created,) = admin.create_topics([NewTopic("t", 3, 1)]).values()
+        (created,) = admin.create_topics([NewTopic("t", 3, DEFAULT_FACTOR)]).values()
         created.result(60)
         said = carried_out(broker, source, "commit:a:1,abort:b:2,commit:c:3,abort:d:4")
         assert said == "4 3", "each end raises the epoch; the aborted offset does not count"
         assert seen(broker) == b"ac"
         carried_out(broker, source, "commit:e:5,leave:f:6")
-        broker.kill()
-        broker.start()
+        kill_and_start(broker)
         # A new producer takes epoch 5, and one end took 6; the abort of the open transaction takes 7, which also fences
         # (KAFKA-19367), and the new producer 8.
         assert carried_out(broker, source, "commit:g:7") == "9 7"

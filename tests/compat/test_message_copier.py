@@ -1,8 +1,8 @@
 """Apache Kafka's `TransactionalMessageCopier` against our broker, killed again and again: each message once.
 
 Method: as Kafka's own transactions_test.py. Two copiers, one for each input partition, copy in transactions that they
-abort at random; both are killed with SIGKILL, and the broker once. A reader of committed records then sees each message
-once.
+abort at random; both are killed with SIGKILL, and once the broker, or one of three nodes. A reader of committed records
+then sees each message once.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.nodes import DEFAULT_FACTOR, EACH_NUMBER, Serving, kill_and_start, serving
 from tests.compat.tools import java_command, java_environment
 
 from stratalog import read
@@ -26,7 +26,7 @@ PATIENCE_S = 300
 MAIN = "org.apache.kafka.tools.TransactionalMessageCopier"
 
 
-def copier(broker: BrokerProcess, partition: int, log: Path) -> "subprocess.Popen[bytes]":
+def copier(broker: Serving, partition: int, log: Path) -> "subprocess.Popen[bytes]":
     words = {
         "broker-list": broker.address,
         "input-topic": "in",
@@ -47,9 +47,9 @@ def copier(broker: BrokerProcess, partition: int, log: Path) -> "subprocess.Pope
         )
 
 
-def produced(broker: BrokerProcess) -> None:
+def produced(broker: Serving) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    topics = [NewTopic("in", PARTITIONS, 1), NewTopic("out", PARTITIONS, 1)]
+    topics = [NewTopic(topic, PARTITIONS, DEFAULT_FACTOR) for topic in ("in", "out")]
     for future in admin.create_topics(topics).values():
         future.result(30)
     producer = Producer({"bootstrap.servers": broker.address})
@@ -59,7 +59,7 @@ def produced(broker: BrokerProcess) -> None:
     assert producer.flush(60) == 0
 
 
-def copied(broker: BrokerProcess) -> list[list[int]]:
+def copied(broker: Serving) -> list[list[int]]:
     """Return the numbers in the output, by input partition."""
     reader = read("out", bootstrap_servers=broker.address, isolation="read_committed")
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
@@ -69,8 +69,9 @@ def copied(broker: BrokerProcess) -> list[list[int]]:
     return found
 
 
-def test_messages_are_copied_once_while_copiers_are_killed(tmp_path: Path) -> None:
-    with broker_process(tmp_path, transaction__state__log__num__partitions="3") as broker:
+@EACH_NUMBER
+def test_messages_are_copied_once_while_copiers_are_killed(tmp_path: Path, nodes: int) -> None:
+    with serving(tmp_path, nodes, transaction__state__log__num__partitions="3") as broker:
         produced(broker)
         log = tmp_path / "copiers.log"
         running = [copier(broker, partition, log) for partition in range(PARTITIONS)]
@@ -82,8 +83,7 @@ def test_messages_are_copied_once_while_copiers_are_killed(tmp_path: Path) -> No
                     assert time.monotonic() < deadline, log.read_text()[-3000:]
                     time.sleep(0.2)
                 if kill == 1:
-                    broker.kill()
-                    broker.start()
+                    kill_and_start(broker)
                 for partition, process in enumerate(running):
                     process.kill()
                     process.wait()

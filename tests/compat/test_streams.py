@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.nodes import DEFAULT_FACTOR, EACH_NUMBER, Serving, kill_and_start, serving
 from tests.compat.tools import KAFKA_VERSION, java_command, java_environment, kafka_jars
 
 pytestmark = [pytest.mark.big, pytest.mark.timeout(1500)]
@@ -51,7 +51,7 @@ class Program:
 
 
 @contextmanager
-def smoke_test(broker: BrokerProcess, place: Path) -> Iterator[Callable[[str], Program]]:
+def smoke_test(broker: Serving, place: Path) -> Iterator[Callable[[str], Program]]:
     """Yield a function that starts the driver (`run`) or a processor (`process`)."""
     streams = kafka_jars("kafka-streams", "kafka-streams")
     tests = [f"{name}:{KAFKA_VERSION}:test" for name in ("kafka-streams", "kafka-clients")]
@@ -87,15 +87,16 @@ def smoke_test(broker: BrokerProcess, place: Path) -> Iterator[Callable[[str], P
             one.kill()
 
 
+@EACH_NUMBER
 def test_streams_count_each_record_once_while_processors_and_the_broker_are_killed(
-    tmp_path: Path,
+    tmp_path: Path, nodes: int
 ) -> None:
     with (
-        broker_process(tmp_path / "broker", transaction__state__log__num__partitions="3") as broker,
+        serving(tmp_path / "broker", nodes, transaction__state__log__num__partitions="3") as broker,
         smoke_test(broker, tmp_path) as start,
     ):
         admin = AdminClient({"bootstrap.servers": broker.address})
-        topics = [NewTopic(name, PARTITIONS, 1) for name in TOPICS]
+        topics = [NewTopic(name, PARTITIONS, DEFAULT_FACTOR) for name in TOPICS]
         for future in admin.create_topics(topics).values():
             future.result(60)
         processor = start("process")
@@ -106,8 +107,7 @@ def test_streams_count_each_record_once_while_processors_and_the_broker_are_kill
             assert "Result Verification" not in driver.said(), "too late to kill a processor"
             processor.kill()
             if kill:
-                broker.kill()
-                broker.start()
+                kill_and_start(broker)
             processor = start("process")
             processor.wait_for("REBALANCING -> RUNNING")
         assert driver.process.wait(PATIENCE_S) == 0, driver.said()[-3000:]

@@ -3,7 +3,7 @@
 Method: two transactional producers write to a real Apache Kafka beside each other, commit some transactions and abort
 others; `stratalog.read`, `strata consume` and a consumer of each isolation level must see the same offsets, and the
 tail must end where the transaction that is still open begins. The same story then runs against our broker, which is
-killed while a transaction is open.
+killed while a transaction is open, and against three nodes of which one is killed.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
+from tests.compat.nodes import DEFAULT_FACTOR, EACH_NUMBER, kill_and_start, serving
 from tests.integration.server_process import strata
 
 from stratalog import read
@@ -35,7 +36,7 @@ def write(producer: Producer, first: int, count: int) -> None:
 def written(address: str) -> Producer:
     """Transactions that end in every manner; the producer of the one that is left open."""
     admin = AdminClient({"bootstrap.servers": address})
-    (created,) = admin.create_topics([NewTopic("t", 1, 1)]).values()
+    (created,) = admin.create_topics([NewTopic("t", 1, DEFAULT_FACTOR)]).values()
     created.result(60)
     one, other = transactional(address, "one"), transactional(address, "other")
     for turn in range(8):
@@ -108,11 +109,13 @@ def test_we_read_the_same_transactions_as_kafkas_consumer(tmp_path: Path) -> Non
         assert printed(address, "read_committed") == consumed(address, "read_committed")
 
 
-def test_librdkafka_s_transactions_end_as_in_kafka_and_outlive_a_kill(tmp_path: Path) -> None:
-    with broker_process(tmp_path, transaction__state__log__num__partitions="3") as broker:
+@EACH_NUMBER
+def test_librdkafka_s_transactions_end_as_in_kafka_and_outlive_a_kill(
+    tmp_path: Path, nodes: int
+) -> None:
+    with serving(tmp_path, nodes, transaction__state__log__num__partitions="3") as broker:
         open_one = written(broker.address)
-        broker.kill()
-        broker.start()
+        kill_and_start(broker)
         for isolation in ISOLATIONS:
             everything = consumed(broker.address, isolation)
             assert seen(broker.address, isolation) == everything, isolation

@@ -1,10 +1,12 @@
 """Limits of replication hold in virtual time, and only for replicas that catch up (KIP-73).
 
 Method: three real nodes in one world; a partition with 600,000 bytes moves to another broker at 50,000 bytes a second.
+One move has the default settings and 36 MB.
 """
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from tests.sim.cluster import Cluster
@@ -36,9 +38,21 @@ SETTINGS = {
 }
 
 
-async def write(client: Client, records: int) -> None:
+class Load(NamedTuple):
+    """The bytes of a move, its limit in bytes a second, and the settings of the nodes."""
+
+    size: int = BYTES
+    record_size: int = 10_000
+    rate: int = RATE
+    settings: dict[str, str] = SETTINGS
+
+
+SMALL = Load()
+
+
+async def write(client: Client, records: int, size: int = 10_000) -> None:
     for _ in range(records):
-        await client.produce("t", 0, batch([b"x" * 10_000], START_MS), acks=-1)
+        await client.produce("t", 0, batch([b"x" * size], START_MS), acks=-1)
 
 
 async def configure(client: Client, kind: int, name: str, values: dict[str, str | None]) -> None:
@@ -46,17 +60,19 @@ async def configure(client: Client, kind: int, name: str, values: dict[str, str 
     assert altered.error is ErrorCode.none, altered
 
 
-async def seconds_of_a_move(side: str, named: str, writes: int = 0) -> tuple[float, Sequence[int]]:
+async def seconds_of_a_move(
+    side: str, named: str, writes: int = 0, load: Load = SMALL
+) -> tuple[float, Sequence[int]]:
     """Return the duration of a move with a limit on one side, and the ISR after half of that time."""
-    cluster = Cluster(World(5), 3, SETTINGS)
+    cluster = Cluster(World(5), 3, load.settings)
     await cluster.start()
     active = await cluster.until_active()
     leader, old, new = sorted(cluster.machines, key=lambda one: (one != active, one))
     client = await cluster.machines[leader].connect()
     await client.create_topics([NewTopic("t", assignments={0: [leader, old]})])
-    await write(client, BYTES // 10_000)
+    await write(client, load.size // load.record_size, load.record_size)
     limited = {"leader": leader, "follower": new}[side]
-    rate = {f"{side}.replication.throttled.rate": str(RATE)}
+    rate = {f"{side}.replication.throttled.rate": str(load.rate)}
     await configure(client, BROKER, str(limited), dict(rate))
     replicas = {f"{side}.replication.throttled.replicas": named.format(leader=leader, new=new)}
     await configure(client, TOPIC, "t", dict(replicas))
@@ -65,7 +81,7 @@ async def seconds_of_a_move(side: str, named: str, writes: int = 0) -> tuple[flo
     move = Reassignment(TopicPartition("t", 0), (leader, new))
     began = cluster.world.clock.steady_ms()
     await controller.submit(lambda one: one.alter_reassignments([move], may_change_factor=True))
-    await asyncio.sleep(BYTES / RATE / 2)
+    await asyncio.sleep(load.size / load.rate / 2)
     halfway = cluster.machines[leader].partition("t").replica.isr
     await write(client, writes)
 
@@ -86,6 +102,22 @@ def test_a_move_takes_the_time_of_its_limit(side: str, named: str) -> None:
         took, halfway = await seconds_of_a_move(side, named)
         assert len(halfway) == 2, "the new replica is not in sync yet"
         assert 0.9 * BYTES / RATE < took < 1.3 * BYTES / RATE
+
+    run(story())
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_with_default_settings_a_move_gains_ten_seconds_of_the_limit_and_one_fetch(
+    side: str,
+) -> None:
+    """As in Kafka, eleven samples of a second count as ten seconds at the start; a fetch ends in the batch at 4 MiB."""
+
+    async def story() -> None:
+        load = Load(36_000_000, 900_000, 1_000_000, {})
+        took, _ = await seconds_of_a_move(side, "*", load=load)
+        fetch = (4 << 20) + load.record_size
+        least = (load.size - 10 * load.rate - fetch) / load.rate
+        assert least <= took < least + 6
 
     run(story())
 
