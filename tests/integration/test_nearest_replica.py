@@ -1,4 +1,4 @@
-"""Goal: librdkafka's consumer with `client.rack` reads from the node in its rack, committed records too.
+"""Goal: librdkafka's consumer with `client.rack` reads from the node in its rack, committed and tiered records too.
 
 Method: as librdkafka's own 0101_fetch_from_follower: three real nodes in racks, a partition with three replicas, and
 the bytes that the consumer received from each node, which its statistics count.
@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses
+from tests.integration.waiting import wait_for
 
 RECORDS, SIZE = 1000, 100
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -21,7 +22,13 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("racks")]
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     place = tmp_path_factory.mktemp("racks") / "nodes"
-    settings = {"replica.selector.class": SELECTOR, "transaction.state.log.num.partitions": "3"}
+    settings = {
+        "replica.selector.class": SELECTOR,
+        "transaction.state.log.num.partitions": "3",
+        "tier.url": (place.parent / "bucket").as_uri(),
+        "remote.log.manager.task.interval.ms": "200",
+        "log.retention.check.interval.ms": "500",
+    }
     made = ClusterProcesses(place, settings=settings)
     for node in made.ids:
         with (made.directory(node) / "server.properties").open("a") as properties:
@@ -77,9 +84,10 @@ class NearConsumer:
         return self._consumer.poll(2) is None
 
 
-def create(nodes: ClusterProcesses, topic: str) -> None:
+def create(nodes: ClusterProcesses, topic: str, **settings: str) -> None:
     admin = AdminClient({"bootstrap.servers": nodes.address})
-    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(30)
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    admin.create_topics([NewTopic(topic, 1, 3, config=named)])[topic].result(30)
 
 
 def test_a_consumer_reads_from_the_node_in_its_rack(nodes: ClusterProcesses) -> None:
@@ -115,4 +123,20 @@ def test_a_follower_serves_committed_records_alone(nodes: ClusterProcesses) -> N
     assert consumer.has_no_more(), "a record of an aborted or open transaction"
     producer.commit_transaction(30)
     assert consumer.take(RECORDS // 5) == wanted(10)
+    consumer.end()
+
+
+def test_a_consumer_reads_tiered_records_from_the_node_in_its_rack(nodes: ClusterProcesses) -> None:
+    """No replica has the first segments on its disk any more."""
+    settings = {"segment_bytes": str(1 << 20), "local_retention_bytes": "1"}
+    create(nodes, "tiered", remote_storage_enable="true", **settings)
+    producer = Producer({"bootstrap.servers": nodes.address, "acks": "all", "batch.size": 1 << 16})
+    wanted = [b"%d" % number + b"." * 20 * SIZE for number in range(2 * RECORDS)]
+    for value in wanted:
+        producer.produce("tiered", value, partition=0)
+    assert producer.flush(60) == 0
+    first = [nodes.data(node) / "tiered-0" / f"{0:020}.log" for node in nodes.ids]
+    wait_for(lambda: not any(file.exists() for file in first), "the end of the first segments")
+    consumer = NearConsumer(nodes, "tiered")
+    assert consumer.take(len(wanted)) == wanted
     consumer.end()
