@@ -6,12 +6,13 @@ is left behind.
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,26 @@ from stratalog.cli.main import main
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 STRATA = [sys.executable, "-m", "stratalog.cli.main"]
+
+
+def on_a_terminal(*words: str) -> str:
+    """Run `strata` on a terminal of 80 columns; return what it shows."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*STRATA, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
+    ) as command:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # Linux reports the end of a pseudo-terminal as an error
+            while piece := os.read(ours, 4096):
+                shown += piece
+        os.close(ours)
+    assert command.returncode == 0, shown
+    return shown.decode()
 
 
 def use_unreachable_profile(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

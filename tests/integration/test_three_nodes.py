@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.server_process import STRATA, strata
+from tests.integration.server_process import STRATA, on_a_terminal, strata
 from tests.integration.waiting import wait_for
 
 from stratalog.testing import TemporaryCluster, cluster
@@ -136,6 +136,16 @@ def test_a_factor_grows_and_a_broker_is_drained(three: TemporaryCluster) -> None
     assert strata("broker", "undrain", str(leader), "-b", three.address).returncode == 0
     wait_for(lambda: state_of(three, leader) == "serving", "a broker for new replicas")
     create(three, "three", factor=3)
+
+
+def test_a_move_shows_its_progress_on_a_terminal(three: TemporaryCluster) -> None:
+    create(three, "orders", factor=1)
+    produce(three, "orders", range(RECORDS))
+    words = ("partition", "reassign", "orders", "--replication-factor", "3")
+    shown = on_a_terminal(*words, "-b", three.address)
+    assert "━" in shown
+    assert "100%" in shown
+    assert shown.rstrip().endswith("moved 1 partition(s)")
 
 
 def state_of(three: TemporaryCluster, broker: int) -> str:

@@ -126,9 +126,12 @@ async def change(
     bootstrap: str, wanted: tuple[int, str], values: Sequence[str], unset: Sequence[str]
 ) -> None:
     """Connect and change settings. Raises Rejected with the broker's message, UserError without any change."""
+    from stratalog.client.calls import BROKER
+
     async with connected(bootstrap) as client:
         await alter_settings(client, wanted, values, unset)
-    note(f"changed {wanted[1] or 'every broker'}")
+    kind = "broker" if wanted[0] == BROKER else "topic"
+    note(f"changed {kind} {wanted[1]}" if wanted[1] else "changed every broker")
 
 
 async def alter_settings(

@@ -310,4 +310,5 @@ async def until_moved(
                 )
             progress(total - missing, total)
             await sleep(_STEP_S)
+        progress(total, total)
     note(f"moved {len(adding)} partition(s)")

@@ -2,16 +2,14 @@
 
 import json
 import os
-import pty
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
-from tests.integration.server_process import STRATA, strata
+from tests.integration.server_process import on_a_terminal, strata
 from tests.unit.tier.segments import CountingEntropy, closed, log_bytes
 
 from stratalog.adapters.object_store import open_store
@@ -218,26 +216,6 @@ def test_a_takeover_prints_the_servers_command_quoted_for_a_shell(bucket, tmp_pa
         "--override",
         f"tier.url={odd}",
     ]
-
-
-def on_a_terminal(*words):
-    """Return the command's output on a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*STRATA, *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
-    ) as command:
-        os.close(theirs)
-        shown = b""
-        with suppress(OSError):  # Linux reports the end of a pseudo-terminal as an error
-            while piece := os.read(ours, 4096):
-                shown += piece
-        os.close(ours)
-    assert command.returncode == 0, shown
-    return shown.decode()
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "sweep", "check", "export"])
