@@ -186,7 +186,7 @@ class Node:
         registration.on_unreported_failure = partial(
             self._on_fatal, "no controller answers the report of a failed log directory"
         )
-        self._stopping.append(lambda: hosting.close(registration.broker_epoch))
+        self._stopping += (registration.leave, lambda: hosting.close(registration.broker_epoch))
         metadata = cluster.image
         metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)

@@ -5,6 +5,7 @@ both brokers must give the same number. Other throttle times depend on the clock
 """
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,20 @@ def describe(
     ask.broker.add("found", sorted(found))
 
 
+def until_found(ask: Connection, ip: str, *, present: bool = True) -> None:
+    """Wait until the broker's image has the last change, a quota of `ip`: Kafka answers before."""
+    wanted = [{"entity_type": "ip", "match_type": EXACT, "match": ip}]
+
+    def found() -> bool:
+        ask.send("DescribeClientQuotas", components=wanted, strict=True)
+        return bool(ask.receive(traced=False).entries)
+
+    deadline = time.monotonic() + 30
+    while found() != present:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def settings(broker: Broker) -> None:
     """Set, replace, remove and refuse quotas, and use each kind of filter."""
     ask = broker.connect()
@@ -92,6 +107,7 @@ def settings(broker: Broker) -> None:
         entry({connections: 4}, ip="127.0.0.9"),
         entry({connections: 9}, ip=None),
     )
+    until_found(ask, "127.0.0.9")
     filters: list[tuple[tuple[str, int, str | None], ...]] = [
         (),
         (("user", EXACT, "alice"),),
@@ -131,13 +147,16 @@ def settings(broker: Broker) -> None:
     alter(ask, entry({rate: 1}, user="bob"), validate_only=True)
     # Not compared: an entity twice in a request. Kafka answers an error, and makes the first change all the same.
     alter(ask, entry({rate: None}, user="carol"), entry({rate: None, percent: 5}, user="alice"))
+    alter(ask, entry({connections: 4}, ip="127.0.0.8"))
+    until_found(ask, "127.0.0.8")
     describe(ask)
     alter(ask, entry({percent: None}, user="alice"), entry({rate: None}, user="bob"))
     alter(ask, entry({"consumer_byte_rate": None}, user=None))
     alter(ask, entry({mutations: None}, client_id=None), entry({connections: None}, ip=None))
     alter(ask, entry({rate: None}, client_id="app", user=None))
     alter(ask, entry({rate: None}, client_id="app", user="alice"))
-    alter(ask, entry({connections: None}, ip="127.0.0.9"))
+    alter(ask, *(entry({connections: None}, ip=f"127.0.0.{last}") for last in (8, 9)))
+    until_found(ask, "127.0.0.8", present=False)
     describe(ask)
 
 

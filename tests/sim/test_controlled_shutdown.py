@@ -96,3 +96,27 @@ def test_a_cluster_that_stops_as_a_whole_always_names_a_broker(seed: int) -> Non
     run(story())
     assert named
     assert min(named) > 0
+
+
+def test_the_only_broker_is_fenced_once_it_has_stopped() -> None:
+    """Apache Kafka's controller would refuse its next incarnation for the time of a session otherwise."""
+
+    async def story() -> None:
+        machine = Machine(World(3))
+        client = await machine.restart()
+        (created,) = await client.create_topics([NewTopic("t", 2)])
+        assert created.error is ErrorCode.none
+        broker = machine.node.broker
+        assert broker is not None
+        assert broker.metadata.image.brokers[1].is_active
+        await machine.stop()
+        stopped = broker.metadata.image
+        assert stopped.brokers[1].fenced
+        topic = stopped.topic("t")
+        assert topic is not None
+        assert [one.leader for one in topic.partitions.values()] == [-1, -1]
+        client = await machine.restart()
+        assert (await client.metadata(["t"])).brokers
+        await machine.stop()
+
+    run(story())

@@ -97,6 +97,10 @@ class ClusterImage:
         self._held = None
         self._acts = True
 
+    def rest(self) -> None:
+        """Act on no further change, because the broker's parts have closed. The next start acts on all of them."""
+        self._acts = False
+
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
         """Store the image after a committed change, and let this broker act on the change."""
         self.image = image

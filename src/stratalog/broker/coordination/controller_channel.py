@@ -88,6 +88,11 @@ class ControllerChannel:
         """Close every connection. Pending requests find no controller any more."""
         self._leave()
 
+    def needs_other_voters(self, node_id: int) -> bool:
+        """Return whether the node is a voter, and not the only one."""
+        voters = self._quorum.voters.ids
+        return node_id in voters and len(voters) > 1
+
     async def register_broker(self, registration: BrokerRegistration) -> int:
         """Register this broker, fenced; return its epoch."""
         return await self.ask(lambda one: one.register_broker(registration), self._session_s)

@@ -140,7 +140,7 @@ class Registration:
         own = self._image.image.brokers.get(self.node_id)
         return own is not None and own.is_active
 
-    async def heartbeat(self) -> HeartbeatAnswer:
+    async def heartbeat(self, *, want_fence: bool = False) -> HeartbeatAnswer:
         """Send a heartbeat with the metadata offset that this broker has applied. Raises Rejected."""
         failed = tuple(self._failed)
         answer = await self._controller.heartbeat(
@@ -148,6 +148,7 @@ class Registration:
                 self.node_id,
                 self.broker_epoch,
                 self._image.image.offset,
+                want_fence=want_fence,
                 want_shutdown=self._is_stopping,
                 offline_directories=failed,
                 cordoned=self._cordoned,
@@ -202,7 +203,7 @@ class Registration:
     async def shut_down(self) -> None:
         """Have the controller give this broker's leaderships away, and wait until it permits the stop. Bounded.
 
-        A broker that is the only active one has no heir: it does not ask.
+        A broker that is the only active one has no heir: it does not ask, and `leave` fences it in the end.
         """
         brokers = self._image.image.brokers.values()
         others = any(one.is_active and one.id != self.node_id for one in brokers)
@@ -220,12 +221,31 @@ class Registration:
         except Rejected as error:
             self._log.warning("stopping without the controller", reason=error.message)
 
-    async def _may_stop(self) -> bool:
+    async def _may_stop(self, *, want_fence: bool = False) -> bool:
         try:
             async with asyncio.timeout(_SHUTDOWN_CONTROLLER_S):
-                return (await self.heartbeat()).should_shut_down
+                return (await self.heartbeat(want_fence=want_fence)).should_shut_down
         except TimeoutError:
             raise Rejected(ErrorCode.request_timed_out, "no active controller") from None
+
+    async def leave(self) -> None:
+        """Have the controller fence this broker, which has closed its logs, if that is not done yet. Bounded.
+
+        Apache Kafka's controller lets no next incarnation register before the session of an unfenced broker ends.
+        The only active broker does this late: clients that still ask must not find a cluster without brokers. The last
+        of several voters does not: without the others the quorum decides nothing.
+        """
+        own = self._image.image.brokers.get(self.node_id)
+        if not self.is_complete or own is None or own.fenced:
+            return
+        if self._controller.needs_other_voters(self.node_id):
+            return
+        self._image.rest()
+        self._is_stopping = True
+        try:
+            await self._may_stop(want_fence=True)
+        except Rejected as error:
+            self._log.warning("stopping unfenced", reason=error.message)
 
     async def assign_directories(
         self, assigned: Mapping[TopicIdPartition, UUID]
