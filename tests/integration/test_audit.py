@@ -240,6 +240,30 @@ def test_each_failed_handshake_and_unfinished_login_has_one_line(
     assert [line["listener"] for line in lines] == ["SSL"] * 5 + ["SASL_PLAINTEXT"] * 2
 
 
+def test_a_login_without_headers_has_its_line_too(tmp_path: Path) -> None:
+    """SaslHandshake version 0: a bare token goes past the dispatch of requests."""
+    path = tmp_path / "audit.log"
+    with TemporaryBroker(settings(path)) as broker:
+        wrong = Raw(broker)
+        assert wrong.handshake("PLAIN", 0) == 0
+        assert wrong.bare(b"\0mallory\0" + WRONG.encode()) is None
+        unfinished = Raw(broker)
+        assert unfinished.handshake("SCRAM-SHA-256", 0) == 0
+        assert unfinished.bare(b"malformed") is None
+        right = Raw(broker)
+        assert right.handshake("PLAIN", 0) == 0
+        assert right.bare(b"\0admin\0" + WORD.encode()) == b""
+        for one in (wrong, unfinished, right):
+            one.close()
+    text = path.read_text()
+    assert WRONG not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(one["event"], one["mechanism"], one["user"], one["error"]) for one in lines] == [
+        ("login failed", "PLAIN", "mallory", "SASL_AUTHENTICATION_FAILED"),
+        ("login failed", "SCRAM-SHA-256", "", "SASL_AUTHENTICATION_FAILED"),
+    ]
+
+
 def reset(stream: socket.socket) -> None:
     """End a connection with RST."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
