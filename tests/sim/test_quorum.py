@@ -285,6 +285,26 @@ def active_brokers(cluster: Cluster) -> set[int]:
     return {one.id for one in newest.image.image.brokers.values() if one.is_active}
 
 
+@pytest.mark.parametrize("first", [2, 3])
+def test_two_lost_disks_of_three_come_back_one_by_one(first: int) -> None:
+    """As `docs/cluster.md` says: beside the survivor one empty node is a majority, and the survivor leads it."""
+
+    async def tell(cluster: Cluster) -> None:
+        await cluster.until_active()
+        await write(cluster, "t")
+        await cluster.until_equal()
+        for node in (2, 3):
+            await cluster.machines[node].kill()
+            cluster.format_anew(node)
+        for node in (first, 5 - first):
+            await cluster.machines[node].start()
+            await cluster.until(lambda: written(cluster, node) == {"t"}, f"{node} has the log")  # noqa: B023
+        await cluster.until_equal()
+        await write(cluster, "more")
+
+    on_three(tell)
+
+
 def test_a_broker_alone_is_an_observer() -> None:
     async def tell(cluster: Cluster) -> None:
         await cluster.until_active()

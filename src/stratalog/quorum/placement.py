@@ -3,8 +3,9 @@
 In: the registered brokers, the number of partitions and replicas. Out: replicas for each partition, the leader first.
 It draws no random number: the caller passes the start.
 
-Leaders go round the active brokers. A partition's other replicas prefer racks that it does not have yet. A fenced
-broker may hold a replica but not be the first (Kafka: StripedReplicaPlacer). A cordoned broker gets none (KIP-1066).
+Leaders go round the active brokers. A partition's other replicas prefer racks that it does not have yet, then active
+brokers. A fenced one gets a replica only for want of those, and never the first (Kafka: StripedReplicaPlacer). A
+cordoned broker gets none (KIP-1066).
 """
 
 from collections import deque
@@ -32,19 +33,21 @@ def place(
             ErrorCode.invalid_replication_factor,
             f"replication factor {replication_factor} with {len(usable)} brokers registered{besides}",
         )
-    ring = _alternating_racks(usable)
-    leaders = [broker for broker in ring if broker.is_active]
+    leaders = _alternating_racks([broker for broker in usable if broker.is_active])
+    fenced = _alternating_racks([broker for broker in usable if not broker.is_active])
     if not leaders:
         raise Rejected(ErrorCode.invalid_replication_factor, "all brokers are fenced")
-    laps = max(len(ring) - 1, 1)  # after these the placements repeat
+    laps = max(len(usable) - 1, 1)  # after these the placements repeat
     placed = []
     for partition in range(start, start + min(partitions, laps * len(leaders))):
         # Each lap begins its followers one broker further on, so that pairs of brokers do not repeat.
         lap, turn = divmod(partition, len(leaders))
         leader = leaders[turn]
-        others = deque(broker for broker in ring if broker is not leader)
-        others.rotate(-(ring.index(leader) + lap))
-        placed.append(_with_followers(leader, others, replication_factor))
+        others = deque(broker for broker in leaders if broker is not leader)
+        others.rotate(-(turn + lap))
+        silent = deque(fenced)
+        silent.rotate(-partition)
+        placed.append(_with_followers(leader, [*others, *silent], replication_factor))
     return list(islice(cycle(placed), partitions))
 
 
@@ -59,7 +62,7 @@ def default_directory(broker: Broker) -> UUID:
             return DIRECTORY_UNASSIGNED
 
 
-def _with_followers(leader: Broker, others: deque[Broker], replication_factor: int) -> Replicas:
+def _with_followers(leader: Broker, others: list[Broker], replication_factor: int) -> Replicas:
     chosen = [leader]
     racks = {leader.rack}
     while len(chosen) < replication_factor:

@@ -38,6 +38,21 @@ def test_replicas_spread_over_racks():
         assert Counter(n % 3 for n in replicas) == {0: 2, 1: 2, 2: 2}
 
 
+def test_a_fenced_broker_gets_no_replica_while_enough_brokers_are_active():
+    brokers = [broker(1), broker(2), broker(3), broker(4, fenced=True)]
+    for factor in (1, 2, 3):
+        placed = place(brokers, 30, factor, 0)
+        assert 4 not in {one for replicas in placed for one in replicas}
+        held = Counter(one for replicas in placed for one in replicas)
+        assert set(held.values()) == {10 * factor}
+    assert {4} <= {one for replicas in place(brokers, 30, 4, 0) for one in replicas}
+
+
+def test_a_rack_whose_brokers_are_fenced_gets_its_replica():
+    brokers = [broker(1, "a"), broker(2, "a"), broker(3, "b"), broker(4, "c", fenced=True)]
+    assert all(set(replicas) >= {3, 4} for replicas in place(brokers, 9, 3, 0))
+
+
 def test_a_fenced_broker_gets_replicas_but_leads_none():
     brokers = [broker(1), broker(2, fenced=True), broker(3)]
     for replicas in place(brokers, 6, 3, 0):
