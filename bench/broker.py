@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 WIDE_PARTITIONS, WIDE_SEGMENTS = 1000, 10
 MEMORY_TOPICS = 10
 MANY_CONNECTIONS = (1, 16, 200)
-CONSUMERS, LATENCY_RATE = 100, 2000
+CONSUMERS, LATENCY_RATES = 100, (2_000, 20_000)
 
 
 @dataclass
@@ -115,9 +115,10 @@ def many_connections(bench: Bench, peer: str, server: Server, topic: str) -> Non
 
 
 def latency(bench: Bench, peer: str, server: Server, topic: str) -> None:
-    middle, slow = load.latencies(server, topic, LATENCY_RATE, max(2.0, 6 * bench.scale))
-    bench.note("latency at 2,000/s, p50 ms", peer, middle)
-    bench.note("latency at 2,000/s, p99 ms", peer, slow)
+    for rate in LATENCY_RATES:
+        middle, slow = load.latencies(server, topic, rate, max(2.0, 6 * bench.scale))
+        bench.note(f"latency at {rate:,}/s, p50 ms", peer, middle)
+        bench.note(f"latency at {rate:,}/s, p99 ms", peer, slow)
 
 
 def tail(bench: Bench, peer: str, server: Server, topic: str) -> None:

@@ -39,8 +39,16 @@ struct connection {
     unsigned char *answer;
 };
 
+/* Error codes of an answer by which a broker says that it does not lead the partition yet: a new topic's first answers. */
+#define IS_NOT_READY(error) ((error) == 3 || (error) == 6)
+
 static void fail(const char *why) {
     fprintf(stderr, "load: %s\n", why);
+    exit(1);
+}
+
+static void fail_by(const char *why, size_t error) {
+    fprintf(stderr, "load: error code %zu in the answer to %s\n", error, why);
     exit(1);
 }
 
@@ -128,7 +136,7 @@ static void forget(struct connection *one, size_t size) {
 static int64_t produced_at(const unsigned char *answer) {
     const unsigned char *at = answer + 4 + 4 + 4;
     at += 2 + u16(at) + 4 + 4;
-    if (u16(at)) fail("an error in the answer to Produce");
+    if (u16(at)) fail_by("Produce", u16(at));
     return i64(at + 2);
 }
 
@@ -136,10 +144,11 @@ static int64_t produced_at(const unsigned char *answer) {
 static size_t fetched(struct connection *one) {
     /* size, correlation, throttle, error, session, topics, name, partitions, index, error */
     const unsigned char *at = one->answer + 4 + 4 + 4;
-    if (u16(at)) fail("an error in the answer to Fetch");
+    if (u16(at)) fail_by("Fetch", u16(at));
     at += 2 + 4 + 4;
     at += 2 + u16(at) + 4 + 4;
-    if (u16(at)) fail("an error in the answer to Fetch");
+    if (IS_NOT_READY(u16(at))) return 0; /* the caller asks again */
+    if (u16(at)) fail_by("Fetch, for the partition", u16(at));
     at += 2 + 8 + 8 + 8; /* high watermark, last stable offset, log start */
     uint32_t aborted = u32(at);
     at += 4 + (aborted == UINT32_MAX ? 0 : 16 * (size_t)aborted) + 4; /* preferred replica */

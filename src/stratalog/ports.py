@@ -4,7 +4,7 @@ In: nothing. Out: protocols, which `adapters` implements over the system and `te
 does anything.
 
 Disk and ObjectStore block: the caller runs them on a `Worker`, never on the event loop. The exceptions are
-`Disk.try_append` and `Disk.try_read`, which a log directory calls inline (`LogDirectory`).
+`Disk.try_append`, `Disk.try_read` and `Disk.cached`, which a log directory calls inline (`LogDirectory`).
 """
 
 import asyncio
@@ -24,6 +24,27 @@ class FileInfo:
     name: str
     size: int
     is_directory: bool
+
+
+class FileRange(Protocol):
+    """Bytes of a file that the page cache has. Nobody has read them: they can go to a socket without a copy."""
+
+    def __len__(self) -> int: ...
+
+    def peek(self, start: int, size: int) -> bytes:
+        """Return a few of the bytes; fewer than `size` only at the end of the range or of the file."""
+
+    def part(self, start: int, end: int) -> "FileRange":
+        """Return the bytes from `start` to before `end`."""
+
+    def read(self, start: int = 0) -> bytes:
+        """Return the bytes from `start`. Raises OSError where the file is shorter by now."""
+
+    def send_behind(self, head: Buffer, to: int) -> int:
+        """Send `head` and then the range to the socket `to`, as many bytes as it takes now; return their number.
+
+        Raises OSError where the socket is broken, or the file shorter by now.
+        """
 
 
 class Disk(Protocol):
@@ -47,6 +68,11 @@ class Disk(Protocol):
     def try_read(self, path: str, position: int, size: int) -> bytes | bytearray | None:
         """Read as `read` without waiting; return None where the bytes are not in the page cache (or the system cannot
         tell).
+        """
+
+    def cached(self, path: str, position: int, size: int) -> FileRange | None:
+        """Return bytes of a file without reading them; None where they are not all in the page cache (or the system
+        cannot tell).
         """
 
     def write_file(self, path: str, data: Buffer) -> None:

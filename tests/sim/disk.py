@@ -153,6 +153,9 @@ class SimDisk:
         data = bytearray(self.read(path, position, size))
         return data if len(data) == size else None
 
+    def cached(self, path: str, position: int, size: int) -> None:
+        del path, position, size  # a simulated client has no socket
+
     def write_file(self, path: str, data: Buffer) -> None:
         self._change("write_file", path)
         file = _File(bytearray(data))

@@ -15,8 +15,11 @@ import fcntl
 import os
 import re
 import shutil
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from mmap import PAGESIZE
 from typing import Final
 
 from stratalog.errors import UserError
@@ -43,6 +46,24 @@ def _syncfs() -> "Callable[[int], int] | None":
 
 
 _SYNCFS: Final = _syncfs()
+_CACHESTAT: Final = 451
+"""The system call's number, the same on each processor; Linux has it from 6.5 on."""
+_Counts = ctypes.c_uint64 * 5
+_Range = ctypes.c_uint64 * 2
+_MORE_FOLLOWS: Final = (
+    getattr(socket, "MSG_MORE", 0) | socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+)
+_IS_LINUX: Final = sys.platform == "linux"
+
+
+def _is_cached(fd: int, position: int, size: int) -> bool:
+    """Return whether the page cache has all pages of some bytes of a file; False where the system cannot tell."""
+    counts = _Counts()
+    if not _IS_LINUX or _LIBC.syscall(
+        _CACHESTAT, fd, ctypes.byref(_Range(position, size)), ctypes.byref(counts), 0
+    ):
+        return False
+    return counts[0] == (position + size - 1) // PAGESIZE - position // PAGESIZE + 1
 
 
 class _File:
@@ -58,6 +79,58 @@ class _File:
     def __del__(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
+
+
+class _CachedRange:
+    """See `FileRange`. It keeps the file open."""
+
+    __slots__ = ("_file", "_position", "_size")
+
+    def __init__(self, file: _File, position: int, size: int) -> None:
+        self._file = file
+        self._position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def peek(self, start: int, size: int) -> bytes:
+        return os.pread(self._file.fd, min(size, self._size - start), self._position + start)
+
+    def part(self, start: int, end: int) -> "_CachedRange":
+        return _CachedRange(self._file, self._position + start, end - start)
+
+    def read(self, start: int = 0) -> bytes:
+        data = os.pread(self._file.fd, self._size - start, self._position + start)
+        if len(data) < self._size - start:
+            raise self._is_shorter()
+        return data
+
+    def send_behind(self, head: Buffer, to: int) -> int:
+        sent = int(_LIBC.send(to, bytes(head), len(head), _MORE_FOLLOWS))
+        if sent < 0:
+            return _sent_nothing()
+        if sent < len(head):
+            return sent
+        at = 0
+        with contextlib.suppress(BlockingIOError):
+            while at < self._size:
+                count = os.sendfile(to, self._file.fd, self._position + at, self._size - at)
+                if count == 0:
+                    raise self._is_shorter()
+                at += count
+        return sent + at
+
+    def _is_shorter(self) -> OSError:
+        return OSError(errno.EIO, f"a file ends before byte {self._position + self._size}")
+
+
+def _sent_nothing() -> int:
+    """Return 0 after an attempt to send to a socket that takes nothing now. Raises OSError for any other reason."""
+    number = ctypes.get_errno()
+    if number in (errno.EAGAIN, errno.EINTR):
+        return 0
+    raise OSError(number, os.strerror(number))
 
 
 def check_distinct(paths: Sequence[str]) -> None:
@@ -143,6 +216,13 @@ class LocalDisk:
         except OSError:
             return None  # not cached, or the file system cannot answer: a reader thread finds out
         return target if count == size else None  # without a copy, because the data is large
+
+    def cached(self, path: str, position: int, size: int) -> _CachedRange | None:
+        file = self._files.get(path)
+        if file is None or not _is_cached(file.fd, position, size):
+            return None
+        file.used = True
+        return _CachedRange(file, position, size)
 
     def write_file(self, path: str, data: Buffer) -> None:
         full = self._full(path)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from stratalog.log.checkpoints import encode_lines
-from stratalog.ports import Buffer, Disk, FileInfo
+from stratalog.ports import Buffer, Disk, FileInfo, FileRange
 
 T = TypeVar("T")
 
@@ -43,11 +43,15 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read up to `size` bytes at `position`, which are the result."""
+    """Read up to `size` bytes at `position`, which are the result.
+
+    With `may_stay` their place in the file may be the result, too.
+    """
 
     path: str
     position: int
     size: int
+    may_stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ Effect = (
     | MakeDirectory
     | RemoveTree
 )
-Result = bytes | bytearray | list[FileInfo] | None
+Result = bytes | bytearray | FileRange | list[FileInfo] | None
 Program = Generator[Effect, Result, T]
 
 

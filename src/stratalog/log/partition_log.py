@@ -28,6 +28,7 @@ from stratalog.log.appending import AppendingLog
 from stratalog.log.effects import Append, Effect, Program, Sync, SyncDirectory
 from stratalog.log.producers import ProducerStates
 from stratalog.log.reading import (
+    Data,
     NotLocal,
     Places,
     ReadPlan,
@@ -134,7 +135,7 @@ class PartitionLog(AppendingLog):
         )
         return advance(program, None)
 
-    def finish_read(self, plan: ReadPlan, data: bytes | bytearray) -> Slices | ReadPlan:
+    def finish_read(self, plan: ReadPlan, data: Data) -> Slices | ReadPlan:
         """Return the batches in the bytes that a plan's read returned, or another plan. Raises Corrupt."""
         return advance(plan.program, data)
 

@@ -1,7 +1,8 @@
 """Find batches in segments on disk, by offset.
 
 In: segments, offsets. Out: programs that yield `Read` and return views of whole batches. It decodes no record, and
-never checks CRCs: clients, recovery and the archiver do.
+never checks CRCs: clients, recovery and the archiver do. A read's result may be the bytes or, for a socket, their place
+in the page cache (`FileRange`): then only headers are read.
 
 A batch's offset and length, and the indexes, have no checksum. A reader trusts them only where their neighbours confirm
 them. An index entry counts where the log confirms it. Offsets are Corrupt if they go back, reach beyond the segment, or
@@ -17,6 +18,7 @@ from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read, Result
 from stratalog.log.index import OFFSET_ENTRY, search_file
 from stratalog.log.segment import Segment
+from stratalog.ports import Buffer, FileRange
 from stratalog.wire.batch import (
     BASE_OFFSET,
     HEADER_SIZE,
@@ -27,6 +29,8 @@ from stratalog.wire.batch import (
 )
 
 __all__ = [
+    "FILE_BYTES_MIN",
+    "Data",
     "NotLocal",
     "Places",
     "ReadPlan",
@@ -39,6 +43,7 @@ __all__ = [
     "locate",
     "read_batches",
     "segment_at",
+    "suits_a_file",
 ]
 
 _HEADERS_BYTES: Final = 8 * 1024
@@ -46,6 +51,13 @@ _HEADERS_BYTES: Final = 8 * 1024
 _ENTRIES_TRIED: Final = 2
 """Number of index entries to try: where the log confirms none, a search begins at the segment's first byte."""
 _OFFSET_BYTES: Final = 8
+_SIZE_AT: Final = 8
+FILE_BYTES_MIN: Final = 64 << 10
+"""Batches of at least so many bytes may stay in their file on the way to a socket."""
+_FILE_BATCH_MIN: Final = 16 << 10
+"""With smaller batches, each header is a system call that costs as much as the copy of its batch."""
+Data = bytes | bytearray | FileRange
+"""The bytes of a read, or their place in the page cache."""
 
 
 class NotLocal(Exception):
@@ -64,11 +76,18 @@ class Slices:
     first_offset: int
     next_offset: int
     aborted: Sequence[tuple[int, int]] | None = None
+    file: FileRange | None = None
+    """The batches, where the reader takes them from their file; there are no buffers then."""
+
+    @property
+    def pieces(self) -> "Sequence[Buffer | FileRange]":
+        """The batches in order, in memory or in their file."""
+        return self.buffers if self.file is None else (self.file,)
 
     @property
     def size(self) -> int:
         """Total number of bytes."""
-        return sum(map(len, self.buffers))
+        return sum(map(len, self.pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,8 @@ class ReadPlan:
     path: str
     position: int
     size: int
+    may_stay: bool
+    """Whether `finish_read` also takes the bytes' place in the page cache."""
     program: Generator[Read, Result, Slices]
 
 
@@ -109,9 +130,7 @@ class Places:
         self._positions.clear()
 
 
-def advance(
-    program: Generator[Read, Result, Slices], data: bytes | bytearray | None
-) -> Slices | ReadPlan:
+def advance(program: Generator[Read, Result, Slices], data: Data | None) -> Slices | ReadPlan:
     """Run `read_batches` up to its next read (`data` is the last one's result, None at first) or to its end."""
     try:
         read = program.send(data)
@@ -119,7 +138,7 @@ def advance(
         found = end.value
         assert isinstance(found, Slices)
         return found
-    return ReadPlan(read.path, read.position, read.size, program)
+    return ReadPlan(read.path, read.position, read.size, read.may_stay, program)
 
 
 def segment_at(segments: list[Segment], offset: int) -> Segment | None:
@@ -164,8 +183,8 @@ def read_batches(
                 position += walk.feed(found, position)
         while not walk.done and position < segment.readable:
             size = min(max(walk.wanted, HEADER_SIZE), segment.readable - position)
-            data = yield Read(segment.path, position, size)
-            assert isinstance(data, bytes | bytearray)
+            data = yield Read(segment.path, position, size, may_stay=True)
+            assert not isinstance(data, list | None)
             if len(data) < size:
                 raise cut_off(segment, position + len(data))
             position += walk.feed(data, position)
@@ -175,7 +194,10 @@ def read_batches(
             _check_followed(segment.path, position, walk.next_offset, behind)
         if walk.view is not None:
             places.note(walk.next_offset, segment, position)
-            return Slices([walk.view], walk.first_offset, walk.next_offset)
+            view, first, end = walk.view, walk.first_offset, walk.next_offset
+            if isinstance(view, memoryview):
+                return Slices([view], first, end)
+            return Slices([], first, end, file=view)
         if walk.done:
             break
         segment = following(segments, segment)
@@ -212,7 +234,7 @@ def batch_at(
 
 def locate(
     segment: Segment, offset: int, wanted: int = HEADER_SIZE
-) -> Generator[Read, Result, tuple[int, int, bytes | bytearray | None]]:
+) -> Generator[Read, Result, tuple[int, int, Data | None]]:
     """Find where a search for the batch that holds `offset` begins.
 
     Return the position of an index entry's batch, that batch's base offset, and the `wanted` bytes that confirmed the
@@ -230,12 +252,12 @@ def locate(
         last_offset, position = segment.base_offset + entry[0], entry[1]
         if position < segment.readable:
             size = min(max(wanted, HEADER_SIZE), segment.readable - position)
-            data = yield Read(segment.path, position, size)
-            assert isinstance(data, bytes | bytearray)
+            data = yield Read(segment.path, position, size, may_stay=True)
+            assert not isinstance(data, list | None)
             if len(data) < size:
                 raise cut_off(segment, position + len(data))
             try:
-                header = parse_header(data)
+                header = _parsed(data, 0)
             except Corrupt:
                 pass
             else:
@@ -298,9 +320,9 @@ class _Walk:
         self.in_doubt = False
         self.expected = segment.base_offset
         self.first_offset = self.next_offset = offset
-        self.view: memoryview | None = None
+        self.view: memoryview | FileRange | None = None
 
-    def feed(self, data: bytes | bytearray, position: int) -> int:
+    def feed(self, data: Data, position: int) -> int:
         """Walk over bytes that begin with a batch, at `position` of the file; return how many the walk has passed.
 
         Afterwards either the walk is `done` (with `view`, or without one where no batch fits), or it needs `wanted`
@@ -316,7 +338,7 @@ class _Walk:
                 first, behind = header[BASE_OFFSET], at + header[SIZE]
                 next_offset = first + header[LAST_OFFSET_DELTA] + 1
                 if first != self.expected or not first < next_offset <= self.segment.next_offset:
-                    self._check_gap(position + at, header, data[behind : behind + _OFFSET_BYTES])
+                    self._check_gap(position + at, header, _bytes_at(data, behind, _OFFSET_BYTES))
                     self.in_doubt = behind + _OFFSET_BYTES > end and not at_end
             except Corrupt:
                 if start >= 0:
@@ -339,7 +361,7 @@ class _Walk:
             at, self.next_offset, self.expected = behind, next_offset, next_offset
         if start >= 0:
             self.done = True
-            self.view = memoryview(data)[start:at]
+            self.view = _view(data, start, at)
         elif at_end and not self.done and at < end:
             raise cut_off(self.segment, self.segment.readable)
         return at
@@ -377,9 +399,31 @@ def cut_off(segment: Segment, position: int) -> Corrupt:
     return _damaged(segment.path, position, "the file ends inside a batch")
 
 
-def header_at(path: str, data: bytes | bytearray, at: int, position: int) -> BatchHeader:
+def suits_a_file(data: FileRange) -> bool:
+    """Return whether a read of batches had better leave them in their file: they are few and large, by the first."""
+    return int.from_bytes(data.peek(_SIZE_AT, 4), "big") >= _FILE_BATCH_MIN
+
+
+def _view(data: Data, start: int, end: int) -> memoryview | FileRange:
+    if isinstance(data, bytes | bytearray):
+        return memoryview(data)[start:end]
+    part = data.part(start, end)
+    return part if len(part) >= FILE_BYTES_MIN else memoryview(part.read())
+
+
+def _bytes_at(data: Data, at: int, size: int) -> bytes | bytearray:
+    return data[at : at + size] if isinstance(data, bytes | bytearray) else data.peek(at, size)
+
+
+def _parsed(data: Data, at: int) -> BatchHeader:
+    if isinstance(data, bytes | bytearray):
+        return parse_header(data, at)
+    return parse_header(data.peek(at, HEADER_SIZE))
+
+
+def header_at(path: str, data: Data, at: int, position: int) -> BatchHeader:
     """Return the batch header at index `at` of bytes that lie at `position` of a file. Raises Corrupt."""
     try:
-        return parse_header(data, at)
+        return _parsed(data, at)
     except Corrupt as error:
         raise _damaged(path, position + at, str(error)) from error

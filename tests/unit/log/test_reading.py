@@ -1,11 +1,15 @@
 """Reads never skip records behind a damaged header or index entry."""
 
+from random import Random
+
 import pytest
 from tests.log_steps import DIRECTORY, Steps, batch
 from tests.sim.disk import SimDisk
 
 from stratalog.config import LogConfig
 from stratalog.errors import Corrupt
+from stratalog.log.reading import ReadPlan
+from stratalog.ports import Buffer
 from stratalog.wire.batch import parse_header, scan
 
 COUNT = 8
@@ -68,3 +72,60 @@ def test_an_index_entry_of_an_append_with_several_batches_is_used() -> None:
         found = made.read(offset, 1)
         assert found.first_offset == offset
         assert parse_header(found.buffers[0]).base_offset == offset
+
+
+class InFile:
+    """A `FileRange` over bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def peek(self, start: int, size: int) -> bytes:
+        return self.data[start : start + size]
+
+    def part(self, start: int, end: int) -> "InFile":
+        return InFile(self.data[start:end])
+
+    def read(self, start: int = 0) -> bytes:
+        return self.data[start:]
+
+    def send_behind(self, head: Buffer, to: int) -> int:
+        raise NotImplementedError
+
+
+def outcome(made: Steps, span: tuple[int, int, int], *, in_file: bool) -> tuple[object, ...]:
+    """What a read finds: the batches and their offsets, or what is wrong."""
+    offset, max_bytes, end_offset = span
+    try:
+        found = made.log.read(offset, max_bytes, end_offset=end_offset)
+        while isinstance(found, ReadPlan):
+            data = made.disk.read(found.path, found.position, found.size)
+            stays = in_file and found.may_stay
+            found = made.log.finish_read(found, InFile(data) if stays else data)
+    except Corrupt as error:
+        return (error.place,)
+    pieces = [bytes(one) if isinstance(one, memoryview) else one.read() for one in found.pieces]
+    return b"".join(pieces), found.first_offset, found.next_offset, found.size
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_read_that_leaves_batches_in_their_file_finds_the_same(seed: int) -> None:
+    chance = Random(seed)
+    made = Steps(LogConfig(segment_bytes=600_000, index_interval_bytes=0))
+    for _ in range(COUNT):
+        made.append(batch(chance.randint(1, 3), size=chance.choice((20, 9_000, 50_000, 70_000))))
+    made.roll()
+    made.perform_all()
+    made.log.tail.clear()
+    end = made.log.log_end_offset
+    if chance.random() < 0.5:
+        positions = [position for position, _ in scan(made.disk.read(LOG, 0, 1 << 20))]
+        at = chance.choice(positions) + chance.randrange(27)
+        made.disk.append(LOG, at, [bytes([chance.randrange(256)])])
+    for offset in range(end):
+        for max_bytes in (1, 30_000, 200_000, 1 << 20):
+            span = offset, max_bytes, chance.choice((end, offset + 1, offset + 3))
+            assert outcome(made, span, in_file=True) == outcome(made, span, in_file=False)

@@ -281,7 +281,10 @@ class Gathering:
         if room <= 0 and not first:
             return EMPTY
         read = reads.read_committed if self.read_committed else reads.read
-        return read(hosted, offset, room, end, minimum_one_batch=first)
+        from_file = (
+            self.call.sends_files and self.follower is None
+        )  # decision 0040: followers lose by it
+        return read(hosted, offset, room, end, minimum_one_batch=first, from_file=from_file)
 
     def _room(self, partition: FetchPartition) -> int:
         """Return how many bytes this partition may still add to the answer."""

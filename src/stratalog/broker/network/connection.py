@@ -19,7 +19,7 @@ A failure of a handler costs this connection, and nothing else.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -32,7 +32,7 @@ from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.errors import Rejected
-from stratalog.ports import Buffer
+from stratalog.ports import Buffer, FileRange
 from stratalog.wire.frames import FrameReader
 
 _WAITING_FRAMES_MAX: Final = 16
@@ -40,6 +40,7 @@ _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
+_IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
         self._transport: asyncio.Transport | None = None
+        self._socket: Any = None
         self._serial: asyncio.Future[Any] | None = None
         self._reading = True
         self._writable = True
@@ -138,6 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         self.session.port = peer[1] if isinstance(peer, tuple) else 0
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
+        self._socket = transport.get_extra_info("socket")
+        has_tls = self.session.listener.security.tls is not None
+        self.session.sends_files = self._socket is not None and not has_tls
         if not self._opened(self):
             self.abort()
 
@@ -479,6 +484,34 @@ class Connection(asyncio.BufferedProtocol):
         self._log.error("request failed", peer=self.peer, exc_info=error)
         self.close()
 
+    def _send_from_files(
+        self, transport: asyncio.Transport, held: Sequence[Buffer | FileRange]
+    ) -> None:
+        """Send buffers and bytes of files. The transport takes what the socket does not, as a copy."""
+        waiting: list[Buffer] = []
+        try:
+            for piece in held:
+                if isinstance(piece, _IN_MEMORY):
+                    waiting.append(piece)
+                    continue
+                head, sent = b"".join(waiting), 0
+                waiting = []
+                if not transport.get_write_buffer_size():
+                    sent = piece.send_behind(head, self._socket.fileno())
+                if sent < len(head):
+                    transport.write(head[sent:])
+                if sent < len(head) + len(piece):
+                    transport.write(piece.read(max(sent - len(head), 0)))
+        except ConnectionError:
+            self.abort()
+            return
+        except OSError as error:
+            self._log.warning("answer cut off", peer=self.peer, reason=str(error))
+            self.abort()
+            return
+        if waiting:
+            transport.writelines(waiting)
+
     def _write(self, buffers: Answer) -> None:
         """Hold an answer until `_send_held`. The bytes held are few, whether the client receives them or not."""
         if buffers is not None:
@@ -491,10 +524,13 @@ class Connection(asyncio.BufferedProtocol):
         held, transport = self._held, self._transport
         if not held:
             return
+        is_large = self._held_bytes >= _HELD_BYTES_MAX
         self._held, self._held_bytes = [], 0
         if transport is None or transport.is_closing():
             return
-        if len(held) == 1:
+        if is_large and not all(isinstance(one, _IN_MEMORY) for one in held):
+            self._send_from_files(transport, held)
+        elif len(held) == 1:
             transport.write(held[0])
         else:
             transport.writelines(held)

@@ -78,6 +78,8 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
     pace: Pace
     authorizer: Authorizer | None
     """None: every client has all rights."""
+    sends_files: bool = False
+    """Whether the answer may name bytes of files (`FileRange`) in the place of buffers."""
 
     def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the client may perform the operation on the resource."""
@@ -363,7 +365,15 @@ class Dispatcher:
             needs = needs._replace(local_controller=refusing)
         session.client_id = header.client_id or ""
         pace = Pace(self._turns)
-        call = Call(needs, session, header.version, request.body, pace, broker.authorizer)
+        call = Call(
+            needs,
+            session,
+            header.version,
+            request.body,
+            pace,
+            broker.authorizer,
+            session.sends_files,
+        )
         if broker.audit is not None:
             return broker.audit.watch(header.api_key, call, handler.handle)
         return call, handler.handle(call)

@@ -83,6 +83,8 @@ class Session:
     """Whether the request came in an envelope."""
     sasl: SaslState | None = None
     """The state of the client's authentication by SASL; None on a listener without it."""
+    sends_files: bool = False
+    """Whether a file's bytes may go to the client's socket past the transport: there is a socket, and no TLS."""
     is_secured: bool = False
     """Whether the handshake is complete, on a listener of TLS."""
     client_id: str = ""

@@ -19,8 +19,9 @@ from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read, Result
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.reading import ReadPlan, Slices, segment_at
+from stratalog.log.reading import FILE_BYTES_MIN, ReadPlan, Slices, segment_at, suits_a_file
 from stratalog.log.segment import Segment
+from stratalog.ports import FileRange
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
@@ -72,9 +73,17 @@ class PlacedLog:
     # Reading
 
     def read(
-        self, offset: int, max_bytes: int, *, end_offset: int, minimum_one_batch: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int,
+        minimum_one_batch: bool = True,
+        from_file: bool = False,
     ) -> Slices | Awaitable[Slices]:
         """Return whole batches from the one holding `offset`, below `end_offset`; awaitable where the drive takes time.
+
+        With `from_file`, large batches in the page cache stay there (`Slices.file`).
 
         Raises, at once or when awaited, `Rejected` (OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, failed directory, deleted
         topic), or the log's `NotLocal` where the bucket has it.
@@ -89,9 +98,12 @@ class PlacedLog:
         found = plan()
         if self._swap is not None and type(found) is ReadPlan:
             return self._read_after_swap(plan)
+        data: bytes | bytearray | FileRange | asyncio.Future[bytes] | None
         try:
             while type(found) is ReadPlan:
-                data = self.directory.read(found.path, found.position, found.size)
+                data = self._in_file(found) if from_file else None
+                if data is None:
+                    data = self.directory.read(found.path, found.position, found.size)
                 if isinstance(data, asyncio.Future):
                     return self._finish_read(found, data, plan, self._swaps_begun)
                 found = self.log.finish_read(found, data)
@@ -99,6 +111,13 @@ class PlacedLog:
             raise self._unreadable(error) from error
         assert isinstance(found, Slices)
         return found
+
+    def _in_file(self, plan: ReadPlan) -> FileRange | None:
+        """Return the bytes of a read where they can stay in the page cache on the way to a socket."""
+        if not plan.may_stay or plan.size < FILE_BYTES_MIN:
+            return None
+        found = self.directory.cached(plan.path, plan.position, plan.size)
+        return found if found is not None and suits_a_file(found) else None
 
     async def _read_after_swap(self, plan: Callable[[], Slices | ReadPlan]) -> Slices:
         await self.swap_ended()

@@ -26,7 +26,7 @@ import structlog
 
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.log.effects import Append, Effect, Program, perform, run
-from stratalog.ports import Buffer, Disk, Worker, Workers
+from stratalog.ports import Buffer, Disk, FileRange, Worker, Workers
 
 T = TypeVar("T")
 Failure = BaseException | None
@@ -238,6 +238,11 @@ class LogDirectory:
         if found is not None:
             return found
         return self._beside(self._reader, lambda: self.disk.read(path, position, size))
+
+    def cached(self, path: str, position: int, size: int) -> FileRange | None:
+        """Return bytes without reading them, where the page cache has all of them."""
+        self.check()
+        return self.disk.cached(path, position, size)
 
     def perform_beside(
         self, effects: Sequence[Effect], *, unless: Callable[[], bool]

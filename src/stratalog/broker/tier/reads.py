@@ -39,11 +39,16 @@ class Reads:
         end_offset: int,
         *,
         minimum_one_batch: bool,
+        from_file: bool = False,
     ) -> Slices | Awaitable[Slices]:
         """Read as `HostedPartition.read` does; records that left the local disk come from the bucket."""
         try:
             found = hosted.read(
-                offset, max_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch
+                offset,
+                max_bytes,
+                end_offset=end_offset,
+                minimum_one_batch=minimum_one_batch,
+                from_file=from_file,
             )
         except NotLocal:
             span = (offset, max_bytes, end_offset)
@@ -117,6 +122,7 @@ class Reads:
         end_offset: int,
         *,
         minimum_one_batch: bool,
+        from_file: bool = False,
     ) -> Slices | Awaitable[Slices]:
         """Read as `read` does, with the aborted transactions among the batches."""
         # Retention and the cleaner may take these segments away before the batches are read.
@@ -127,6 +133,7 @@ class Reads:
             max_bytes,
             end_offset,
             minimum_one_batch=minimum_one_batch,
+            from_file=from_file,
         )
         if isinstance(found, Slices):
             return _with_aborted(found, segments)
