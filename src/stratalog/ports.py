@@ -27,7 +27,7 @@ class FileInfo:
 
 
 class FileRange(Protocol):
-    """Bytes of a file that the page cache has. Nobody has read them: they can go to a socket without a copy."""
+    """Bytes of a file that the page cache has and that are not read yet: they can go to a socket without a copy."""
 
     def __len__(self) -> int: ...
 

@@ -19,7 +19,7 @@ A failure of a handler costs this connection, and nothing else.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -29,10 +29,11 @@ from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_i
 from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
+from stratalog.broker.network.sending import send, takes_files
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.errors import Rejected
-from stratalog.ports import Buffer, FileRange
+from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
 
 _WAITING_FRAMES_MAX: Final = 16
@@ -40,7 +41,6 @@ _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
-_IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 @dataclass(slots=True)
@@ -100,7 +100,6 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
         self._transport: asyncio.Transport | None = None
-        self._socket: Any = None
         self._serial: asyncio.Future[Any] | None = None
         self._reading = True
         self._writable = True
@@ -140,9 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session.port = peer[1] if isinstance(peer, tuple) else 0
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
-        self._socket = transport.get_extra_info("socket")
-        has_tls = self.session.listener.security.tls is not None
-        self.session.sends_files = self._socket is not None and not has_tls
+        self.session.sends_files = takes_files(transport, self.session.listener)
         if not self._opened(self):
             self.abort()
 
@@ -484,34 +481,6 @@ class Connection(asyncio.BufferedProtocol):
         self._log.error("request failed", peer=self.peer, exc_info=error)
         self.close()
 
-    def _send_from_files(
-        self, transport: asyncio.Transport, held: Sequence[Buffer | FileRange]
-    ) -> None:
-        """Send buffers and bytes of files. The transport takes what the socket does not, as a copy."""
-        waiting: list[Buffer] = []
-        try:
-            for piece in held:
-                if isinstance(piece, _IN_MEMORY):
-                    waiting.append(piece)
-                    continue
-                head, sent = b"".join(waiting), 0
-                waiting = []
-                if not transport.get_write_buffer_size():
-                    sent = piece.send_behind(head, self._socket.fileno())
-                if sent < len(head):
-                    transport.write(head[sent:])
-                if sent < len(head) + len(piece):
-                    transport.write(piece.read(max(sent - len(head), 0)))
-        except ConnectionError:
-            self.abort()
-            return
-        except OSError as error:
-            self._log.warning("answer cut off", peer=self.peer, reason=str(error))
-            self.abort()
-            return
-        if waiting:
-            transport.writelines(waiting)
-
     def _write(self, buffers: Answer) -> None:
         """Hold an answer until `_send_held`. The bytes held are few, whether the client receives them or not."""
         if buffers is not None:
@@ -524,13 +493,6 @@ class Connection(asyncio.BufferedProtocol):
         held, transport = self._held, self._transport
         if not held:
             return
-        is_large = self._held_bytes >= _HELD_BYTES_MAX
-        self._held, self._held_bytes = [], 0
-        if transport is None or transport.is_closing():
-            return
-        if is_large and not all(isinstance(one, _IN_MEMORY) for one in held):
-            self._send_from_files(transport, held)
-        elif len(held) == 1:
-            transport.write(held[0])
-        else:
-            transport.writelines(held)
+        size, self._held, self._held_bytes = self._held_bytes, [], 0
+        if transport is not None and not transport.is_closing():
+            send(transport, held, size, self.peer)
