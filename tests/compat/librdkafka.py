@@ -19,14 +19,15 @@ from pathlib import Path
 
 from pipelines.access_log.fetched import fetching
 from tests.compat.suites import (
-    PASSWORD,
     RIGHTS,
-    USER,
     Outcome,
     Part,
     Suite,
     Where,
     command_line,
+    javas_login,
+    librdkafkas_login,
+    lines,
     must_run,
     one_line,
     run_bounded,
@@ -54,8 +55,6 @@ THREE_REPLICAS = {
     "0111_delay_create_topics",
 }
 REPLICAS = 3
-MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-JAAS = f'sasl.jaas.config={MODULE} required username="{{}}" password="{{}}";\n'
 # The separator of a test and its case in a name.
 CASE = " > "
 # Tests that need missing topics to stay missing: they run apart, against a broker that creates none by itself.
@@ -139,10 +138,10 @@ def run(where: Where, select: Sequence[str], *, apart: bool) -> list[Outcome]:
         settings = Path(scratch) / "test.conf"
         settings.write_text(
             f"bootstrap.servers={address}\ntest.topic.random=true\ntest.timeout.multiplier=4\n"
-            + login(where, "ssl.ca.location", "sasl.username={}\nsasl.password={}\n")
+            + lines(librdkafkas_login(where))
         )
         tools = Path(scratch) / "tools.properties"
-        tools.write_text(login(where, "ssl.truststore.type=PEM\nssl.truststore.location", JAAS))
+        tools.write_text(lines(javas_login(where)))
         put_kafka(Path(scratch), tools)
         for name, tests in chosen(select, apart=apart, nodes=nodes).items():
             number, case = name[:4], name.partition(CASE)[2]
@@ -166,14 +165,6 @@ def run(where: Where, select: Sequence[str], *, apart: bool) -> list[Outcome]:
             tell(outcomes, f"librdkafka-{name.replace(CASE, '-')}", text)
             found += outcomes
     return found
-
-
-def login(where: Where, authority: str, user: str) -> str:
-    """Return the lines of a login in a file of properties, or none."""
-    if where.authority is None:
-        return ""
-    protocol = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
-    return f"{protocol}{authority}={where.authority}\n{user.format(USER, PASSWORD)}"
 
 
 def environment(settings: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 In: npm's package, which carries them and the librdkafka that it builds, once, into the cache outside the checkout
 (Node.js with its headers, a C++ compiler and make are needed). Out: an outcome for each test that Apache Kafka was
-given: its title after its file's name. It never changes a test.
+given: its title after its file's name. It never changes a test: those of a login over TLS load `LOGIN` before.
 """
 
 import json
@@ -21,6 +21,9 @@ from tests.compat.suites import (
     Suite,
     Where,
     command_line,
+    javas_login,
+    librdkafkas_login,
+    lines,
     must_run,
     one_line,
     run_bounded,
@@ -33,6 +36,7 @@ PACKAGE = f"node-rdkafka@{VERSION}"
 TOOLS = ("mocha@10.8.2", "node-gyp@11.5.0")
 STEP_TIMEOUT_S = 300
 BUILD_TIMEOUT_S = 1500
+LOGIN = Path(__file__).with_name("node_rdkafka_login.js")
 # Topics that its tests expect: the suite's own set-up creates them.
 TOPICS = ("test", "test2")
 # The suite's own limit, of one test, and ours, of one file.
@@ -74,23 +78,22 @@ def headers() -> list[str]:
 def run(where: Where, select: Sequence[str]) -> list[Outcome]:
     """Run the files in which the name of a test holds one of `select`, or all; one process a file."""
     address = where.address
-    if where.authority is not None:
-        raise CannotBeHadError("node-rdkafka's tests name all their settings themselves: no login")
     package = sources()
-    create_topics(address)
     listed = SUITE.apache_kafka()
     wanted = [test for test in listed if not select or any(word in test for word in select)]
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="stratalog-compat-") as scratch:
+        environ, hook = logging_in(where)
+        create_topics(where, Path(scratch) / "client.properties")
         for name in dict.fromkeys(test.partition("::")[0] for test in wanted):
             report, output = Path(scratch) / f"{name}.json", Path(scratch) / f"{name}.txt"
             mocha = package.parent / "tools" / "node_modules" / ".bin" / "mocha"
             words = ["--exit", "--timeout", f"{TEST_TIMEOUT_S * 1000}", "--ui", "bdd"]
             words += ["--reporter", "json", "--reporter-option", f"output={report}"]
             ended = run_bounded(
-                [mocha, *words, f"e2e/{name}.spec.js"],
+                [mocha, *hook, *words, f"e2e/{name}.spec.js"],
                 cwd=package,
-                environ={**os.environ, "KAFKA_HOST": address},
+                environ={**os.environ, **environ, "KAFKA_HOST": address},
                 output=output,
                 limit_s=FILE_TIMEOUT_S,
             )
@@ -101,12 +104,24 @@ def run(where: Where, select: Sequence[str]) -> list[Outcome]:
     return found
 
 
-def create_topics(address: str) -> None:
-    """Create missing topics with one partition."""
-    command = (sys.executable, "-m", "stratalog.cli.main", "topic", "create", "--if-not-exists")
-    one = ("--partitions", "1", "--replication-factor", "1", "--bootstrap-server", address)
+def logging_in(where: Where) -> tuple[dict[str, str], list[str]]:
+    """Return mocha's environment and words for clients that log in over TLS, or nothing."""
+    login = librdkafkas_login(where)
+    return (
+        ({"NODE_RDKAFKA_LOGIN": json.dumps(login)}, ["--require", str(LOGIN)])
+        if login
+        else ({}, [])
+    )
+
+
+def create_topics(where: Where, properties: Path) -> None:
+    """Create missing topics with one partition. The login of our command goes to the file."""
+    properties.write_text(lines(javas_login(where)))
+    strata = (sys.executable, "-m", "stratalog.cli.main", "--config", properties)
+    create = (*strata, "topic", "create", "--if-not-exists")
+    one = ("--partitions", "1", "--replication-factor", "1", "--bootstrap-server", where.address)
     for topic in TOPICS:
-        must_run(f"topic {topic}", *command, topic, *one, cwd=Path.cwd(), timeout_s=STEP_TIMEOUT_S)
+        must_run(f"topic {topic}", *create, topic, *one, cwd=Path.cwd(), timeout_s=STEP_TIMEOUT_S)
 
 
 def judge(report: str, name: str, listed: Iterable[str], ended: int | None) -> Iterable[Outcome]:

@@ -26,6 +26,8 @@ from stratalog.config.local_cluster import HOST
 HERE = Path(__file__).parent
 NODES = (1, 3)
 USER, PASSWORD = "suite", "planted-password"
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SASL_SSL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
 CALM = {"broker.heartbeat.interval.ms": "2000", "broker.session.timeout.ms": "9000"}
 """Kafka's own defaults, of a cluster that no test kills."""
 
@@ -52,6 +54,28 @@ class Where:
 
     address: str
     authority: Path | None = None
+
+
+def librdkafkas_login(where: Where) -> dict[str, str]:
+    """Return librdkafka's settings of a login, or none."""
+    if where.authority is None:
+        return {}
+    user = {"sasl.username": USER, "sasl.password": PASSWORD}
+    return SASL_SSL | user | {"ssl.ca.location": str(where.authority)}
+
+
+def javas_login(where: Where) -> dict[str, str]:
+    """Return the settings of a login for Kafka's tools and for `strata`, or none."""
+    if where.authority is None:
+        return {}
+    jaas = f'{MODULE} required username="{USER}" password="{PASSWORD}";'
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(where.authority)}
+    return SASL_SSL | trust | {"sasl.jaas.config": jaas}
+
+
+def lines(properties: dict[str, str]) -> str:
+    """Return the lines of a file of properties."""
+    return "".join(f"{name}={text}\n" for name, text in properties.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +194,7 @@ def secured_node(place: Path, settings: dict[str, str], _nodes: int, stack: Exit
 
     authority = Authority(place / "authority")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+    login = f'{MODULE} required user_{USER}="{PASSWORD}";'
     listener = {
         "listeners": f"SASL_SSL://{address}",
         "advertised__listeners": f"SASL_SSL://{address}",
