@@ -62,12 +62,12 @@ def set_policy(address: str, policy: str) -> None:
 
 
 class Writer:
-    """Writes records one after another. `last` has the possible last values of each key, the acknowledged one alone
-    once an answer came.
+    """Writes records one after another. `last` has the possible last values of each key, by the records' numbers: the
+    last acknowledged one, and those that were sent after it.
     """
 
     def __init__(self) -> None:
-        self.last: dict[bytes, set[bytes | None]] = {}
+        self.last: dict[bytes, dict[int, bytes | None]] = {}
         self._chance = Random(37)
         self._number = 0
 
@@ -101,22 +101,31 @@ class Writer:
 
     def _send(self, producer: Producer) -> None:
         self._number += 1
+        number = self._number
         key = b"key-%d" % self._chance.randrange(KEYS)
-        text = b"%d-" % self._number
+        text = b"%d-" % number
         value = None if self._chance.random() < 0.2 else text + self._chance.randbytes(20_000)
-        self.last.setdefault(key, {None}).add(value)
+        self.last.setdefault(key, {0: None})[number] = value
 
         def answered(error: KafkaError | None, _message: Message) -> None:
             if error is None:
-                self.last[key] = {value}
+                sent = self.last[key]
+                self.last[key] = {other: sent[other] for other in sent if other >= number}
 
         producer.produce(TOPIC, value, key, partition=0, on_delivery=answered)
 
     def check(self, found: dict[bytes, bytes | None]) -> None:
         """Compare with what a reader found, which counts from now on."""
         for key, values in self.last.items():
-            assert found.get(key) in values, f"{key!r} has an older value, or one that was deleted"
-            values.intersection_update({found.get(key)})
+            value = found.get(key)
+            wanted = [_short(one) for one in values.values()]
+            assert value in values.values(), f"{key!r}: {_short(value)} was found, none of {wanted}"
+            self.last[key] = {number: one for number, one in values.items() if one == value}
+
+
+def _short(value: bytes | None) -> str:
+    """Return the number of a value, or that it is a tombstone."""
+    return "a tombstone" if value is None else value.partition(b"-")[0].decode()
 
 
 def consumed(address: str) -> dict[bytes, bytes | None]:

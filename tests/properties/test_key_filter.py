@@ -57,7 +57,7 @@ def batch_of(keys, codec="none", control=False):
 def filter_of(*batches, keys_max=1 << 20):
     builder = KeyFilterBuilder(keys_max)
     for batch in batches:
-        builder.take(memoryview(batch))
+        builder.take(b"before" + batch + b"behind", 6, 6 + len(batch))
     return builder.finish()
 
 
@@ -100,12 +100,14 @@ def test_one_in_a_thousand_other_keys_is_affirmed_at_most(shape, keys):
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=300), st.integers(1, 9))
 def test_compiled_and_interpreted_code_agree(keys, pages):
     body = batch_of(keys)[HEADER_SIZE:]
+    whole, end = b"before" + body + body, 6 + len(body)
     results = []
     for module in (imported, PLAIN):
         hashes = module.KeyHashes()
-        assert hashes.note(body, len(keys))
-        assert not hashes.note(body, len(keys) + 1)
-        assert not hashes.note(body[:-1], len(keys))
+        assert hashes.note(whole, 6, end, len(keys))
+        assert not hashes.note(whole, 6, end, len(keys) + 1)
+        assert not hashes.note(whole, 6, end - 1, len(keys))
+        assert not hashes.note(body[:-1], 0, len(body) - 1, len(keys))
         assert hashes.held() == len(keys)
         assert hashes.dedupe() == len({module.key_hash(key) for key in keys})
         results.append(hashes.pages(pages, PAGE_BYTES - 8))

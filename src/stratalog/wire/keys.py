@@ -28,6 +28,7 @@ _PLACE_FACTOR: Final = 0x21F0AAAD
 _PRINT_FACTOR: Final = 0x735A2D97
 _DIGIT_BITS: Final = 12
 """Bits of a hash by which one pass sorts: four passes for 48 bits."""
+_DIGITS: Final = 4
 _DIGIT_MASK: Final = (1 << _DIGIT_BITS) - 1
 _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
@@ -71,6 +72,16 @@ def _varint(data: bytes, at: i64) -> tuple[i64, i64]:
     return 0, len(data) + 1
 
 
+def _behind(data: bytes, at: i64) -> i64:
+    """Return the position after the varint at `at`, of 63 bits at most; past the end without one."""
+    last: i64 = at + 9
+    while at < last:
+        if data[at] < 128:
+            return at + 1
+        at += 1
+    return len(data) + 1
+
+
 class KeyHashes:
     """The hashes of a segment's keys, 8 bytes each. A key that repeats is held again until `dedupe`."""
 
@@ -81,31 +92,40 @@ class KeyHashes:
         """Return the number of hashes."""
         return len(self._hashes)
 
-    def note(self, data: bytes, count: i64) -> bool:
-        """Add the hash of each key of a batch's `count` records; return False where a record is unsound.
+    def note(self, data: bytes, at: i64, end: i64, count: i64) -> bool:
+        """Add the hash of each key of a batch's `count` records, which lie from `at` to `end`; return False where one
+        is unsound.
 
         Records without a key are left out. Of an unsound batch no hash is added.
         """
         hashes = self._hashes
-        at: i64 = 0
         try:
             while count > 0:
-                length, at = _varint(data, at)
-                end: i64 = at + length
-                if length < _LEAST or end > len(data):
+                length: i64 = data[at]
+                if length < 128:
+                    length = (length >> 1) ^ -(length & 1)
+                    at += 1
+                else:
+                    length, at = _varint(data, at)
+                stop: i64 = at + length
+                if length < _LEAST or stop > end:
                     return False
-                _, at = _varint(data, at + 1)
-                _, at = _varint(data, at)
-                size, at = _varint(data, at)
-                if size < -1 or at + size >= end:
+                at = _behind(data, _behind(data, at + 1))
+                size: i64 = data[at]
+                if size < 128:
+                    size = (size >> 1) ^ -(size & 1)
+                    at += 1
+                else:
+                    size, at = _varint(data, at)
+                if size < -1 or at + size >= stop:
                     return False
                 if size >= 0:
                     hashes = append(hashes, _hash(data, at, at + size))
-                at = end
+                at = stop
                 count -= 1
         except IndexError:
             return False
-        if at != len(data):
+        if at != end:
             return False
         self._hashes = hashes
         return True
@@ -144,36 +164,49 @@ class KeyHashes:
 
 def _sorted(hashes: vec[i64]) -> vec[i64]:
     """Return the hashes in order, by their lowest digit first: each pass keeps the order of the one before."""
-    other = _zeros(len(hashes))
-    shift: i64 = 0
-    while shift < 48:
-        places = _zeros((1 << _DIGIT_BITS) + 1)
+    count: i64 = len(hashes)
+    places = _places(hashes)
+    other = vec[i64]([0] * count)
+    digit: i64 = 0
+    while digit < _DIGITS:
+        first: i64 = digit << _DIGIT_BITS
+        shift: i64 = digit * _DIGIT_BITS
         at: i64 = 0
-        while at < len(hashes):
-            places[((hashes[at] >> shift) & _DIGIT_MASK) + 1] += 1
-            at += 1
-        at = 1
-        while at < len(places):
-            places[at] += places[at - 1]
-            at += 1
-        at = 0
-        while at < len(hashes):
-            digit: i64 = (hashes[at] >> shift) & _DIGIT_MASK
-            place: i64 = places[digit]
-            other[place] = hashes[at]
-            places[digit] = place + 1
+        while at < count:
+            one: i64 = hashes[at]
+            index: i64 = first + ((one >> shift) & _DIGIT_MASK)
+            place: i64 = places[index]
+            other[place] = one
+            places[index] = place + 1
             at += 1
         hashes, other = other, hashes
-        shift += _DIGIT_BITS
+        digit += 1
     return hashes
 
 
-def _zeros(count: i64) -> vec[i64]:
-    zeros = vec[i64](capacity=count)
-    while count > 0:
-        zeros = append(zeros, 0)
-        count -= 1
-    return zeros
+def _places(hashes: vec[i64]) -> vec[i64]:
+    """Return for each value of each digit the number of hashes that lie before it in the order of this digit."""
+    size: i64 = _DIGITS << _DIGIT_BITS
+    places = vec[i64]([0] * size)
+    at: i64 = 0
+    while at < len(hashes):
+        one: i64 = hashes[at]
+        first: i64 = 0
+        while first < size:
+            places[first + (one & _DIGIT_MASK)] += 1
+            one >>= _DIGIT_BITS
+            first += 1 << _DIGIT_BITS
+        at += 1
+    before: i64 = 0
+    at = 0
+    while at < size:
+        if at & _DIGIT_MASK == 0:
+            before = 0
+        held: i64 = places[at]
+        places[at] = before
+        before += held
+        at += 1
+    return places
 
 
 def _body(hashes: vec[i64], begin: i64, end: i64, pages: i64, size: i64) -> bytes:

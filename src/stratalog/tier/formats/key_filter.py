@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from stratalog.errors import Corrupt
 from stratalog.wire.batch import HEADER_SIZE, scan
-from stratalog.wire.compression import decompress
+from stratalog.wire.compression import NONE, decompress
 from stratalog.wire.keys import BUCKETS, KeyHashes, key_hash
 
 __all__ = ["KEYS_MAX", "PAGE_BYTES", "KeyFilterBuilder", "may_hold", "page_of"]
@@ -47,20 +47,26 @@ class KeyFilterBuilder:
         self._hashes: KeyHashes | None = KeyHashes()
         self._dedupe_at = min(keys_max, 1 << 20)
 
-    def take(self, batches: memoryview) -> None:
-        """Note the keys of whole batches, whose CRCs were checked. What cannot be decoded ends the filter."""
-        for position, header in scan(batches):
+    def take(self, data: bytes, at: int, end: int) -> None:
+        """Note the keys of the whole batches from `at` to `end`, whose CRCs were checked. What cannot be decoded ends
+        the filter.
+        """
+        view = memoryview(data)
+        for position, header in scan(view[at:end]):
             if self._hashes is None:
                 return
             if header.is_control:
                 continue
-            body = batches[position + HEADER_SIZE : position + header.size]
-            try:
-                records = decompress(header.codec, body)
-            except Corrupt:
-                self._hashes = None
-                return
-            if not self._hashes.note(records, header.record_count):
+            records, first = data, at + position + HEADER_SIZE
+            last = at + position + header.size
+            if header.codec != NONE:
+                try:
+                    records = decompress(header.codec, view[first:last])
+                except Corrupt:
+                    self._hashes = None
+                    return
+                first, last = 0, len(records)
+            if not self._hashes.note(records, first, last, header.record_count):
                 self._hashes = None
             elif self._hashes.held() > self._dedupe_at:
                 held = self._dedupe(self._hashes)

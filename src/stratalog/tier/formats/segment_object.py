@@ -159,6 +159,11 @@ class SegmentWriter:
         self._position = 0
         self._rest = b""
 
+    @property
+    def unfinished(self) -> int:
+        """The bytes fed so far of a batch that is not whole."""
+        return len(self._rest)
+
     def feed(self, chunk: Buffer) -> memoryview:
         """Return the data that can be put now: the whole batches fed so far. Raises Corrupt."""
         view = memoryview(self._rest + chunk if self._rest else chunk)

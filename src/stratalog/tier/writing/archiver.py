@@ -114,7 +114,12 @@ def _pieces(
         for chunk in segment.read():
             ready = writer.feed(chunk)
             if keys is not None:
-                keys.take(ready)
+                fed = ready.obj
+                if isinstance(fed, bytes):  # as of files: without a copy
+                    end = len(fed) - writer.unfinished
+                    keys.take(fed, end - len(ready), end)
+                else:
+                    keys.take(bytes(ready), 0, len(ready))
             if len(ready):
                 yield ready
         filters.append(b"" if keys is None else keys.finish())
