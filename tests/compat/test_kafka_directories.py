@@ -30,6 +30,8 @@ from stratalog.wire.records import read_records
 pytestmark = [pytest.mark.timeout(300), pytest.mark.serial, pytest.mark.big]
 TIMEOUT_S = 60
 GROUP = "readers"
+SESSION = {"broker.session.timeout.ms": "18000"}
+"""Our node alone is not fenced at its stop; so Kafka's broker registers there once this has passed, in at most 60 s."""
 UNSERVED = ("group.version", "share.version", "streams.version")
 """Features that Apache Kafka finalizes as it formats, and that our brokers do not serve: they refuse such a cluster."""
 
@@ -129,7 +131,7 @@ def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, endin
     ports = free_ports(2)
     port = ports[0]
     file = tmp_path / "server.properties"
-    file.write_text(properties(tmp_path, ports, {}))
+    file.write_text(properties(tmp_path, ports, SESSION))
     storage = "kafka.tools.StorageTool"
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
     done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
@@ -215,7 +217,7 @@ def test_a_log_of_kafka_4_0_stays_at_its_level_until_it_is_raised(tmp_path: Path
     ports = free_ports(2)
     port = ports[0]
     file = tmp_path / "server.properties"
-    file.write_text(properties(tmp_path, ports, {}))
+    file.write_text(properties(tmp_path, ports, SESSION))
     storage = "kafka.tools.StorageTool"
     cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
     words = ("format", "-t", cluster_id, "-c", str(file), "--standalone")
