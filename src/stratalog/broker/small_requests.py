@@ -196,9 +196,9 @@ class SmallRequests:
         wall_ms, now_s = clock.now_ms(), self._loop.time()
         returned: set[int] = set()
         for group in groups:
-            for row in group.rows:
-                self._connections[row[CONNECTION]].active_s = now_s
             try:
+                for row in group.rows:
+                    self._connections[row[CONNECTION]].active_s = now_s
                 count += self._decide_group(group, wall_ms, returned)
             except BaseException as error:  # noqa: BLE001 - carried to the log; the connections end
                 self._fail(group.rows, error, returned)
