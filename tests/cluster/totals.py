@@ -6,6 +6,7 @@ counts only if it had elections, truncations, changes of ISRs, archived records 
 """
 
 import argparse
+import gc
 import json
 import logging
 import sys
@@ -28,6 +29,8 @@ AIMS = {
 COUNTS_WITH = ("elections", "truncations", "ISR changes", "archived", "restarts")
 ACKNOWLEDGED = ("acknowledged", "acknowledged once")
 RUNS_A_PROCESS = 100
+COLLECT_SELDOM = 100_000, 20, 100
+"""Objects between two garbage collections, which took a quarter of a run's time."""
 TIERED_OF_FOUR = 3
 """So many of four runs have a bucket. The others compare whole logs, byte for byte."""
 
@@ -55,6 +58,11 @@ def carry_out(seed: int) -> Done:
     return Done(seed, {}, described(found))
 
 
+def collect_seldom() -> None:
+    gc.freeze()
+    gc.set_threshold(*COLLECT_SELDOM)
+
+
 def read(path: Path) -> Iterator[Done]:
     for line in path.read_text().splitlines() if path.exists() else ():
         yield Done(**json.loads(line))
@@ -67,7 +75,7 @@ def run_missing(path: Path, seeds: Iterable[int], workers: int) -> None:
     # Not ProcessPoolExecutor: with max_tasks_per_child it stands still in Python 3.11 (CPython issue 115634).
     with (
         path.open("a") as file,
-        get_context("spawn").Pool(workers, None, (), RUNS_A_PROCESS) as pool,
+        get_context("spawn").Pool(workers, collect_seldom, (), RUNS_A_PROCESS) as pool,
     ):
         for one in pool.imap_unordered(carry_out, missing):
             print(json.dumps(one._asdict()), file=file, flush=True)
