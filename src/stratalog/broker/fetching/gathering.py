@@ -281,9 +281,8 @@ class Gathering:
         if room <= 0 and not first:
             return EMPTY
         read = reads.read_committed if self.read_committed else reads.read
-        from_file = (
-            self.call.sends_files and self.follower is None
-        )  # decision 0040: followers lose by it
+        # Decision 0040: a follower that gets a file's bytes uncopied costs more.
+        from_file = self.call.sends_files and self.follower is None
         return read(hosted, offset, room, end, minimum_one_batch=first, from_file=from_file)
 
     def _room(self, partition: FetchPartition) -> int:
