@@ -16,7 +16,9 @@ READ = "read"
 SYNC = "sync"
 _QUICK_NS: Final = 1_000_000
 _WAITING_SHARE: Final = 20
-"""Appends on the event loop may block it for at most this fraction (1/N) of its time."""
+"""Appends on the event loop may block it for at most this fraction (1/N) of its time, brief ones for twice that."""
+_BRIEF_NS: Final = 5_000_000
+"""A slow append up to this may be the scheduler's doing: another process had the core. The next one shows."""
 
 
 class TimedDisk:
@@ -33,6 +35,7 @@ class TimedDisk:
         self._append = disk.append
         self._try_append = disk.try_append
         self._quick_from_ns = 0  # time from which `try_append` may run again
+        self._watched_until_ns = 0  # until this time a second slow append counts
         self._is_only = is_only
         self._count_append = self.durations[WRITE].observe
         self._elapsed_ns = elapsed_ns
@@ -59,7 +62,10 @@ class TimedDisk:
         took_ns = ended_ns - began_ns
         self._count_append(took_ns)
         if took_ns > _QUICK_NS:
-            self._quick_from_ns = ended_ns + _WAITING_SHARE * took_ns
+            until_ns = ended_ns + _WAITING_SHARE * took_ns
+            if took_ns > _BRIEF_NS or began_ns < self._watched_until_ns:
+                self._quick_from_ns = until_ns
+            self._watched_until_ns = until_ns
             if took_ns > self._slowest[0]:
                 self._slowest = took_ns, WRITE, path
 

@@ -364,6 +364,35 @@ def test_after_a_slow_append_the_thread_appends_until_the_drive_is_quick_for_lon
     run(main)
 
 
+def test_a_brief_slow_append_counts_only_where_another_follows() -> None:
+    """The scheduler gives the core to another process for some milliseconds: that says nothing of the drive."""
+
+    async def main() -> None:
+        now_ns = 0
+        takes_ns = [4_000_000, 1000, 1000, 4_000_000]
+
+        def take_time(_operation: str, _path: str) -> None:
+            nonlocal now_ns
+            now_ns += takes_ns.pop() if takes_ns else 1000
+
+        disk = SimDisk()
+        disk.before = take_time
+        watch = TimedDisk("d", disk, lambda: now_ns, is_only=True)
+        directory = LogDirectory("d", watch.as_disk(), SystemWorkers())
+        give = Given(directory)
+        for number in range(4):  # the first is slow, and so is the last
+            assert give(*append(number, b"1"))
+        assert not give(*append(4, b"2"))
+        await give.all()
+        now_ns += 1_000_000_000
+        takes_ns.append(4_000_000)
+        assert give(*append(5, b"3"))
+        assert give(*append(6, b"4"))
+        await directory.close()
+
+    run(main)
+
+
 def test_a_failed_append_on_the_event_loop_takes_the_directory_offline() -> None:
     async def main() -> None:
         disk = SimDisk()
