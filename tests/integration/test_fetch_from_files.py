@@ -11,6 +11,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tests.kernel import needs_cachestat
 from tests.wire_client import Wire
 
 from stratalog.adapters import local_disk
@@ -24,6 +25,8 @@ NOW = 1_700_000_000_000
 TOPIC = "large"
 TIMEOUT_S = 30
 VERSIONS = (4, 11, 12, 13, 18)
+
+pytestmark = needs_cachestat
 
 
 def batches() -> list[bytes]:

@@ -101,6 +101,7 @@ class KeyHashes:
         hashes = self._hashes
         try:
             while count > 0:
+                # Lengths of one byte are read here, twice: a call would make two objects of its result.
                 length: i64 = data[at]
                 if length < 128:
                     length = (length >> 1) ^ -(length & 1)

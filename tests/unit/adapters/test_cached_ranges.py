@@ -2,20 +2,20 @@
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.kernel import needs_cachestat
 
 from stratalog.adapters.local_disk import LocalDisk
 
 DATA = Random(1).randbytes(3_000_000)
 NAME = "log"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells cached pages")
+pytestmark = needs_cachestat
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def disk(tmp_path: Path) -> Iterator[LocalDisk]:
 )
 def test_cached_bytes_are_those_of_the_file(disk: LocalDisk, position: int, size: int) -> None:
     found = disk.cached(NAME, position, size)
-    assert found is not None, "the kernel has no cachestat (Linux 6.5)"
+    assert found is not None
     expected = DATA[position : position + size]
     assert len(found) == size
     assert found.read() == expected
