@@ -5,7 +5,9 @@ usage: python -m bench.broker [--rounds 5] [--warm-gb 4] [--only LINE]... [--sca
 The same compiled client loads both brokers, in turn, round by round. The command prints a table for RESULTS.md:
 medians, spread and ratios. A JVM is warm after about 4 GB. `--only` selects lines whose name contains the text (see
 --list); `--scale 0.1` makes every load a tenth. `--against` puts another version of this project in Kafka's place:
-the path of its `strata` command. `--set` gives this version a setting. The command leaves neither processes nor files.
+the path of its `strata` command. `--set` gives this version a setting. `--floor` loads a third program in the same
+rounds, which makes the system calls of a line and decides nothing (bench/floor.c): what no broker can undercut. The
+command leaves neither processes nor files.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from hatch_build import compile_in_place
 
-from bench import load
+from bench import floor, load
 from bench.peers import Server, kafka, prepare_kafka, product_command, strata
 from stratalog.wire import walk
 
@@ -47,7 +49,7 @@ class Bench:
     only: list[str]
     scratch: Path
     starters: Mapping[str, Callable[[Path], AbstractContextManager[Any]]]
-    """The two brokers, or clusters, by name, ours first."""
+    """The two brokers, or clusters, by name, ours first; the floor behind them, if it is wanted."""
     measured: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -57,6 +59,9 @@ class Bench:
 
     def count(self, full: int) -> int:
         return max(1000, round(full * self.scale))
+
+    def brokers(self) -> Mapping[str, Callable[[Path], AbstractContextManager[Any]]]:
+        return {name: start for name, start in self.starters.items() if name != floor.NAME}
 
     def note(self, line: str, peer: str, value: float) -> None:
         self.measured[line][peer].append(value)
@@ -136,6 +141,8 @@ RUNNING = {
     "latency": (latency, 1),
     "100 consumers": (tail, 1),
 }
+FLOORED = (produce_1k, produce_100, made_batches, many_connections, latency)
+"""The lines whose requests the floor answers."""
 FIRST, WIDE = "start to first record", "start with 1,000 partitions of 10 segments"
 MEMORY = "memory idle and with 10,000 partitions, made and stopped"
 
@@ -150,7 +157,8 @@ def running(bench: Bench, warm_gb: float) -> None:
             peer: stack.enter_context(start(bench.scratch / f"running-{peer}"))
             for peer, start in bench.starters.items()
         }
-        for server in pair.values():
+        for peer in bench.brokers():
+            server = pair[peer]
             create(server, "warm", 1)
             for _ in range(round(warm_gb)):
                 load.produce(server, "warm", 1024, 1_000_000)
@@ -166,11 +174,12 @@ def running(bench: Bench, warm_gb: float) -> None:
                     continue  # warm already
                 topic = f"{line.__name__}-{number + 1}"
                 # The second broker finds memory as the first left it: take turns.
-                for peer in list(pair) if number % 2 == 0 else list(pair)[::-1]:
+                peers = [peer for peer in pair if peer != floor.NAME or line in FLOORED]
+                for peer in peers if number % 2 == 0 else peers[::-1]:
                     create(pair[peer], topic, partitions)
                     line(bench if number >= 0 else warming, peer, pair[peer], topic)
-                for server in pair.values():
-                    drop(server, topic)
+                for peer in peers:
+                    drop(pair[peer], topic)
         if bench.wants("produce 1 KiB, consume"):
             for peer, server in pair.items():
                 bench.note("resident after the load, MB", peer, server.resident_mb())
@@ -200,7 +209,7 @@ def first_record(server: load.Loaded, topic: str, acks: str = "1") -> None:
 
 def starts(bench: Bench) -> None:
     for number in range(bench.rounds):
-        for peer, start in bench.starters.items():
+        for peer, start in bench.brokers().items():
             directory = bench.scratch / f"first-{peer}-{number}"
             prepare(start, directory)
             begun = time.monotonic()
@@ -218,14 +227,14 @@ def wide_starts(bench: Bench) -> None:
     now_ms = round(time.time() * 1000)
     batches = [load.batch(1024, 10, now_ms - age * HOUR_MS) for age in ages]
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
-    for peer, start in bench.starters.items():
+    for peer, start in bench.brokers().items():
         with start(bench.scratch / f"wide-{peer}") as server:
             settings = {"segment.ms": str(HOUR_MS // 2), "retention.ms": "-1"}
             create(server, "wide", partitions, settings)
             for records in batches[:WIDE_SEGMENTS]:
                 load.once(server, "wide", partitions, records)
     for number in range(bench.rounds):
-        for peer, start in bench.starters.items():
+        for peer, start in bench.brokers().items():
             directory = bench.scratch / f"wide-{peer}"
             begun = time.monotonic()
             with start(directory) as server:
@@ -243,7 +252,7 @@ def memory(bench: Bench) -> None:
     """Measure, once: idle memory, 10,000 new partitions of one record each, memory with them, and the stop."""
     records = load.batch(100, 1, round(time.time() * 1000))
     partitions = max(10, round(WIDE_PARTITIONS * bench.scale))
-    for peer, start in bench.starters.items():
+    for peer, start in bench.brokers().items():
         with start(bench.scratch / f"memory-{peer}") as server:
             time.sleep(1)
             bench.note("resident idle, MB", peer, server.resident_mb())
@@ -299,14 +308,25 @@ def report(bench: Bench, seconds: float) -> None:
         f"{time.strftime('%Y-%m-%d')}, {bench.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
         f"{seconds / 60:.0f} minutes\n"
     )
-    ours_name, theirs_name = bench.starters
-    print(f"| line | {ours_name} | {theirs_name} | ratio |\n|---|---|---|---|")
+    ours, theirs, *others = bench.starters
+    print(f"| line | {ours} | {theirs} | ratio |" + "".join(f" {one} | ratio |" for one in others))
+    print("|---" * (4 + 2 * len(others)) + "|")
     for line, by in bench.measured.items():
-        ours, theirs = by[ours_name], by[theirs_name]
-        # A run that was interrupted has more values of one than of the other.
-        ratios = [a / b for a, b in zip(ours, theirs, strict=False) if b]
-        both = [spread(one) if one else "" for one in (ours, theirs)]
-        print(f"| {line} | {both[0]} | {both[1]} | {spread(ratios, 2) if ratios else ''} |")
+        cells = [values_of(by[ours]), *beside(by[ours], by[theirs])]
+        for other in others:
+            cells += beside(by[ours], by[other])
+        print(f"| {line} | {' | '.join(cells)} |")
+
+
+def beside(ours: list[float], theirs: list[float]) -> tuple[str, str]:
+    """Return two cells of the table: their values, and the ratios of ours to theirs."""
+    # A run that was interrupted has more values of one than of the other.
+    ratios = [a / b for a, b in zip(ours, theirs, strict=False) if b]
+    return values_of(theirs), spread(ratios, 2) if ratios else ""
+
+
+def values_of(values: list[float]) -> str:
+    return spread(values) if values else ""
 
 
 def spread(values: list[float], digits: int | None = None) -> str:
@@ -339,6 +359,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--against", metavar="STRATA", help="the `strata` of another version")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of ours")
+    parser.add_argument("--floor", action="store_true", help="the system calls alone, too")
     parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
     if chosen.list:
@@ -354,6 +375,8 @@ def main() -> None:
         if chosen.against:
             other = partial(strata, command=chosen.against)
             starters = {"this version": ours, "the other version": other}
+        if chosen.floor and floor.is_possible():
+            starters[floor.NAME] = floor.floor
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), starters)
         running(bench, chosen.warm_gb)
         for name, line in OWN.items():

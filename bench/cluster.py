@@ -1,10 +1,10 @@
 """Measure three of our nodes beside three of Apache Kafka: acks=all with three replicas, CPU, starts, failover.
 
-usage: python -m bench.cluster [--rounds 3] [--warm-gb 1] [--only LINE]... [--scale 1.0]
+usage: python -m bench.cluster [--rounds 3] [--warm-gb 1] [--only LINE]... [--scale 1.0] [--against STRATA]
 
 Both clusters run at the same time and are loaded in turn by the same compiled client, as in `bench.broker`. CPU seconds
 and memory are of all three nodes together. The command prints medians, spread and ratios, and leaves neither processes
-nor files.
+nor files. `--against` puts another version of this project in Kafka's place: the path of its `strata` command.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import ElectionType
@@ -332,6 +333,7 @@ def main() -> None:
     parser.add_argument("--warm-gb", type=float, default=1)
     parser.add_argument("--only", action="append", default=[], metavar="LINE")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--against", metavar="STRATA", help="the `strata` of another version")
     parser.add_argument("--list", action="store_true", help="the lines' names")
     chosen = parser.parse_args()
     if chosen.list:
@@ -339,6 +341,12 @@ def main() -> None:
         return
     if not walk.__file__.endswith((".so", ".pyd")):
         compile_in_place(Path(__file__).parents[1])  # as in an installation
+    if chosen.against:
+        both = {"this version": "", "the other version": chosen.against}
+        STARTERS.clear()
+        STARTERS.update(
+            {name: partial(strata, command=one, name=name) for name, one in both.items()}
+        )
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
         bench = Bench(chosen.rounds, chosen.scale, chosen.only, Path(scratch), STARTERS)

@@ -105,16 +105,16 @@ class Cluster:
 
 
 @contextmanager
-def strata(directory: Path) -> Iterator[Cluster]:
-    """Yield three of our nodes, ready to serve: this checkout, as installed."""
+def strata(directory: Path, command: str = "", name: str = "Stratalog") -> Iterator[Cluster]:
+    """Yield three of our nodes, ready to serve: this checkout, as installed, or the `strata` of `command`."""
     settings = {**DEFAULTS, "monitor.listener": "127.0.0.1:0"}
-    nodes = ClusterProcesses(directory, NODES, settings, command=[product_command()])
+    nodes = ClusterProcesses(directory, NODES, settings, command=[command or product_command()])
     clients = {node: each.clients for node, each in nodes.ports.items()}
     controllers = {node: each.controllers for node, each in nodes.ports.items()}
     ready = {node: nodes.directory(node) / "ready.json" for node in nodes.ids}
     begun = time.monotonic()
     with nodes:
-        yield Cluster("Stratalog", clients, controllers, nodes.processes, nodes.start, begun, ready)
+        yield Cluster(name, clients, controllers, nodes.processes, nodes.start, begun, ready)
 
 
 @contextmanager

@@ -62,10 +62,10 @@ class Throughput:
 
 
 @cache
-def generator() -> Path:
-    """Compile bench/load.c into the cache; return the program."""
-    source = Path(__file__).with_name("load.c")
-    with fetching("load") as built:
+def compiled(name: str) -> Path:
+    """Compile the program bench/`name`.c into the cache; return it."""
+    source = Path(__file__).with_name(f"{name}.c")
+    with fetching(name) as built:
         if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
             subprocess.run(
                 [os.environ.get("CC", "cc"), "-O2", "-o", str(built), str(source)],
@@ -265,7 +265,7 @@ def _generate(
 def _run(*words: object) -> list[float]:
     """Run our generator; return its numbers."""
     done = subprocess.run(
-        [*map(str, (generator(), *words))],
+        [*map(str, (compiled("load"), *words))],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

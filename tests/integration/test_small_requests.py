@@ -127,7 +127,14 @@ def wait_until(holds, what: str) -> None:
         time.sleep(0.01)
 
 
-def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[str, object]:
+def run(
+    tmp_path: Path,
+    name: str,
+    seed: int,
+    settings: dict[str, str],
+    topics_of=TOPICS,
+    streams_of=lambda *words: [stream(*words)],
+) -> dict[str, object]:
     """Send the streams of a seed to a broker; return all that it answered, wrote and counted."""
     quiet = {
         "log.retention.check.interval.ms": "3600000",
@@ -150,17 +157,18 @@ def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[
                         for one, value in settings.items()
                     ],
                 )
-                for topic, settings in TOPICS.items()
+                for topic, settings in topics_of.items()
             ]
             made = wire.ask(7, CreateTopicsRequest(topics=topics, timeout_ms=30_000))
         ids = {one.name: one.topic_id for one in made.topics}
         assert all(one.error_code == 0 for one in made.topics)
         # The same ids for each broker would need one seed: the answers of version 13 are compared without them.
-        for topic in TOPICS:
+        for topic in topics_of:
             for index in range(PARTITIONS):
                 chance = random.Random(f"{seed} {topic} {index}")
-                frames = stream(chance, ids, topic, index)
-                found = exchange(int(broker.address.rpartition(":")[2]), frames, chance)
+                found = []
+                for frames in streams_of(chance, ids, topic, index):
+                    found += exchange(int(broker.address.rpartition(":")[2]), frames, chance)
                 answers[topic, index] = [one.replace(ids[topic].bytes, bytes(16)) for one in found]
         inner = broker._node.broker
         requests = inner.metrics.requests
@@ -170,14 +178,14 @@ def run(tmp_path: Path, name: str, seed: int, settings: dict[str, str]) -> dict[
             "bytes": {
                 str(one.name): one.metrics.bytes_in
                 for one in inner.hosting.all()
-                if one.name.topic in TOPICS
+                if one.name.topic in topics_of
             },
         }
         wait_until(lambda: not inner.client_memory.requests, "no request is in memory")
         broker.stop()
         files = {
             (path.parent.name, path.name): path.read_bytes()
-            for topic in TOPICS
+            for topic in topics_of
             for path in sorted((tmp_path / name).glob(f"{topic}-*/*"))
             if path.suffix in (".log", ".index", ".timeindex", ".snapshot")
         }
