@@ -1,17 +1,23 @@
 """Our files of transactions are Apache Kafka's, byte for byte: `.txnindex`, and the control batches of a log.
 
+Kafka's DumpLogSegments prints the coordinator's records, the same ones from both brokers.
+
 Method: librdkafka's producers carry out the same transactions against both brokers, one request after the other.
 Producer ids, times and checksums differ, and are left out.
 """
 
+import json
+import re
 from functools import partial
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.broker_process import broker_process
 from tests.compat.apache_kafka import apache_kafka
+from tests.compat.test_dump_broker import dump
 from tests.integration.waiting import wait_for
 
 from stratalog.wire.batch import HEADER_SIZE, scan
@@ -81,6 +87,19 @@ def markers(data: Path) -> list[tuple[int, int, int, int, int, bytes]]:
     ]
 
 
+def states(data: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """The states of each id in the order of its records, as Kafka's tool prints them."""
+    logs = [one for one in data.glob("__transaction_state-*/*.log") if one.stat().st_size]
+    said = dump("--transaction-log-decoder", "--files", ",".join(map(str, logs)))
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for key, payload in re.findall(r"key: (\{.*\}) payload: (\{.*\})", said):
+        name = json.loads(key)["data"]["transactionalId"]
+        value = json.loads(payload)["data"]
+        fields = ("producerEpoch", "transactionStatus", "transactionPartitions")
+        found.setdefault(name, []).append(tuple(value[field] for field in fields))
+    return found
+
+
 def test_the_files_of_transactions_are_kafkas(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "kafka", tmp_path / "ours"
     theirs.mkdir()
@@ -93,3 +112,6 @@ def test_the_files_of_transactions_are_kafkas(tmp_path: Path) -> None:
     assert found == entries(theirs / "data")
     assert len(markers(ours / "data")) == 8
     assert markers(ours / "data") == markers(theirs / "data")
+    decided = states(ours / "data")
+    assert [len(one) for one in decided.values()] == [1 + 4 * 3] * 2
+    assert decided == states(theirs / "data")

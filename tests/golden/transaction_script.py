@@ -5,12 +5,11 @@ broker's shell: it appends a decision's records and replays them. Markers are wr
 coordinator loads the log. It never touches the shard's inner state.
 """
 
-from stratalog.coordinators.transaction import transaction_of
+from stratalog.coordinators.transaction import decode_record, encode_record
 from stratalog.coordinators.transactions import TransactionSettings, TransactionShard
 from stratalog.errors import Rejected
 from stratalog.statemachine import Now
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.internal.transactions import decode_key, decode_value
 
 ID = "x"
 
@@ -31,7 +30,7 @@ class Story:
             TransactionSettings(timeout_ms_max=60_000, id_expiration_ms=600_000)
         )
         for key, value in self.log:
-            shard.replay(key, value)
+            shard.replay(*decode_record(key, value))
         return shard
 
     @property
@@ -145,12 +144,12 @@ class Story:
         return self.next_id - 1
 
     def take(self, decision):
-        for key, value in decision.records:
-            self.log.append((key, value))
-            assert decode_key(key) == ID
-            change = "expired" if value is None else shown(transaction_of(decode_value(value)))
-            self.trace.append(f"log: {change}")
-            self.shard.replay(key, value)
+        for record in decision.records:
+            self.log.append(encode_record(record))
+            name, one = record
+            assert name == ID
+            self.trace.append(f"log: {'expired' if one is None else shown(one)}")
+            self.shard.replay(*record)
         return decision.answer
 
 

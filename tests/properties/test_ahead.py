@@ -48,6 +48,7 @@ commands = st.one_of(
     st.tuples(st.just("turn")),
     st.tuples(st.just("commit log")),
     st.tuples(st.just("commit log")),
+    st.tuples(st.just("quick"), st.booleans()),
     st.tuples(st.just("refuse")),
     st.tuples(st.just("resign")),
 )
@@ -62,6 +63,9 @@ class ControlledLog:
         self.name = "controlled"
         self.uncommitted = deque()
         self.refuses = False
+        self.decided = []
+        self.is_quick = False
+        """Whether a batch with nothing before it is committed before `append` returns."""
 
     def append(self, _batch, header, _wall_ms, then, **_options):
         if self.refuses:
@@ -69,12 +73,14 @@ class ControlledLog:
         base = self.log.next_offset
         self.log.next_offset += header.record_count
         self.uncommitted.append((header.record_count, then))
+        if self.is_quick and len(self.uncommitted) == 1:
+            self.commit()
         return SimpleNamespace(base_offset=base)
 
-    def commit(self, decided):
+    def commit(self):
         if self.uncommitted:
             count, then = self.uncommitted.popleft()
-            self.records.extend(decided[len(self.records) : len(self.records) + count])
+            self.records.extend(self.decided[len(self.records) : len(self.records) + count])
             then(None)
 
 
@@ -162,7 +168,7 @@ class Race:
         committed = self.log.records
         self.log = ControlledLog(committed)
         self.machine = Coordinator(loaded(committed, self.entropies[0], now))
-        self.machine.decided = list(committed)
+        self.machine.decided = self.log.decided = list(committed)
         clock = SimpleNamespace(steady_ms=lambda: self.now_ms, now_ms=lambda: self.now_ms)
         self.runtime = Runtime(self.log, clock, self.machine)
         self.reference_log = list(committed)
@@ -206,7 +212,9 @@ class Race:
             case "turn":
                 await asyncio.sleep(0)
             case "commit log":
-                self.log.commit(self.machine.decided)
+                self.log.commit()
+            case "quick":
+                self.log.is_quick = command[1]
             case "refuse":
                 self.log.refuses = True
                 self.runtime.append_open()
@@ -229,7 +237,8 @@ class Race:
         """Commit all remaining decisions; then both must be equal."""
         await asyncio.sleep(0)
         while self.log.uncommitted:
-            self.log.commit(self.machine.decided)
+            self.log.commit()
+        await asyncio.sleep(0)
         assert self.problems == []
         assert len(self.released) == self.count
         assert self.log.records == self.machine.decided == self.reference_log
@@ -266,9 +275,36 @@ def test_decisions_of_one_turn_are_one_batch_and_later_ones_do_not_wait():
         assert [count for count, _ in race.log.uncommitted] == [10, 1]
         race.ask(("fetch", "g"))
         assert not race.released
-        race.log.commit(race.machine.decided)
+        race.log.commit()
         assert len(race.released) == 10
         await race.end()
         assert len(race.released) == 12
+
+    asyncio.run(story())
+
+
+def test_a_batch_that_is_committed_at_once_answers_after_the_append():
+    async def story():
+        race = Race()
+        race.log.is_quick = True
+        answered = []
+
+        def again(_answer, error):
+            answered.append(error)
+            if len(answered) == 1:  # an answer may begin the next decision
+                race.ask(("commit", "g", 1, 1))
+
+        race.ask(("commit", "g", 0, 0))
+        race.runtime.run(lambda _now: Decision((), None), again)
+        race.runtime.append_open()
+        assert not race.released, "the caller of append_open is at work"
+        await asyncio.sleep(0)
+        assert list(race.released) == [1]
+        assert answered == [None]
+        assert race.runtime.is_committed is False
+        await asyncio.sleep(0)
+        assert list(race.released) == [1, 2]
+        assert race.runtime.is_committed
+        await race.end()
 
     asyncio.run(story())

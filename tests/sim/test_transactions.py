@@ -350,3 +350,36 @@ def test_the_refusal_of_a_commit_whose_client_has_gone_is_no_bug() -> None:
         gc.collect()  # now asyncio reports a failure that no code has looked at
 
     story(play)
+
+
+def test_a_broker_that_coordinates_itself_answers_from_its_state() -> None:
+    """Only what is open, of this producer, and committed: everything else takes the question."""
+
+    async def play(machine: Machine, raw: Raw) -> None:
+        broker = machine.broker
+        one, two = broker.hosting.get("t", 0), broker.hosting.get("t", 1)
+        producer = Producer(raw)
+        await producer.begin()
+
+        def is_answered(hosted: Any, epoch: int = 0, name: str = producer.name) -> bool:
+            return broker.verification.is_answered(hosted, name, (producer.id, epoch))
+
+        assert not is_answered(one), "nothing is open"
+        await producer.add(0)
+        assert is_answered(one)
+        assert not is_answered(two), "it is not added"
+        assert not is_answered(one, epoch=1), "another producer"
+        assert not is_answered(one, name="other")
+        shard = broker.transactions._shard(producer.name)
+        added = shard.ask(
+            lambda state, now: state.add_partitions(
+                producer.name, (producer.id, 0), frozenset({two.name}), now
+            )
+        )
+        assert not is_answered(two), "the decision is not committed"
+        await added
+        assert is_answered(two)
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert not is_answered(one), "it has ended"
+
+    story(play)

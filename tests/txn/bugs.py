@@ -6,9 +6,10 @@ In: the name of a bug. Out: a context in which the node has that bug. Some seed 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination import transactions as shell
 from stratalog.broker.coordination.markers import Markers
@@ -34,14 +35,15 @@ def abort_seen() -> Iterator[Patch]:
 
 def commit_lost() -> Iterator[Patch]:
     """A marker that commits is written as one that aborts, in one partition of three."""
-    real = Markers._appended
+    real = Markers._begin
 
-    def appended(self: Any, ended: Any, one: Any) -> Any:
+    def begin(self: Any, ended: Any, one: Any, batch: Any, header: Any, wall_ms: int) -> Any:
         if one.partition == 1:
             ended = ended._replace(marker=ended.marker._replace(is_commit=False))
-        return real(self, ended, one)
+            batch = ended.batch(wall_ms)
+        return real(self, ended, one, batch, header, wall_ms)
 
-    yield Markers, "_appended", appended
+    yield Markers, "_begin", begin
 
 
 def marker_twice() -> Iterator[Patch]:

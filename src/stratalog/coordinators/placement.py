@@ -3,7 +3,13 @@
 In: an id. Out: a partition index. It never knows the partition's leader.
 """
 
+from functools import lru_cache
+from typing import Final
 
+_IDS_KEPT: Final = 10_000
+
+
+@lru_cache(_IDS_KEPT)
 def partition_for(key: str, count: int) -> int:
     """Return the index, of `count` partitions, for a group id or transactional id.
 

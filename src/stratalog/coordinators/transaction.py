@@ -1,6 +1,6 @@
 """The last transaction of one transactional id: its states, its record, and what an end makes of it.
 
-In: a transaction, or the value of its record. Out: the next transaction, or the record. It never decides.
+In: a transaction, or the bytes of its record. Out: the next transaction, or the bytes. It never decides.
 
 The producer that writes and the one that may end the transaction are the same, but for a transaction that
 InitProducerId has kept (KIP-939): there `next_id` and `next_epoch` are the producer that may end it.
@@ -8,15 +8,19 @@ InitProducerId has kept (KIP-939): there `next_id` and `next_epoch` are the prod
 Kafka: `TransactionMetadata`.
 """
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.statemachine import Now
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.internal.transactions import (
     PartitionsSchema,
     TransactionLogValue,
+    decode_key,
+    decode_value,
     encode_key,
     encode_value,
 )
@@ -31,18 +35,22 @@ __all__ = [
     "State",
     "Transaction",
     "TransactionRecord",
+    "bytes_max",
     "completed",
+    "decode_record",
+    "encode_record",
     "fenced",
     "is_repeat",
     "kept",
     "next_client",
     "raised",
-    "record_of",
-    "transaction_of",
 ]
 
-TransactionRecord = tuple[bytes, bytes | None]
-"""Key and value; a None value is a tombstone."""
+TransactionRecord = tuple[str, "Transaction | None"]
+"""A transactional id with its last transaction; None for a tombstone. `encode_record` writes it."""
+_RECORD_BYTES: Final = 128
+_PARTITION_BYTES: Final = 16
+_CHARACTER_BYTES_MAX: Final = 4
 EPOCH_LAST: Final = 2**15 - 2
 """At this epoch a producer gets another producer id: one more is left to fence it."""
 EPOCH_MAX: Final = 2**15 - 1
@@ -75,8 +83,7 @@ COMPLETE: Final = {
 _ENDED: Final = (*PREPARED, *COMPLETE.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Struct, frozen=True):
     """The last transaction of one transactional id. Times are wall time in epoch ms; `started_ms` is -1 before one."""
 
     producer_id: int
@@ -200,8 +207,20 @@ def next_client(ended: Transaction) -> tuple[int, int]:
     return ended.client
 
 
-def record_of(transactional_id: str, one: Transaction) -> TransactionRecord:
-    """Return the record of an id's last transaction."""
+def bytes_max(record: TransactionRecord) -> int:
+    """Return a size that the record's bytes do not exceed."""
+    transactional_id, one = record
+    size = _RECORD_BYTES + _CHARACTER_BYTES_MAX * len(transactional_id)
+    for topic, _partition in () if one is None else one.partitions:
+        size += _PARTITION_BYTES + len(topic)
+    return size
+
+
+def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """Return the key and the value of an id's last transaction."""
+    transactional_id, one = record
+    if one is None:
+        return encode_key(transactional_id), None
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(one.partitions):
         topics.setdefault(topic, []).append(partition)
@@ -225,8 +244,15 @@ def record_of(transactional_id: str, one: Transaction) -> TransactionRecord:
     return encode_key(transactional_id), encode_value(value)
 
 
-def transaction_of(value: TransactionLogValue) -> Transaction:
-    """Return the transaction of a record's value."""
+def decode_record(key: bytes, value: bytes | None) -> TransactionRecord | None:
+    """Return the record of a key and a value; None for another kind of record, to be skipped. Raises Corrupt."""
+    transactional_id = decode_key(key)
+    if transactional_id is None:
+        return None
+    return transactional_id, None if value is None else _transaction_of(decode_value(value))
+
+
+def _transaction_of(value: TransactionLogValue) -> Transaction:
     return Transaction(
         value.producer_id,
         value.producer_epoch,

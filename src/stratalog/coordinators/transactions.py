@@ -18,9 +18,11 @@ Kafka: `TransactionCoordinator`, `TransactionMetadata`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from stratalog.coordinators.transaction import (
     COMPLETE,
@@ -37,13 +39,10 @@ from stratalog.coordinators.transaction import (
     kept,
     next_client,
     raised,
-    record_of,
-    transaction_of,
 )
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.ids import TopicPartition
-from stratalog.wire.internal.transactions import decode_key, decode_value, encode_key
 from stratalog.wire.markers import RAISED_FROM
 
 __all__ = [
@@ -168,7 +167,7 @@ class TransactionShard:
         self, transactional_id: str, producer_id: int, epoch: int, timeout_ms: int, now: Now
     ) -> Decision[TransactionRecord, Initialised]:
         empty = Transaction(producer_id, epoch, timeout_ms, State.EMPTY, frozenset(), now.wall_ms)
-        return Decision((record_of(transactional_id, empty),), Initialised(producer_id, epoch))
+        return Decision(((transactional_id, empty),), Initialised(producer_id, epoch))
 
     def _keep(
         self, transactional_id: str, open_one: Transaction | None
@@ -177,9 +176,7 @@ class TransactionShard:
             raise _again(transactional_id)
         self._before.pop(transactional_id, None)
         ongoing = (open_one.producer_id, open_one.producer_epoch)
-        return Decision(
-            (record_of(transactional_id, open_one),), Initialised(*open_one.client, ongoing)
-        )
+        return Decision(((transactional_id, open_one),), Initialised(*open_one.client, ongoing))
 
     def add_partitions(
         self,
@@ -212,7 +209,7 @@ class TransactionShard:
             version=RAISED_FROM if implicitly else found.version if is_open else 0,
             previous_id=-1,
         )
-        return Decision((record_of(transactional_id, grown),), None)
+        return Decision(((transactional_id, grown),), None)
 
     def verify(
         self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
@@ -234,7 +231,7 @@ class TransactionShard:
         prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
         if found.state is State.ONGOING:
             ended = replace(found, state=prepared, updated_ms=now.wall_ms, version=0)
-            return Decision((record_of(transactional_id, ended),), None)
+            return Decision(((transactional_id, ended),), None)
         if found.state is COMPLETE[prepared]:
             return Decision((), None)
         if found.state is prepared:
@@ -282,7 +279,7 @@ class TransactionShard:
         ended = raised(found, prepared, fresh_id, now)
         self._before[transactional_id] = producer
         answer = next_client(ended)
-        return Decision((record_of(transactional_id, ended),), answer)
+        return Decision(((transactional_id, ended),), answer)
 
     def describe(self, transactional_id: str) -> Decision[TransactionRecord, Transaction]:
         """Return an id's last transaction. Raises Rejected: TRANSACTIONAL_ID_NOT_FOUND."""
@@ -310,7 +307,7 @@ class TransactionShard:
     ) -> Decision[TransactionRecord, None]:
         """Note that every partition of a prepared end has its marker."""
         assert self._by_id.get(transactional_id) == ended, "nothing but its markers changes it"
-        return Decision((record_of(transactional_id, completed(ended, now)),), None)
+        return Decision(((transactional_id, completed(ended, now)),), None)
 
     def prepared(self) -> Iterator[tuple[str, Transaction]]:
         """Yield each transaction whose end is decided, and whose markers may be missing."""
@@ -328,7 +325,7 @@ class TransactionShard:
             if one.state is State.ONGOING:
                 records += self._fence(key, one, now)
             else:
-                records.append((encode_key(key), None))
+                records.append((key, None))
         return Decision(records, None)
 
     def _overdue(self, wall_ms: int) -> Iterator[tuple[str, Transaction]]:
@@ -350,20 +347,18 @@ class TransactionShard:
             self._before[key] = one.client
         else:
             self._before.pop(key, None)
-        return (record_of(key, fenced(one, now)),)
+        return ((key, fenced(one, now)),)
 
     # State
 
-    def replay(self, key: bytes, value: bytes | None) -> tuple[str, Transaction] | None:
-        """Apply one record; return the transaction whose end it decides, if it does. Raises Corrupt."""
-        transactional_id = decode_key(key)
-        if transactional_id is None:
-            return None
-        if value is None:
+    def replay(
+        self, transactional_id: str, found: Transaction | None
+    ) -> tuple[str, Transaction] | None:
+        """Apply one record; return the transaction whose end it decides, if it does."""
+        if found is None:
             self._by_id.pop(transactional_id, None)
             self._before.pop(transactional_id, None)
             return None
-        found = transaction_of(decode_value(value))
         self._by_id[transactional_id] = found
         return (transactional_id, found) if found.state in PREPARED else None
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stratalog.coordinators.transaction import bytes_max, decode_record, encode_record
 from stratalog.coordinators.transactions import State, TransactionSettings, TransactionShard
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Now
@@ -30,9 +31,12 @@ class Coordinator:
 
     def decide(self, name, *arguments, **options):
         decision = getattr(self.shard, name)(*arguments, Now(0, self.now_ms), **options)
-        for key, value in decision.records:
-            self.log.append((key, value))
-            ended = self.shard.replay(key, value)
+        for record in decision.records:
+            encoded = encode_record(record)
+            assert decode_record(*encoded) == record, "a new leader has the same state"
+            assert sum(len(one or b"") for one in encoded) < bytes_max(record)
+            self.log.append(encoded)
+            ended = self.shard.replay(*record)
             self.prepared += [] if ended is None else [ended]
         return decision.answer
 
@@ -62,7 +66,7 @@ class Coordinator:
         """A new leader replays the log."""
         self.shard = TransactionShard(self.settings)
         for key, value in self.log:
-            self.shard.replay(key, value)
+            self.shard.replay(*decode_record(key, value))
 
 
 def started():
@@ -216,7 +220,7 @@ def test_a_transaction_that_kafka_left_open_is_ended(version):
     )
     assert encode_value(left).startswith(b"\x00\x01")
     one = Coordinator()
-    one.shard.replay(encode_key("x"), encode_value(left))
+    one.shard.replay(*decode_record(encode_key("x"), encode_value(left)))
     if version:
         assert one.decide("end_raised", "x", (FRESH, 0), None, commit=True) == (FRESH, 1)
         assert one.complete().partitions == {TopicPartition("t", 0)}

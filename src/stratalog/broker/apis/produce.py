@@ -29,7 +29,14 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.values import Appended
 from stratalog.metadata.image import TRANSACTION_VERSION
 from stratalog.ports import Clock
-from stratalog.wire.batch import ATTRIBUTES, TRANSACTIONAL, BatchHeader, check_produced
+from stratalog.wire.batch import (
+    ATTRIBUTES,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_produced,
+)
 from stratalog.wire.compression import ZSTD
 from stratalog.wire.markers import RAISED_FROM
 from stratalog.wire.messages.produce import (
@@ -386,8 +393,8 @@ def _append(
         # The log decides the offset later, and whether the producer may write.
         then = partial(_append_opened, call, hosted, part)
         needs.recompression.submit(hosted, records, headers[0], now_ms, then, part)
-    elif opened[ATTRIBUTES] & TRANSACTIONAL:
-        _append_opened(call, hosted, part, records, opened)
+    elif opened[ATTRIBUTES] & TRANSACTIONAL and _needs_coordinator(call, hosted, opened):
+        _ask_coordinator(call, hosted, part, records, opened)
     else:
         part.appended = hosted.append(
             records, opened, now_ms, part, commit_timeout_ms=_commit_timeout_ms(call.body)
@@ -401,28 +408,45 @@ def _append_opened(
     view: memoryview,
     header: BatchHeader,
 ) -> None:
-    """Append a batch; the first one of a transaction waits until its coordinator has the partition (KIP-890)."""
-    then = partial(_append_verified, call, hosted, part, view, header)
-    producer = (header.producer_id, header.producer_epoch)
-    verification, adds = call.needs.verification, call.version >= _IMPLICIT_FROM
-    if header.attributes & TRANSACTIONAL and verification.is_needed(hosted, producer, adds=adds):
-        part.log_start_offset = (
-            -1
-        )  # as in Kafka: a refusal of the coordinator's comes before the log
-        verification.submit(
-            hosted,
-            call.body.transactional_id or "",
-            producer,
-            then,
-            part,
-            abortable=call.version >= _ABORTABLE_FROM,
-            adds=adds,
-        )
+    """Append a batch, in a later turn than its request's."""
+    if header[ATTRIBUTES] & TRANSACTIONAL and _needs_coordinator(call, hosted, header):
+        _ask_coordinator(call, hosted, part, view, header)
     else:
-        then()
+        _append_later(call, hosted, part, view, header)
 
 
-def _append_verified(
+def _needs_coordinator(
+    call: Call[ProduceRequest, Needs], hosted: HostedPartition, header: BatchHeader
+) -> bool:
+    """Return whether a transactional batch must wait until its coordinator has the partition (KIP-890)."""
+    verification = call.needs.verification
+    producer = (header[PRODUCER_ID], header[PRODUCER_EPOCH])
+    if not verification.is_needed(hosted, producer, adds=call.version >= _IMPLICIT_FROM):
+        return False
+    return not verification.is_answered(hosted, call.body.transactional_id or "", producer)
+
+
+def _ask_coordinator(
+    call: Call[ProduceRequest, Needs],
+    hosted: HostedPartition,
+    part: _Part,
+    view: memoryview,
+    header: BatchHeader,
+) -> None:
+    # As in Kafka, a refusal of the coordinator's comes before the log.
+    part.log_start_offset = -1
+    call.needs.verification.submit(
+        hosted,
+        call.body.transactional_id or "",
+        (header.producer_id, header.producer_epoch),
+        partial(_append_later, call, hosted, part, view, header),
+        part,
+        abortable=call.version >= _ABORTABLE_FROM,
+        adds=call.version >= _IMPLICIT_FROM,
+    )
+
+
+def _append_later(
     call: Call[ProduceRequest, Needs],
     hosted: HostedPartition,
     part: _Part,

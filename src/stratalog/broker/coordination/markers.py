@@ -17,7 +17,7 @@ from stratalog.broker.coordination.groups import OFFSETS_TOPIC, Groups
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Clock
-from stratalog.wire.batch import parse_header
+from stratalog.wire.batch import BatchHeader, parse_header
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.markers import Ended
 from stratalog.wire.messages.write_txn_markers import (
@@ -117,29 +117,46 @@ class Markers:
 
     async def write(self, ended: Ended, partitions: Collection[TopicPartition]) -> Errors:
         """Append the marker to partitions that this broker leads; return each one's error once it is committed."""
-        async with asyncio.TaskGroup() as group:
-            pending = {one: group.create_task(self._append(ended, one)) for one in partitions}
-        return {one: task.result() for one, task in pending.items()}
-
-    async def _append(self, ended: Ended, one: TopicPartition) -> ErrorCode:
-        try:
-            await self._appended(ended, one)
-        except Rejected as error:
-            return error.code
-        except Unavailable as error:
-            structlog.get_logger().warning("no marker", partition=str(one), reason=str(error))
-            return ErrorCode.kafka_storage_error
-        return ErrorCode.none
-
-    def _appended(self, ended: Ended, one: TopicPartition) -> Awaitable[object]:
-        if one.topic == OFFSETS_TOPIC:
-            return self._groups.end_transaction(one.partition, ended)
-        hosted = self._hosting.get(*one)
-        if ended.raises_epoch and hosted.replica.leads:
-            hosted.log.producers.check_raised(ended.producer_id, ended.producer_epoch)
         wall_ms = self._clock.now_ms()
-        view = memoryview(ended.batch(wall_ms))
-        return hosted.commit(view, parse_header(view), wall_ms, flush=False)
+        batch = ended.batch(wall_ms)
+        header = parse_header(batch)
+        begun = {
+            one: self._begin(ended, one, bytearray(batch), header, wall_ms) for one in partitions
+        }
+        return {one: await _outcome(one, work) for one, work in begun.items()}
+
+    def _begin(
+        self,
+        ended: Ended,
+        one: TopicPartition,
+        batch: bytearray,
+        header: BatchHeader,
+        wall_ms: int,
+    ) -> Awaitable[object] | Rejected | Unavailable:
+        try:
+            if one.topic == OFFSETS_TOPIC:
+                return self._groups.end_transaction(one.partition, ended)
+            hosted = self._hosting.get(*one)
+            if ended.raises_epoch and hosted.replica.leads:
+                hosted.log.producers.check_raised(ended.producer_id, ended.producer_epoch)
+            return hosted.commit(memoryview(batch), header, wall_ms, flush=False)
+        except (Rejected, Unavailable) as error:
+            return error
+
+
+async def _outcome(
+    one: TopicPartition, work: Awaitable[object] | Rejected | Unavailable
+) -> ErrorCode:
+    try:
+        if isinstance(work, Rejected | Unavailable):
+            raise work
+        await work
+    except Rejected as error:
+        return error.code
+    except Unavailable as error:
+        structlog.get_logger().warning("no marker", partition=str(one), reason=str(error))
+        return ErrorCode.kafka_storage_error
+    return ErrorCode.none
 
 
 def _is_done(error: ErrorCode | None) -> bool:

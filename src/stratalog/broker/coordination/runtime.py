@@ -76,7 +76,7 @@ class Journal(Protocol):
         origin: str,
         flush: bool,
     ) -> Appended:
-        """Append a batch; `then` is called once it is committed, or with a failure."""
+        """Append a batch; `then` is called once it is committed, or with a failure; perhaps before this returns."""
 
 
 class Runtime(Generic[R]):
@@ -88,6 +88,9 @@ class Runtime(Generic[R]):
         self._machine = machine
         self._ahead: Ahead[R] = Ahead()
         self._open_bytes = 0
+        self._appending = False
+        self._landed: list[Failure] = []
+        """Outcomes of batches that came during a call of `append`."""
         self._fallen: BaseException | None = None
         self._log = structlog.get_logger()
 
@@ -95,6 +98,11 @@ class Runtime(Generic[R]):
     def is_idle(self) -> bool:
         """Whether every decision is committed."""
         return self._ahead.is_empty
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the state is that of committed decisions: an answer that it gives may leave at once."""
+        return self._fallen is None and self._ahead.is_empty
 
     def submit(self, decide: Callable[[Now], Decision[R, A]]) -> "asyncio.Future[A]":
         """Run `decide` now; the future gets its answer once every record that `decide` saw is committed.
@@ -148,8 +156,17 @@ class Runtime(Generic[R]):
 
     def append_open(self) -> None:
         """Append the records that are in no batch yet. The runtime calls this at the end of each turn; a caller may do
-        so earlier.
+        so earlier. Answers never leave before this returns: they may begin the next decisions.
         """
+        self._append_taken()
+        if self._landed:
+            asyncio.get_running_loop().call_soon(self._deliver_landed)
+
+    def _end_turn(self) -> None:
+        self._append_taken()
+        self._deliver_landed()
+
+    def _append_taken(self) -> None:
         if self._fallen is not None:
             return
         records = self._ahead.take()
@@ -158,6 +175,7 @@ class Runtime(Generic[R]):
             return
         wall_ms = self._clock.now_ms()
         expected = self.partition.log.next_offset
+        self._appending = True
         try:
             batch = memoryview(self._machine.encode(records, wall_ms))
             appended = self.partition.append(
@@ -171,7 +189,14 @@ class Runtime(Generic[R]):
         except BaseException as error:  # noqa: BLE001 - carried to the callers
             self._fall(error)
             return
+        finally:
+            self._appending = False
         assert appended.base_offset == expected, "another writer on a state machine's log"
+
+    def _deliver_landed(self) -> None:
+        landed, self._landed = self._landed, []
+        for error in landed:
+            self._committed(error)
 
     def resign(self) -> None:
         """Fail every decision ahead of the commit: another broker leads, or the partition was deleted."""
@@ -186,10 +211,13 @@ class Runtime(Generic[R]):
         if self._ahead.add(records, waiter):
             waiter(None)
         elif opens:
-            asyncio.get_running_loop().call_soon(self.append_open)
+            asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _committed(self, error: Failure) -> None:
         """Answer the decisions of the oldest batch, which is committed or has failed."""
+        if self._appending:
+            self._landed.append(error)
+            return
         if self._fallen is not None:
             return
         if error is not None:

@@ -7,7 +7,7 @@ nothing about transactions: `coordinators/transactions.py` does.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -16,6 +16,7 @@ from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.runtime import Runtime, load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.coordinators.placement import partition_for
+from stratalog.coordinators.transaction import bytes_max, decode_record, encode_record
 from stratalog.coordinators.transactions import (
     Initialised,
     State,
@@ -35,7 +36,6 @@ from stratalog.wire.records import Record, build_batch
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 A = TypeVar("A")
 Prepared = list[tuple[str, Transaction]]
-_RECORD_BYTES: Final = 32
 
 
 class Transactions:
@@ -160,6 +160,18 @@ class Transactions:
             lambda machine, _now: machine.verify(transactional_id, producer, partition)
         )
 
+    def has_added(
+        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
+    ) -> bool:
+        """Return whether this broker's coordinator knows now that the open transaction has the partition.
+
+        False may also mean that another broker coordinates, or that a decision is not committed yet: ask `verify`.
+        """
+        try:
+            return self._shard(transactional_id).has_added(transactional_id, producer, partition)
+        except Rejected:
+            return False
+
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> None:
         """Decide the end of a transaction, as `TransactionShard.end`. Its markers follow."""
         await self._shard(transactional_id).ask(
@@ -250,7 +262,9 @@ class _Shard:
             if not header.is_control:
                 if record.key is None:
                     raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
-                self.machine.replay(record.key, record.value)
+                decoded = decode_record(record.key, record.value)
+                if decoded is not None:
+                    self.machine.replay(*decoded)
 
         await load(self.partition, replay)
 
@@ -277,6 +291,14 @@ class _Shard:
         """Decide on a request; the future gets its answer once it is committed."""
         return self._runtime.submit(partial(decide, self.machine))
 
+    def has_added(
+        self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
+    ) -> bool:
+        """See `Transactions`. Raises Rejected."""
+        if not self._runtime.is_committed:
+            return False
+        return self.machine.verify(transactional_id, producer, partition).answer
+
     def _on_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._on_timer)
         self._runtime.run(self.machine.tick, self._note_failure)
@@ -300,7 +322,7 @@ class _Shard:
     # The runtime's machine
 
     def apply(self, base_offset: int, records: Sequence[TransactionRecord]) -> Prepared:  # noqa: ARG002
-        found = [self.machine.replay(key, value) for key, value in records]
+        found = [self.machine.replay(*one) for one in records]
         return [one for one in found if one is not None]
 
     def publish(self, change: Prepared) -> None:
@@ -316,7 +338,7 @@ class _Shard:
             self._note_failure(None, error)
 
     def encode(self, records: Sequence[TransactionRecord], wall_ms: int) -> bytearray:
-        return build_batch(Record(0, wall_ms, key, value, ()) for key, value in records)
+        return build_batch(Record(0, wall_ms, *encode_record(one)) for one in records)
 
-    def bytes_of(self, records: Sequence[Any]) -> int:
-        return sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in records)
+    def bytes_of(self, records: Sequence[TransactionRecord]) -> int:
+        return sum(map(bytes_max, records))

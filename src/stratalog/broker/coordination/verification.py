@@ -121,6 +121,17 @@ class Verification:
         state = hosted.log.producers.get(producer[0])
         return state is None or state.transaction_start < 0 or state.epoch != producer[1]
 
+    def is_answered(
+        self, hosted: HostedPartition, transactional_id: str, producer: tuple[int, int]
+    ) -> bool:
+        """Return whether a batch needs no question: this broker coordinates, and has added the partition.
+
+        False where an earlier batch of the producer waits for its question: batches keep their order.
+        """
+        if (hosted, *producer) in self._pending:
+            return False
+        return self._transactions.has_added(transactional_id, producer, hosted.name)
+
     def submit(  # noqa: PLR0913 - what the client's version allows
         self,
         hosted: HostedPartition,

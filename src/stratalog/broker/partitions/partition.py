@@ -148,8 +148,8 @@ class HostedPartition(PlacedLog):
         `thens` has a callback for each row. It is called with None once the row is committed, or with a failure; never
         for a refused row. A row's commit timeout counts from the local append on: then it gets REQUEST_TIMED_OUT. With
         None the local append is enough. Offsets are decided before this returns, so calls from one producer keep their
-        order. Where `origin` is "client", callbacks may come before this returns. `flush` makes the batches durable
-        first. Raises `Rejected` (failed directory, deleted topic, another leader) and appends nothing then.
+        order. Callbacks may come before this returns. `flush` makes the batches durable first. Raises `Rejected`
+        (failed directory, deleted topic, another leader) and appends nothing then.
         """
         if self.deleted or self.directory.failure is not None:
             self.check_hosted()
@@ -180,8 +180,7 @@ class HostedPartition(PlacedLog):
         self.metrics.bytes_in += appended.size
         rolled = len(log.segments) != segments
         self._decided.append((appended, rolled, waiting))
-        at_once = len(headers) if origin == "client" else 0
-        self._perform(effects, self._performed, at_once=at_once)
+        self._perform(effects, self._performed, at_once=len(headers))
         if log.config.flush_ms != LONG_MAX:
             self._set_flush()
         return rows, appended
@@ -200,19 +199,19 @@ class HostedPartition(PlacedLog):
 
     def commit(
         self, view: memoryview, header: BatchHeader, wall_ms: int, *, flush: bool
-    ) -> "asyncio.Future[Appended]":
+    ) -> "asyncio.Future[None]":
         """Append one batch of the broker's own; resolves once it is committed."""
-        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: Failure) -> None:
             if answer.done():
                 return
             if error is None:
-                answer.set_result(appended)
+                answer.set_result(None)
             else:
                 answer.set_exception(error)
 
-        appended = self.append(view, header, wall_ms, then, origin="coordinator", flush=flush)
+        self.append(view, header, wall_ms, then, origin="coordinator", flush=flush)
         return answer
 
     def _performed(self, error: Failure) -> None:
