@@ -1,12 +1,14 @@
 """Measure producers with transactions beside an Apache Kafka: throughput, and the time that a commit takes.
 
-usage: python -m bench.transactions [--rounds 5] [--records 300000] [--seconds 8] [--only throughput|commits]
+usage: python -m bench.transactions [--rounds 5] [--records 300000] [--seconds 8] [--partitions 1]
+       [--only throughput|commits]
 
 One client in Python, over librdkafka, loads both brokers in turn, round by round. A producer of 1 KiB records with
 acks=all runs plain, idempotent, and with transactions of 100 ms; the ratio to the plain one is taken on the same broker
-in the same round. Then 20 producers make 1,000 transactions a second of ten records in all, at a steady rate, and each
-commit is timed from its call to its return. Prints a table for RESULTS.md. A first round, which does not count, warms
-both brokers. The command leaves neither processes nor files.
+in the same round. An idempotent librdkafka waits for each request of a partition before it sends the next one, so
+`--partitions` tells its waiting from the broker's time. Then 20 producers make 1,000 transactions a second of ten
+records in all, at a steady rate, and each commit is timed from its call to its return. Prints a table for RESULTS.md. A
+first round, which does not count, warms both brokers. The command leaves neither processes nor files.
 """
 
 import argparse
@@ -114,12 +116,12 @@ def fresh() -> Measured:
 
 
 def throughput_round(
-    measured: Measured, peer: str, server: Server, topic: str, records: int
+    measured: Measured, peer: str, server: Server, topic: str, records: int, partitions: int
 ) -> None:
     """Measure the three kinds of producers one after the other, each on a topic of its own."""
     for kind in KINDS:
         name = f"{topic}-{kind}"
-        create(server, name, 1)
+        create(server, name, partitions)
         touch_memory(records * 2 * RECORD_BYTES)
         rate, cpu = throughput(server, name, kind, records)
         measured[f"{kind}, MB/s"][peer].append(rate)
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--partitions", type=int, default=1, help="of the topics of throughput")
     parser.add_argument("--only", choices=("throughput", "commits"))
     chosen = parser.parse_args()
     measured = fresh()
@@ -175,7 +178,10 @@ def main() -> None:
             into = measured if number >= 0 else fresh()
             for peer in list(pair) if number % 2 == 0 else list(pair)[::-1]:
                 if chosen.only != "commits":
-                    throughput_round(into, peer, pair[peer], f"rate-{number + 1}", chosen.records)
+                    name = f"rate-{number + 1}"
+                    throughput_round(
+                        into, peer, pair[peer], name, chosen.records, chosen.partitions
+                    )
                 if chosen.only != "throughput":
                     commits_round(into, peer, pair[peer], f"commits-{number + 1}", chosen.seconds)
     load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
