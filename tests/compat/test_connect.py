@@ -1,8 +1,8 @@
 """Kafka Connect and MirrorMaker 2 with exactly-once sources against our brokers: each record is there once.
 
 Method: one distributed worker, `exactly.once.source.support=enabled`, with two connectors: a file's lines, and
-MirrorMaker's source connector between two of our brokers. The worker is killed with SIGKILL again and again, and the
-target's broker once, while lines and transactions are written. Aborted records of the source must not be copied.
+MirrorMaker's source connector between two of our clusters. The worker is killed with SIGKILL again and again, and a
+broker of the target once, while lines and transactions are written. Aborted records of the source must not be copied.
 """
 
 import json
@@ -20,7 +20,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from tests.broker_process import BrokerProcess, broker_process
+from tests.compat.nodes import (
+    DEFAULT_FACTOR,
+    EACH_NUMBER,
+    Serving,
+    kill_and_start,
+    serving,
+)
 from tests.compat.tools import java_command, java_environment, kafka_jars
 
 from stratalog import read
@@ -40,7 +46,7 @@ BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 class Worker:
     """A worker of Connect, which may be killed and started again."""
 
-    def __init__(self, place: Path, target: BrokerProcess) -> None:
+    def __init__(self, place: Path, target: Serving) -> None:
         (self._port,) = free_ports(1)
         self._log = place / "connect.log"
         self._file = place / "connect.properties"
@@ -48,7 +54,10 @@ class Worker:
         topics = {
             f"{kind}.storage.{name}": text
             for kind in ("config", "offset", "status")
-            for name, text in (("topic", f"connect-{kind}"), ("replication.factor", "1"))
+            for name, text in (
+                ("topic", f"connect-{kind}"),
+                ("replication.factor", str(DEFAULT_FACTOR)),
+            )
         }
         lines = {
             "bootstrap.servers": target.address,
@@ -126,7 +135,7 @@ class Worker:
 
 
 @contextmanager
-def writing(source: BrokerProcess, file: Path) -> Iterator[threading.Thread]:
+def writing(source: Serving, file: Path) -> Iterator[threading.Thread]:
     """Write lines to the file and transactions to the source, every fourth of which is aborted, for some time."""
 
     def lines() -> None:
@@ -160,20 +169,21 @@ def writing(source: BrokerProcess, file: Path) -> Iterator[threading.Thread]:
         thread.join()
 
 
-def copied(target: BrokerProcess, topic: str) -> Counter[bytes]:
+def copied(target: Serving, topic: str) -> Counter[bytes]:
     """What a reader of committed records sees."""
     reader = read(topic, bootstrap_servers=target.address, isolation="read_committed")
     return Counter(reader.read_all().column("value").to_pylist())
 
 
-def create(broker: BrokerProcess, *topics: NewTopic) -> None:
+def create(broker: Serving, *topics: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.create_topics(list(topics)).values():
         future.result(60)
 
 
+@EACH_NUMBER
 def test_connectors_copy_each_record_once_while_worker_and_broker_are_killed(
-    tmp_path: Path,
+    tmp_path: Path, nodes: int
 ) -> None:
     wanted_lines = Counter(b"line-%d" % number for number in range(LINES))
     wanted = Counter(
@@ -185,11 +195,11 @@ def test_connectors_copy_each_record_once_while_worker_and_broker_are_killed(
     file = tmp_path / "lines"
     file.touch()
     with (
-        broker_process(tmp_path / "source", **STATES) as source,
-        broker_process(tmp_path / "target", **STATES) as target,
+        serving(tmp_path / "source", nodes, **STATES) as source,
+        serving(tmp_path / "target", nodes, **STATES) as target,
     ):
-        create(source, NewTopic("m", 2, 1))
-        create(target, NewTopic("lines", 1, 1), NewTopic("a.m", 2, 1))
+        create(source, NewTopic("m", 2, DEFAULT_FACTOR))
+        create(target, NewTopic("lines", 1, DEFAULT_FACTOR), NewTopic("a.m", 2, DEFAULT_FACTOR))
         worker = Worker(tmp_path, target)
         try:
             worker.start()
@@ -201,8 +211,7 @@ def test_connectors_copy_each_record_once_while_worker_and_broker_are_killed(
                     wait_until_more(worker, target, before)
                     worker.kill()
                     if kill == 1:
-                        target.kill()
-                        target.start()
+                        kill_and_start(target)
                     worker.start()
             deadline = time.monotonic() + PATIENCE_S
             while copied(target, "lines") != wanted_lines or copied(target, "a.m") != wanted:
@@ -215,7 +224,7 @@ def test_connectors_copy_each_record_once_while_worker_and_broker_are_killed(
         assert copied(target, "a.m") == wanted
 
 
-def wait_until_more(worker: Worker, target: BrokerProcess, before: tuple[int, int]) -> None:
+def wait_until_more(worker: Worker, target: Serving, before: tuple[int, int]) -> None:
     """Wait until both connectors have copied more; a connector whose work is done need not."""
     deadline = time.monotonic() + PATIENCE_S
     whole = (LINES, 2 * (TRANSACTIONS - TRANSACTIONS // 4))
@@ -237,7 +246,7 @@ def lines_connector(file: Path) -> dict[str, str]:
     }
 
 
-def mirror_connector(source: BrokerProcess, target: BrokerProcess) -> dict[str, str]:
+def mirror_connector(source: Serving, target: Serving) -> dict[str, str]:
     return {
         "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
         "exactly.once.support": "required",
@@ -248,8 +257,8 @@ def mirror_connector(source: BrokerProcess, target: BrokerProcess) -> dict[str, 
         "target.cluster.bootstrap.servers": target.address,
         "source.consumer.isolation.level": "read_committed",
         "topics": "m",
-        "replication.factor": "1",
-        "offset-syncs.topic.replication.factor": "1",
+        "replication.factor": str(DEFAULT_FACTOR),
+        "offset-syncs.topic.replication.factor": str(DEFAULT_FACTOR),
         "key.converter": BYTES,
         "value.converter": BYTES,
     }

@@ -101,6 +101,16 @@ def test_the_quorum_has_three_voters_that_keep_up(three: TemporaryCluster) -> No
     assert [row["replicas"] for row in rows] == [1, 1, 1]
 
 
+def test_each_broker_refuses_a_directory_that_it_does_not_have(three: TemporaryCluster) -> None:
+    for node in (1, 2, 3):
+        asked = ("config", "alter", "--broker", str(node), "-b", three.address, "-s")
+        done = strata(*asked, "cordoned.log.dirs=/nowhere")
+        assert done.returncode != 0
+        assert "cordoned.log.dirs: '/nowhere' is not accepted; accepted: *, or of" in done.stderr
+        assert strata(*asked, "cordoned.log.dirs=*").returncode == 0
+        wait_for(lambda: state_of(three, node) == "cordoned", "a cordoned broker")  # noqa: B023
+
+
 def test_a_factor_grows_and_a_broker_is_drained(three: TemporaryCluster) -> None:
     create(three, "orders", factor=1)
     produce(three, "orders", range(RECORDS))

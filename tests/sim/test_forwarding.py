@@ -5,7 +5,7 @@ Method: the parts of a real node serve a second listener without its controller,
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -24,14 +24,15 @@ from stratalog.broker.apis import APIS
 from stratalog.broker.coordination.forwarding import Forwarding, encode_principal
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.metrics import error_codes
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import Authorizer, Operation, Resource
 from stratalog.broker.network.dispatch import Dispatcher
 from stratalog.broker.network.session import ANONYMOUS, ListenerContext, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.metadata.image import ResourceType
 from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.envelope import encode_request
-from stratalog.wire.messages import Request
+from stratalog.wire.messages import Request, alter_configs, incremental_alter_configs
 from stratalog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -75,7 +76,9 @@ class Story:
         return Named({name: topics[name] for name in ("t", "u")}, ["g"])
 
 
-def story(tell: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
+def story(
+    tell: Callable[[Story], Coroutine[Any, Any, None]], authorizer: Authorizer | None = None
+) -> None:
     async def whole() -> None:
         machine = Machine(World(4))
         client = await machine.restart()
@@ -83,9 +86,12 @@ def story(tell: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
         quorum = Quorum()
         network = machine.world.network
         await connect_controller(machine)
+        machine.broker.authorizer = authorizer
         broker = copy.copy(machine.broker)
         broker.local_controller = LocalController(lambda: None, machine.world.outside.entropy)
-        broker.forwarding = Forwarding(broker.local_controller, channel_to(machine, quorum))
+        broker.forwarding = Forwarding(
+            broker.local_controller, channel_to(machine, quorum), broker.config, broker.authorizer
+        )
         node = machine.node
         dispatcher = Dispatcher(broker, node._connections.turns)
         context = ListenerContext("PLAINTEXT", security=Security("SASL_PLAINTEXT"))
@@ -170,6 +176,93 @@ def test_the_controllers_quota_mutes_the_client_of_the_broker_that_forwards() ->
         assert loop.time() - began_s > 1.5
 
     story(tell)
+
+
+DIRECTORIES = "cordoned.log.dirs"
+
+
+@pytest.mark.parametrize("way", ["here", "elsewhere"])
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_the_asked_broker_checks_its_own_directories(way: str, is_incremental: bool) -> None:
+    """It refuses paths that are none of its own, and those of a broker that it cannot check; the rest is done."""
+
+    async def tell(scene: Story) -> None:
+        raw, image = getattr(scene, way), scene.machine.broker.metadata
+
+        async def alter(*wanted: tuple[ResourceType, str, str, str]) -> dict[str, tuple[int, str]]:
+            request = altering(wanted, is_incremental=is_incremental)
+            answer = await raw.ask(1 if is_incremental else 2, request)
+            return {
+                one.resource_name: (one.error_code, one.error_message or "")
+                for one in answer.responses
+            }
+
+        broker, topic = ResourceType.BROKER, ResourceType.TOPIC
+        answers = await alter(
+            (broker, "1", DIRECTORIES, "/nowhere"), (topic, "t", "retention.ms", "7000")
+        )
+        assert answers["t"] == (ErrorCode.none, "")
+        assert image.topic_configs("t") == {"retention.ms": "7000"}
+        assert answers["1"][0] == ErrorCode.invalid_request
+        assert "'/nowhere' is not accepted; accepted: *, or of log.dirs: " in answers["1"][1]
+        code, said = (await alter((broker, "2", DIRECTORIES, "/data")))["2"]
+        assert code == ErrorCode.invalid_request
+        assert said.endswith("does not know its directories; accepted: *, or ask broker 2")
+        assert (broker, "1") not in image.image.configs
+
+    story(tell)
+
+
+def altering(
+    wanted: Sequence[tuple[ResourceType, str, str, str]], *, is_incremental: bool
+) -> Request[Any]:
+    """Return either request with one setting of each resource."""
+    if not is_incremental:
+        rows = [
+            alter_configs.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=resource,
+                configs=[alter_configs.AlterableConfig(name=name, value=value)],
+            )
+            for kind, resource, name, value in wanted
+        ]
+        return AlterConfigsRequest(resources=rows, validate_only=False)
+    changes = [
+        incremental_alter_configs.AlterConfigsResource(
+            resource_type=kind,
+            resource_name=resource,
+            configs=[
+                incremental_alter_configs.AlterableConfig(
+                    name=name, config_operation=0, value=value
+                )
+            ],
+        )
+        for kind, resource, name, value in wanted
+    ]
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=changes, validate_only=False
+    )
+
+
+def test_a_client_without_the_right_learns_no_directory() -> None:
+    class Denies:
+        def allows(
+            self, _session: Session, operation: Operation, _resource: Resource, _name: str
+        ) -> bool:
+            return operation is Operation.CLUSTER_ACTION
+
+        def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
+            return self.allows(session, operation, resource, "")
+
+    async def tell(scene: Story) -> None:
+        wanted = [(ResourceType.BROKER, "1", DIRECTORIES, "/nowhere")]
+        for raw in (scene.here, scene.elsewhere):
+            answer = await raw.ask(1, altering(wanted, is_incremental=True))
+            (one,) = answer.responses
+            assert one.error_code == ErrorCode.cluster_authorization_failed
+            assert "log.dirs" not in (one.error_message or "")
+
+    story(tell, Denies())
 
 
 def test_a_request_waits_for_the_next_controller() -> None:

@@ -1,6 +1,7 @@
 """Nodes whose `controller.quorum.voters` disagree: the majority goes on, the node that differs stops with one line.
 
-Method: three nodes with both roles, of which the third one names other voters than the first two.
+Method: three nodes with both roles, of which the third one names other voters than the first two; or a fourth one,
+which is a broker alone.
 """
 
 import asyncio
@@ -80,3 +81,39 @@ def test_a_node_of_a_running_cluster_restarts_with_other_voters() -> None:
             await cluster.stop()
 
     run(whole())
+
+
+@pytest.mark.parametrize("voters", [(1, 2), (3,), (1, 2, 3, 5)])
+def test_a_broker_alone_that_differs_stops(voters: tuple[int, ...]) -> None:
+    """At its first start it has no log; at its second one its log says what the leader counts."""
+
+    async def whole() -> None:
+        cluster = Cluster(World(1), 4, roles={4: "broker"})
+        odd = cluster.machines[4]
+        right = odd.settings
+        odd.settings = right | {"controller.quorum.voters": named(*voters)}
+        async with asyncio.timeout(600):
+            starts = [asyncio.create_task(one.start()) for one in cluster.machines.values()]
+            await asyncio.gather(*starts[:3])
+            with pytest.raises(UserError) as refused:
+                await starts[3]
+            assert_names(str(refused.value), voters)
+            await odd.kill()
+            odd.settings = right
+            await odd.start()
+            await cluster.until(lambda: 4 in written_brokers(cluster), "node 4 is registered")
+            await odd.stop()
+            odd.settings = right | {"controller.quorum.voters": named(*voters)}
+            with pytest.raises(UserError) as refused:
+                await odd.start()
+            assert_names(str(refused.value), voters)
+            await odd.kill()
+            await cluster.stop()
+        assert [one.broken_tasks for one in cluster.machines.values()] == [[], [], [], []]
+
+    run(whole())
+
+
+def written_brokers(cluster: Cluster) -> set[int]:
+    """The brokers that node 1 knows."""
+    return set(cluster.machines[1].broker.metadata.image.brokers)

@@ -122,7 +122,9 @@ class Broker:
         self.authorizer: Authorizer | None = standard_authorizer(config, metadata)
         self.controller = cluster.controller
         self.local_controller = cluster.local_controller
-        self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
+        self.forwarding = Forwarding(
+            cluster.local_controller, cluster.controller, config, self.authorizer
+        )
         self.quorum, self.throttling, self.audit = cluster.quorum, cluster.throttling, cluster.audit
         self.registration = cluster.registration
         self.hosting = hosting

@@ -38,10 +38,12 @@ class ControllerServer:
         self.large = LargeRequests(outside.workers)
         self.quorum = cluster.quorum
         self.local_controller = cluster.local_controller
-        self.forwarding = Forwarding(cluster.local_controller, cluster.controller)
         self.topics = Topics(config, cluster.controller, {})
         self.metadata = cluster.image
         self.authorizer: Authorizer | None = standard_authorizer(config, cluster.image)
+        self.forwarding = Forwarding(
+            cluster.local_controller, cluster.controller, config, self.authorizer
+        )
         self.throttling = cluster.throttling
         self.audit = cluster.audit
         self.users = users_of(cluster.image, outside, config)

@@ -50,8 +50,8 @@ class ClusterRules:
             changed = {name for name in {**before, **after} if before.get(name) != after.get(name)}
             check_broker_configs(changed, after, cluster_wide=not resource_name)
             if resource_name == str(self._broker.int("node.id")) and _CORDONED in changed:
-                # The paths of other brokers are unknown here: such a broker logs a warning.
-                self._check_cordoned(after.get(_CORDONED, ""))
+                # Those of other brokers are unknown here: the broker that a client asked has checked them.
+                check_asked(self._broker, resource_name, after)
 
     def default_items(self, resource_type: int, name: str) -> tuple[str, ...] | None:
         """Return the default items of a list setting; None for a setting that is no list."""
@@ -64,12 +64,6 @@ class ClusterRules:
             is_list = name in BROKER_SETTINGS and BROKER_SETTINGS[name].kind is Kind.LIST
             value = self._broker.get(name) if is_list else None
         return value if isinstance(value, tuple) else () if is_list else None
-
-    def _check_cordoned(self, value: str) -> None:
-        try:
-            check_cordoned(items_of(value), self._broker.log_dirs)
-        except UserError as error:
-            raise Rejected(ErrorCode.invalid_request, str(error)) from None
 
     def _check_tier_stays(self, before: Values, after: Values) -> None:
         """Refuse to remove a tier, unless the topic also gives up its history in the bucket (KIP-950)."""
@@ -85,6 +79,23 @@ class ClusterRules:
                 "remote.log.copy.disable=true nothing more is copied), or false together with "
                 f"{_DELETES}=true, which deletes the history in the bucket",
             )
+
+
+def check_asked(config: BrokerConfig, broker: str, new: Values) -> None:
+    """Raise Rejected(INVALID_REQUEST) for cordoned directories that the broker that a client asked does not know."""
+    own = str(config.int("node.id"))
+    cordoned = items_of(new.get(_CORDONED, ""))
+    if broker == own:
+        try:
+            check_cordoned(cordoned, config.log_dirs)
+        except UserError as error:
+            raise Rejected(ErrorCode.invalid_request, str(error)) from None
+    elif set(cordoned) - {"*"}:
+        raise Rejected(
+            ErrorCode.invalid_request,
+            f"cordoned.log.dirs: {','.join(cordoned)!r} of broker {broker} is not accepted by broker {own}, which does "
+            f"not know its directories; accepted: *, or ask broker {broker}",
+        )
 
 
 def check_broker_configs(changed: set[str], after: Values, *, cluster_wide: bool) -> None:

@@ -23,9 +23,9 @@ from stratalog.quorum.messages import (
 )
 from stratalog.quorum.requests_sent import Sent
 from stratalog.quorum.states import Candidate, Follower, Prospective, Resigned, SnapshotFetch
-from stratalog.quorum.voters import Opening, opening, voter_set
-from stratalog.wire.batch import scan
-from stratalog.wire.internal.control import decode_control
+from stratalog.quorum.voters import opening, voter_set
+from stratalog.wire.batch import BatchHeader, scan
+from stratalog.wire.internal.control import ControlRecord, decode_control
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
 from stratalog.wire.records import read_records
 
@@ -92,14 +92,21 @@ def _fetched(member: Member, response: FetchResponse, now_ms: int) -> None:
 
 
 def _agrees(member: Member, response: FetchResponse) -> bool:
-    """Return whether the leader counts the voters that this voter's configuration names.
+    """Return whether the leader counts the voters that this node's configuration names.
 
-    Two sets may have majorities that share no voter, so a voter does not follow such a leader. Raises UserError once
-    the leader's first record is committed: then the others go on without this voter. Kafka's voters compare no sets.
+    Two sets may have majorities that share no voter, so a node does not follow such a leader. Raises UserError once the
+    leader's first record is committed: then the others go on without this node. Kafka's nodes compare no sets.
     """
-    if member.voter_history.kraft_version or not member.is_voter:
+    history = member.voter_history
+    if history.kraft_version:
         return True
-    for opened in _openings(member, response):
+    openings = [] if history.last_opening is None else [history.last_opening]
+    for header, offset, found in _controls(response):
+        if isinstance(found, LeaderChangeMessage):
+            openings.append(opening(header.leader_epoch, offset, found))
+        if isinstance(found, VotersRecord):
+            return True  # from here on the log names the voters
+    for opened in openings:
         if opened.epoch == member.epoch and opened.voter_ids != set(member.voters.ids):
             if opened.offset < response.high_watermark:
                 raise UserError(
@@ -111,36 +118,29 @@ def _agrees(member: Member, response: FetchResponse) -> bool:
     return True
 
 
-def _openings(member: Member, response: FetchResponse) -> Iterator[Opening]:
-    """Yield the record that opens the leader's epoch: from a response, or from the log as it was at the start."""
-    if member.voter_history.last_opening is not None:
-        yield member.voter_history.last_opening
-    view = memoryview(response.records)
-    for position, header in scan(view):
-        if header.is_control:
-            for record in read_records(view[position : position + header.size]):
-                found = decode_control(record.key, record.value)
-                if isinstance(found, LeaderChangeMessage):
-                    yield opening(header.leader_epoch, record.offset, found)
-
-
 def _append(member: Member, response: FetchResponse) -> None:
     """Append the leader's records. Raises Corrupt where no leader of that epoch can have sent them."""
-    view = memoryview(response.records)
     offset, epoch = member.log.end_offset, member.log.last_epoch
-    for position, header in scan(view):
+    for _, header in scan(memoryview(response.records)):
         if header.base_offset < offset or not epoch <= header.leader_epoch <= response.leader_epoch:
             raise Corrupt(
                 f"leader {response.leader_id} of epoch {response.leader_epoch} sent offset {header.base_offset} "
                 f"of epoch {header.leader_epoch} where offset {offset} of epoch {epoch} or later belongs"
             )
+        offset, epoch = header.next_offset, header.leader_epoch
+    for _, at, found in _controls(response):
+        if isinstance(found, VotersRecord):
+            member.voter_history.add(at, voter_set(found))
+    member.write(AppendFetched(response.records))
+
+
+def _controls(response: FetchResponse) -> Iterator[tuple[BatchHeader, int, ControlRecord | None]]:
+    """Yield the control records of a response, each with its batch's header and its offset."""
+    view = memoryview(response.records)
+    for position, header in scan(view):
         if header.is_control:
             for record in read_records(view[position : position + header.size]):
-                found = decode_control(record.key, record.value)
-                if isinstance(found, VotersRecord):
-                    member.voter_history.add(record.offset, voter_set(found))
-        offset, epoch = header.next_offset, header.leader_epoch
-    member.write(AppendFetched(response.records))
+                yield header, record.offset, decode_control(record.key, record.value)
 
 
 def _snapshot_part(member: Member, response: FetchSnapshotResponse, now_ms: int) -> None:

@@ -138,6 +138,7 @@ class VoterHistory:
 
     def reset(self, offset: int, voters: VoterSet) -> None:
         """Note that the log begins with a snapshot that ends before `offset + 1` and has these voters."""
+        self.kraft_version = KRAFT_VERSION
         self._sets = [(offset, voters)]
 
 

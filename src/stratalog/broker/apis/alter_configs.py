@@ -9,16 +9,18 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from structlog import get_logger
 
+from stratalog.broker.coordination.asked_broker import NewSettings, refused_here
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import CLUSTER_NAME, DENIED, Operation, Resource
 from stratalog.broker.network.dispatch import BodyT, Call, NeedsT
-from stratalog.config import our_topic_setting
+from stratalog.config import BrokerConfig, our_topic_setting
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Change
 from stratalog.quorum.configurations import Operation as Action
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
+from stratalog.wire.apis import ListenerKind
 from stratalog.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -38,6 +40,7 @@ _Text = TypeVar("_Text", str, str | None)
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
+    config: BrokerConfig
     local_controller: LocalController
 
 
@@ -45,8 +48,8 @@ async def handle(call: Call[AlterConfigsRequest, Needs]) -> AlterConfigsResponse
     """Replace the settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
-        denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
-        altered += [Altered(*one, error) for one, error in denied.items() if error]
+        denied = {resource_of(one): denial(call, call.needs.config, one) for one in part}
+        altered += [one for one in denied.values() if one is not None]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         try:
             altered += await call.needs.local_controller.alter_configs(
@@ -97,6 +100,15 @@ def refusal(call: Call[BodyT, NeedsT], operation: Operation, requested: _Resourc
     if resource is None or call.allows(operation, resource, name):
         return ErrorCode.none
     return DENIED[resource]
+
+
+def denial(call: Call[BodyT, NeedsT], config: BrokerConfig, new: NewSettings) -> Altered | None:
+    """Return the answer for a resource whose settings the client, or the broker that it asked, does not let change."""
+    error = refusal(call, Operation.ALTER_CONFIGS, new)
+    if error:
+        return Altered(*resource_of(new), error)
+    is_asked = call.session.listener.kind is ListenerKind.BROKER
+    return refused_here(config, new) if is_asked else None
 
 
 def resource_of(requested: _Resource) -> tuple[int, str]:

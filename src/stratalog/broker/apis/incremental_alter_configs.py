@@ -5,10 +5,10 @@ Settings one by one (KIP-339). v1 flexible.
 
 from typing import NamedTuple
 
-from stratalog.broker.apis.alter_configs import change, refusal, resource_of
+from stratalog.broker.apis.alter_configs import change, denial, resource_of
 from stratalog.broker.coordination.local_controller import LocalController
-from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
+from stratalog.config import BrokerConfig
 from stratalog.errors import Rejected
 from stratalog.quorum.controller import Alteration, Altered
 from stratalog.quorum.topics import SETTINGS_MAX
@@ -23,6 +23,7 @@ from stratalog.wire.messages.incremental_alter_configs import (
 class Needs(NamedTuple):
     """The parts of the broker that the handler works with."""
 
+    config: BrokerConfig
     local_controller: LocalController
 
 
@@ -32,8 +33,8 @@ async def handle(
     """Set, unset, extend and shorten settings of topics and brokers; each resource has its own error."""
     altered: list[Altered] = []
     async for part in call.pace.bundles(call.body.resources, resource_of):
-        denied = {resource_of(one): refusal(call, Operation.ALTER_CONFIGS, one) for one in part}
-        altered += [Altered(*one, error) for one, error in denied.items() if error]
+        denied = {resource_of(one): denial(call, call.needs.config, one) for one in part}
+        altered += [one for one in denied.values() if one is not None]
         requested = [await _alteration(call, one) for one in part if not denied[resource_of(one)]]
         try:
             altered += await call.needs.local_controller.alter_configs(

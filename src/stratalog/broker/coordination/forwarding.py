@@ -1,18 +1,21 @@
 """Send clients' requests that the controller decides to the active controller, in envelopes (KIP-590).
 
-In: a client's request unchanged, with its principal and address. Out: the response for the client. It never reads the
-request, and never checks a client's rights: the controller does.
+In: a client's request unchanged, with its principal and address. Out: the response for the client. It never checks a
+client's rights: the controller does. It reads no request but those that alter settings (`asked_broker.py`).
 
 Kafka: ForwardingManager, EnvelopeUtils, DefaultKafkaPrincipalBuilder.
 """
 
 import struct
+from collections.abc import Awaitable
 from ipaddress import ip_address
 from typing import Final, Protocol
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.coordination.local_controller import LocalController
+from stratalog.broker.network.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from stratalog.broker.network.session import ListenerContext, Principal, Session
+from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.apis import ListenerKind
 from stratalog.wire.varint import encode_unsigned, read_unsigned
@@ -25,6 +28,7 @@ __all__ = [
     "forwarded_session",
 ]
 
+_ALTER_CONFIGS: Final = frozenset((33, 44))
 _VERSION: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">i")
 _NO_ADDRESS: Final = bytes(4)
@@ -40,8 +44,16 @@ class ServesForwarded(Protocol):
 class Forwarding:
     """The forwarding of one broker."""
 
-    def __init__(self, local: LocalController, channel: ControllerChannel) -> None:
+    def __init__(
+        self,
+        local: LocalController,
+        channel: ControllerChannel,
+        config: BrokerConfig,
+        authorizer: Authorizer | None,
+    ) -> None:
         self._local = local
+        self._config = config
+        self._authorizer = authorizer
         self._channel = channel
         self._dispatcher: ServesForwarded
 
@@ -66,8 +78,24 @@ class Forwarding:
         Raises Rejected: REQUEST_TIMED_OUT, or the error of the envelope.
         """
         principal = encode_principal(session.principal, by_token=session.by_token)
-        response = await self._channel.forward(frame, principal, _address(session.host))
+
+        def send(request: bytes) -> Awaitable[bytes | None]:
+            return self._channel.forward(request, principal, _address(session.host))
+
+        if int.from_bytes(frame[:2]) in _ALTER_CONFIGS and self._may_alter(session):
+            from stratalog.broker.coordination.asked_broker import forward_checked  # noqa: PLC0415
+
+            response = await forward_checked(self._config, frame, send)
+        else:
+            response = await send(frame)
         return None if response is None else [_LENGTH.pack(len(response)), response]
+
+    def _may_alter(self, session: Session) -> bool:
+        """Return whether the client may alter this broker's settings; a refusal names the broker's directories."""
+        authorizer, operation = self._authorizer, Operation.ALTER_CONFIGS
+        return authorizer is None or authorizer.allows(
+            session, operation, Resource.CLUSTER, CLUSTER_NAME
+        )
 
     def refusing(self, code: ErrorCode) -> LocalController:
         """Return a controller that refuses every request; handlers turn the refusal into their clients' answers."""

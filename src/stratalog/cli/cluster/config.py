@@ -22,7 +22,9 @@ from stratalog.cli.shared.terminal import (
 )
 
 if TYPE_CHECKING:
+    from stratalog.client.admin import Altered
     from stratalog.client.aio import Client
+    from stratalog.client.calls import Call
 
 config_app = typer.Typer(help="Show and change settings.", no_args_is_help=True)
 SOURCES = {1: "topic", 2: "broker, dynamic", 3: "cluster, dynamic", 4: "broker", 5: "default"}
@@ -144,7 +146,23 @@ async def alter_settings(
     changes: dict[str, str | None] = {**parse_configs(values), **dict.fromkeys(unset)}
     if not changes:
         raise UserError("nothing to change: give --set NAME=VALUE or --unset NAME")
-    accepted(await client.on_controller(alter_configs(*wanted, changes)))
+    accepted(await ask_named(client, *wanted, alter_configs(*wanted, changes)))
+
+
+async def ask_named(client: "Client", kind: int, name: str, call: "Call[Altered]") -> "Altered":
+    """Change settings by the broker that they are of: it alone knows its directories. Another one changes those of a
+    broker that is down.
+    """
+    from stratalog.client.calls import BROKER
+    from stratalog.errors import Unavailable
+
+    if kind == BROKER and name.isdecimal():
+        await client.metadata([])  # has the broker's address
+        try:
+            return await client.call(call, int(name))
+        except Unavailable:
+            pass
+    return await client.on_any(call)
 
 
 def parse_configs(items: Sequence[str]) -> dict[str, str]:

@@ -263,11 +263,12 @@ async def finish(client: "Client") -> None:
 
 async def set_all(client: "Client", limits: Limits) -> None:
     """Set these settings, or reset those whose value is None. Raises Rejected for the first that is refused."""
+    from stratalog.cli.cluster.config import ask_named
     from stratalog.client.admin import alter_configs
     from stratalog.errors import ErrorCode, Rejected
 
     for (kind, name), values in limits.items():
-        altered = await client.on_any(alter_configs(kind, name, values))
+        altered = await ask_named(client, kind, name, alter_configs(kind, name, values))
         if altered.error != ErrorCode.none:
             raise Rejected(altered.error, f"{name}: {altered.message or altered.error.name}")
 
