@@ -82,6 +82,7 @@ LIBRARIES = {
     "stratalog": "modules compiled by mypyc",
     "vdso": "clocks",
 }
+SYSTEM_CALL = re.compile(r"(?:__(?:x64|arm64)_sys|ksys)_(\w+)|do_(p?(?:read|write)v)$")
 
 
 def part(stack: list[tuple[str, str]]) -> str:
@@ -89,8 +90,8 @@ def part(stack: list[tuple[str, str]]) -> str:
     library = stack[0][1]
     if "kernel" in library:
         for name, _ in stack:
-            if found := re.match(r"__(?:x64|arm64)_sys_(\w+)", name):
-                return f"system call {found[1]}"
+            if found := SYSTEM_CALL.match(name):
+                return f"system call {found[1] or found[2]}"
             if "page_fault" in name:
                 return "page faults"
         return "the kernel: interrupts, entry, switches"
@@ -163,7 +164,7 @@ def measure(line: str, server: Server, scratch: Path, seconds: float, kept: Path
         (kept / f"{name}.folded").write_text("".join(lines))
     if shutil.which("py-spy") and server.name != floor.NAME:
         found = (kept or scratch) / f"{name}.python.folded"
-        words = ["py-spy", "record", "--format", "raw", "--nonblocking", "--output", str(found)]
+        words = ["py-spy", "record", "--format", "raw", "--output", str(found)]
         words += ["--rate", str(PYTHON_SAMPLES_PER_S), "--duration", "unlimited", "--pid", process]
         cost, unit = sampled(words, lambda: load_it(server, seconds))
         python_functions(line, found, cost, unit)
