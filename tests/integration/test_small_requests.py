@@ -30,6 +30,8 @@ from stratalog.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from stratalog.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from stratalog.wire.messages.sasl_handshake import SaslHandshakeRequest
 from stratalog.wire.records import Record, build_batch
 
 NOW = 1_700_000_000_000
@@ -342,6 +344,29 @@ def test_no_connection_with_tls_is_lent(loans):
             for _ in range(10):
                 assert wire.produce("t", small()).error_code == 0
     assert loans == []
+
+
+@pytest.mark.parametrize("longest_ms", [0, 3_600_000])
+def test_a_session_that_has_logged_in_is_lent_unless_it_ends(loans, rows, longest_ms):
+    logins = "org.apache.kafka.common.security.plain.PlainLoginModule required user_a='planted';"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": logins.replace("'", '"'),
+        "connections.max.reauth.ms": str(longest_ms),
+    }
+    with TemporaryBroker(COMPILED | settings) as broker, Wire(broker.address) as wire:
+        assert wire.ask(1, SaslHandshakeRequest(mechanism="PLAIN")).error_code == 0
+        answer = wire.ask(2, SaslAuthenticateRequest(auth_bytes=b"\0a\0planted"))
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, longest_ms)
+        wire.topic_id("t")
+        if longest_ms:
+            assert answers_of(wire, 10) == [0] * 10
+            assert loans == []
+        else:
+            lend(broker, wire)
+            assert answers_of(wire, 1) == [0]
+            assert rows
 
 
 def test_rows_of_a_client_without_the_right_are_refused_and_no_others(rows):

@@ -22,7 +22,7 @@ from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import Failure
 from stratalog.errors import Rejected
 from stratalog.log.values import Placed
-from stratalog.ports import PLAINTEXT, Buffer, Door, FetchRow, RowGroup
+from stratalog.ports import Buffer, Door, FetchRow, RowGroup
 from stratalog.wire.apis import PRODUCE, ListenerKind
 from stratalog.wire.batch import MAX_TIMESTAMP, SIZE, BatchHeader
 from stratalog.wire.budget import DecodeBudget
@@ -73,11 +73,13 @@ class SmallRequests:
     def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
         """See `Lender`. Lends only where the partition of the latest request takes rows now.
 
-        The door reads and writes the socket itself, so TLS and SASL are the handlers' alone. A controller's listener
-        has handlers of its own.
+        The door reads and writes the socket itself, so TLS is the handlers' alone, and so is a session that ends at some
+        time (KIP-368). A controller's listener has handlers of its own.
         """
-        listener, broker = connection.session.listener, self._broker
-        if listener.security != PLAINTEXT or listener.kind is not ListenerKind.BROKER:
+        listener, broker, sasl = connection.session.listener, self._broker, connection.session.sasl
+        if listener.security.tls is not None or (sasl is not None and sasl.ends):
+            return NOT_LENT
+        if listener.kind is not ListenerKind.BROKER:
             return NOT_LENT
         if broker.throttling.is_on:
             return NOT_LENT

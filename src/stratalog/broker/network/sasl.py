@@ -142,6 +142,11 @@ class SaslState:
         return self._user is not None
 
     @property
+    def ends(self) -> bool:
+        """Whether the session is over at some time, unless the client authenticates again."""
+        return self._until_ms is not None
+
+    @property
     def takes_bare_tokens(self) -> bool:
         """Whether the next frame is a token without a header, as after SaslHandshake version 0."""
         return self._is_bare and self._step is _Step.AUTHENTICATE
