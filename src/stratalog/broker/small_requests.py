@@ -73,8 +73,8 @@ class SmallRequests:
     def lend(self, connection: Lent, transport: asyncio.Transport, frame: memoryview) -> int:
         """See `Lender`. Lends only where the partition of the latest request takes rows now.
 
-        The door reads and writes the socket itself, so TLS is the handlers' alone, and so is a session that ends at some
-        time (KIP-368). A controller's listener has handlers of its own.
+        The door reads and writes the socket itself, so TLS is the handlers' alone. A session that ends at some time
+        (KIP-368) is theirs, too. A controller's listener has handlers of its own.
         """
         listener, broker, sasl = connection.session.listener, self._broker, connection.session.sasl
         if listener.security.tls is not None or (sasl is not None and sasl.ends):

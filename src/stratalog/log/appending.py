@@ -263,9 +263,12 @@ class AppendingLog(LogFiles):
             segment.readable = end
         if self._sealed:
             self._drop_sealed(batches[-1][0])
+        if not is_fetched:
+            self.tail.extend(batches, appended.size)
+            return
         add = self.tail.add
         for base, following, view in batches:
-            add(base, following, view, is_fetched=is_fetched)
+            add(base, following, view, is_fetched=True)
 
 
 class _Taken:

@@ -6,6 +6,7 @@ their budget, and one partition never more than its share. A view counts as the 
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 __all__ = ["TailBudget", "TailCache"]
@@ -16,6 +17,8 @@ TAIL_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 250
 """Memory for one batch beside its bytes: a view, three list entries, three integers."""
 _TRIM_AT: Final = 256
+_SHARED_BYTES_MAX: Final = 64 << 10
+"""Largest buffer that small batches keep alive together. A slow reader of one of them counts for that one alone."""
 _FETCHED_BYTES_MAX: Final = 64 << 10
 """Largest answer of a leader whose batches a follower copies: consumers may read them here."""
 
@@ -86,6 +89,28 @@ class TailCache:
         self._nexts.append(next_offset)
         self._costs.append(cost)
         self._views.append(view)
+        self._grown(cost)
+
+    def extend(self, batches: Sequence[tuple[int, int, memoryview]], size: int) -> None:
+        """Append (base offset, next offset, view) of batches of `size` bytes together, as `add` does one by one.
+
+        Batches that are most of one buffer share it, without a copy of each. The last one, which is dropped last,
+        counts all of it.
+        """
+        owner, count = batches[0][2].obj, len(batches)
+        kept = len(owner) if count > 1 and type(owner) is bytearray else 2 * _SHARED_BYTES_MAX
+        if kept > 2 * size or size > _SHARED_BYTES_MAX:
+            for base_offset, next_offset, view in batches:
+                self.add(base_offset, next_offset, view)
+            return
+        self._bases += [base_offset for base_offset, _, _ in batches]
+        self._nexts += [next_offset for _, next_offset, _ in batches]
+        self._views += [view for _, _, view in batches]
+        self._costs += [_ENTRY_BYTES] * count
+        self._costs[-1] += kept
+        self._grown(count * _ENTRY_BYTES + kept)
+
+    def _grown(self, cost: int) -> None:
         self.bytes_held += cost
         budget = self._budget
         budget.bytes_held += cost

@@ -54,6 +54,19 @@ def test_a_small_part_of_a_buffer_is_copied_and_a_large_part_counts_as_the_whole
     assert tail._views[1].obj is request
 
 
+def test_small_batches_share_a_small_buffer_and_copy_their_part_of_a_large_one():
+    for size, shares in ((1000, True), (3000, False)):
+        tail = TailCache(TailBudget())
+        buffer = memoryview(bytearray(40 * size))
+        batches = [(at, at + 1, buffer[at * size : (at + 1) * size]) for at in range(40)]
+        tail.extend(batches, 40 * size)
+        assert {view.obj is buffer.obj for view in tail._views} == {shares}
+        assert 40 * size < tail.bytes_held < 40 * size + 20_000
+        few = TailCache(TailBudget())
+        few.extend(batches[:2], 2 * size)
+        assert few.bytes_held < 3 * size, "two batches keep no buffer of forty"
+
+
 def test_a_follower_copies_batches_of_a_small_answer_and_none_of_a_large_one():
     tail = TailCache(TailBudget())
     answer = memoryview(bytearray(60_000))
