@@ -12,8 +12,10 @@ command leaves neither processes nor files.
 
 import argparse
 import os
+import platform
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -306,7 +308,7 @@ def report(bench: Bench, seconds: float) -> None:
     load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     print(
         f"{time.strftime('%Y-%m-%d')}, {bench.rounds} rounds, {os.cpu_count()} cores, load {load_average}, "
-        f"{seconds / 60:.0f} minutes\n"
+        f"{seconds / 60:.0f} minutes, Python {platform.python_version()} in {sys.base_prefix}\n"
     )
     ours, theirs, *others = bench.starters
     print(f"| line | {ours} | {theirs} | ratio |" + "".join(f" {one} | ratio |" for one in others))

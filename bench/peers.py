@@ -94,7 +94,8 @@ def product_command() -> str:
     checkout = Path(__file__).resolve().parent.parent
     pinned = checkout / "requirements"
     wanted = (pinned / "build.txt").read_bytes() + (pinned / "core.txt").read_bytes()
-    # One environment for each list of packages: an older one would lack the compiler of `wire/walk.py`.
+    # One environment for each list of packages and each Python: an older one would lack the compiler of `wire/walk.py`.
+    wanted += f"{sys.base_prefix} {sys.version}".encode()
     with fetching(f"product-{sha256(wanted).hexdigest()[:12]}") as environment:
         command = environment / "bin" / "strata"
         pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
