@@ -102,8 +102,7 @@ class Node:
         self._patience = Patience()
         self._quorum: MetadataQuorum | None = None
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        elapsed_ns = outside.clock.elapsed_ns
-        self._connections = Connections(config, elapsed_ns=elapsed_ns, count=self._count_connection)
+        self._connections = Connections(config, outside, self._count_connection)
         self._listening: list[Listening] = []
         self._in_effect = config
         self._background = Background(on_broken)

@@ -483,6 +483,8 @@ class Outside:
     token_keys: Callable[[str], TokenKeys]
     """Reads the key set at a URL; blocking. Raises errors.UserError, errors.Unavailable."""
     post: Post
+    buffer: Callable[[int], bytearray] = bytearray
+    """Makes a buffer of so many bytes, which may have any values."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
     largest_timestamp: LargestTimestamp = lambda *_: None

@@ -1,7 +1,7 @@
 """Tune how the process keeps and returns freed memory, and how often it collects garbage.
 
-In: nothing. Out: a C library that keeps freed buffers for reuse, but not hundreds of megabytes of them; a garbage
-collector that skips long-lived objects. Without glibc it leaves the C library as it is.
+In: nothing. Out: a C library that keeps freed buffers for reuse, but not hundreds of megabytes of them; buffers that
+are not cleared; a garbage collector that skips long-lived objects. Without glibc it leaves the C library as it is.
 
 Requests and reads use buffers of about 1 MiB. By default glibc returns each to the system when it is freed, and the
 next one is faulted in page by page: reading 1 GB cost 500,000 page faults and four times the CPU.
@@ -79,6 +79,16 @@ def spare_partitions(partitions: Callable[[], int]) -> Iterator[None]:
         yield
     finally:
         gc.callbacks.remove(collected)
+
+
+_buffer = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_buffer.restype, _buffer.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
+
+
+def buffer(size: int) -> bytearray:
+    """Return a buffer whose bytes have any values: clearing it would cost a tenth of an append of large batches."""
+    made: bytearray = _buffer(None, size)
+    return made
 
 
 class FreedMemory:

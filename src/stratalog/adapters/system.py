@@ -17,6 +17,7 @@ from stratalog.adapters.audit_file import AuditFile
 from stratalog.adapters.compiled_door import largest_timestamp, open_door
 from stratalog.adapters.http_request import post
 from stratalog.adapters.local_disk import LocalDisk
+from stratalog.adapters.memory import buffer
 from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.object_store import open_store
 from stratalog.adapters.paced_disk import PacedDisk
@@ -81,6 +82,7 @@ def outside() -> Outside:
         disk=LocalDisk,
         paced_disk=PacedDisk,
         object_store=open_store,
+        buffer=buffer,
         door=open_door,
         largest_timestamp=largest_timestamp(),
         audit_log=AuditFile,

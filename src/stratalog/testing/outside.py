@@ -198,6 +198,7 @@ class CutOutside:
             disk=self._disk,
             paced_disk=system.paced_disk,
             object_store=system.object_store,
+            buffer=system.buffer,
             door=system.door,
             largest_timestamp=system.largest_timestamp,
             audit_log=system.audit_log,

@@ -11,6 +11,7 @@ One read may bring thousands of frames. A server cuts a few of them at a time (`
 of the bytes read, and no more is received until `next_frames` has cut all of it.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -36,6 +37,7 @@ class FrameReader:
     """
 
     __slots__ = (
+        "_buffer",
         "_filled",
         "_frame",
         "_frame_bytes",
@@ -53,15 +55,17 @@ class FrameReader:
         self,
         max_frame_bytes: int,
         scratch: bytearray | None = None,
+        buffer: Callable[[int], bytearray] = bytearray,
         *,
         frames_max: int = _NO_LIMIT,
     ) -> None:
         """`scratch` has at least 8 bytes and a fixed size; without one the reader makes its own (64 KiB).
 
-        `frames_max`: the most frames that one call returns.
+        `frames_max`: the most frames that one call returns. `buffer` makes the buffer of a large frame, with any bytes.
         """
         self._max_frame_bytes = max_frame_bytes
         self._frames_max = frames_max
+        self._buffer = buffer
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self.bytes_held = 0
         """Memory of an incomplete frame, or of received bytes that are not cut into frames yet."""
@@ -98,7 +102,7 @@ class FrameReader:
         filled = self._filled
         size = max(2 * filled, min(32 * filled, _AT_ONCE_BYTES), _LEAST_BYTES, filled + count)
         size = min(self._frame_bytes, size)
-        frame = bytearray(size)
+        frame = self._buffer(size)
         view = memoryview(frame)
         view[:filled] = self._view
         view[filled : filled + count] = self._scratch[:count]

@@ -57,6 +57,7 @@ class Shared:
     """Lends connections to the door, where there is one."""
     unknown_bytes_max: int = 512 << 10
     """The limit of a frame before its client has authenticated by SASL."""
+    buffer: Callable[[int], bytearray] = bytearray
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = closed
         self._frame_bytes_max = shared.frame_bytes_max
         limit = shared.frame_bytes_max if session.sasl is None else shared.unknown_bytes_max
-        self._reader = FrameReader(limit, shared.scratch, frames_max=_TURN_REQUESTS)
+        self._reader = FrameReader(limit, shared.scratch, shared.buffer, frames_max=_TURN_REQUESTS)
         self._frames: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()

@@ -26,6 +26,7 @@ from stratalog.broker.network.throttling import Throttling
 from stratalog.broker.network.turns import Turns
 from stratalog.config import BrokerConfig
 from stratalog.config.listeners import items_of, parse_address_limit
+from stratalog.ports import Outside
 from stratalog.wire.frames import SCRATCH_BYTES
 
 _LOOK_S: Final = 2.0
@@ -49,21 +50,21 @@ class Connections:
     def __init__(
         self,
         config: BrokerConfig,
-        *,
-        elapsed_ns: Callable[[], int],
+        outside: Outside,
         count: Callable[[bool], None],
     ) -> None:
-        """`count` is called for each connection, with whether it was accepted; `elapsed_ns` as for `Turns`."""
+        """`count` is called for each connection, with whether it was accepted."""
         self.memory = ClientMemory(
             config.int("queued.max.request.bytes"), config.int("queued.max.response.bytes")
         )
-        self.turns = Turns(elapsed_ns)
+        self.turns = Turns(outside.clock.elapsed_ns)
         self._shared = Shared(
             config.int("socket.request.max.bytes"),
             bytearray(SCRATCH_BYTES),
             self.memory,
             self.turns,
             unknown_bytes_max=config.int("sasl.server.max.receive.size"),
+            buffer=outside.buffer,
         )
         self._count = count
         self._all: set[Connection] = set()
