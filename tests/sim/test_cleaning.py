@@ -6,6 +6,7 @@ acknowledged, or one that was sent later; and no offset changes its record.
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.sim.compacted import (
@@ -23,6 +24,7 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.log.effects import SyncDirectory
 from stratalog.wire.records import BatchBuilder
 
 
@@ -103,3 +105,45 @@ async def keys() -> ErrorCode:
 
 def test_a_record_without_a_key_is_refused() -> None:
     assert run(keys()) is ErrorCode.invalid_record
+
+
+async def produced_during_swaps() -> list[float]:
+    """Return how long each produce took during a swap, in seconds; the sync of a directory takes one."""
+    machine = Machine(World(7), SETTINGS)
+    client = await machine.restart()
+    configs = CONFIGS | {"flush.messages": "1000", "segment.ms": "1000"}
+    await client.create_topics([NewTopic(TOPIC, partitions=1, configs=configs)])
+    loop = asyncio.get_running_loop()
+    hosted = machine.partition(TOPIC)
+    directory = hosted.directory
+    queue, place_beside = directory._queue, directory.perform_beside
+
+    def queued(job: Any) -> None:
+        if any(isinstance(one, SyncDirectory) for one in job.effects):
+            directory._writer._free_at = loop.time() + 1  # type: ignore[attr-defined]
+        queue(job)
+
+    def beside(effects: Any, **more: Any) -> Any:
+        if any(isinstance(one, SyncDirectory) for one in effects):
+            directory._syncer._free_at = loop.time() + 1  # type: ignore[attr-defined]
+        return place_beside(effects, **more)
+
+    directory._queue, directory.perform_beside = queued, beside  # type: ignore[method-assign]
+    took = []
+    for number in range(80):
+        builder = BatchBuilder()
+        builder.add(b"key", b"%d" % number, machine.world.clock.now_ms())
+        began, is_during = loop.time(), hosted._swap is not None
+        await client.produce(TOPIC, 0, builder.build())
+        if is_during:
+            took.append(loop.time() - began)
+        await asyncio.sleep(0.1)
+    assert hosted.log.cleaned_end > 0
+    await machine.stop()
+    return took
+
+
+def test_an_append_does_not_wait_for_the_syncs_of_a_swap() -> None:
+    took = run(produced_during_swaps())
+    assert len(took) > 10
+    assert sorted(took)[len(took) // 2] < 0.5

@@ -161,7 +161,8 @@ class PartitionLog(AppendingLog):
         the records' time, and so does rolling by `segment_ms`, at an append.
         """
         config = self.config
-        effects = self._deleted.unlink(now_ms)
+        # During a swap, replaced files may not have their last names yet.
+        effects = [] if self.swaps.is_under_way else self._deleted.unlink(now_ms)
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         active = self.segments[-1]
         if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:

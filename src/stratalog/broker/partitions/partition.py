@@ -352,6 +352,7 @@ class HostedPartition(PlacedLog):
         self.rewrites += 1
         try:
             async with self._syncing:  # what it syncs must not go meanwhile
+                await self.swap_ended()
                 await self.write(())
                 while self.is_holding:
                     await self.write(())  # performed once the move has ended

@@ -17,7 +17,7 @@ import structlog
 from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.effects import Effect, Program, Read, Result
+from stratalog.log.effects import Effect, Program, Read, Result, SyncDirectory
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import FILE_BYTES_MIN, ReadPlan, Slices, segment_at, suits_a_file
 from stratalog.log.segment import Segment
@@ -53,7 +53,7 @@ class PlacedLog:
         """Every directory that holds the partition's name: two while a move ends."""
         self._swaps_begun = 0
         self._swap: asyncio.Future[None] | None = None
-        """Resolves once the swap under way has ended."""
+        """The swap under way."""
         self._held: list[tuple[Sequence[Effect], Done]] | None = None
         self._held_recovery_point = 0
         self._gone: Rejected | None = None
@@ -282,22 +282,39 @@ class PlacedLog:
         if not effects:
             return False
         self._swaps_begun += 1
-        ended = self._swap = asyncio.get_running_loop().create_future()
-
-        def end(error: Failure) -> None:
-            self.log.swaps.end(is_done=error is None)
-            self._swap = None
-            ended.set_result(None)
-
-        self.directory.perform(effects, end)
-        await asyncio.shield(ended)
-        self.directory.check()
+        swap = self._swap = asyncio.get_running_loop().create_task(self._carry_out_swap(effects))
+        swap.add_done_callback(lambda _: swap.cancelled() or swap.exception())
+        await asyncio.shield(swap)  # it is whole at a stop, too
         return True
+
+    async def _carry_out_swap(self, effects: Sequence[Effect]) -> None:
+        """Perform a swap's effects in order, without delaying appends: each sync of the directory takes a journal's
+        commit, so it is not among the writes.
+        """
+        is_done = False
+        renames: list[Effect] = []
+        try:
+            for effect in effects:
+                if not isinstance(effect, SyncDirectory):
+                    renames.append(effect)
+                    continue
+                self.check_hosted()
+                await self.directory.write(renames)
+                renames = []
+                self.check_hosted()
+                await self.directory.perform_beside((effect,), unless=lambda: self.deleted)
+            is_done = True
+        except FileNotFoundError:
+            self.check_hosted()  # the topic is deleted
+            raise
+        finally:
+            self._swap = None
+            self.log.swaps.end(is_done=is_done)
 
     async def swap_ended(self) -> None:
         """Wait until no swap is under way."""
         while self._swap is not None:
-            await asyncio.shield(self._swap)
+            await asyncio.wait((self._swap,))
 
     # Moving to another directory (`moves.py`)
 
