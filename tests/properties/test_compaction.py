@@ -134,12 +134,18 @@ class CompactedLog(RuleBasedStateMachine):
         return True
 
     def _check_tombstones(self, end):
-        """A tombstone stays for readers with a lag, and is removed by the first cleaning after that time."""
+        """A tombstone stays for readers with a lag, and is removed by the first cleaning after that time.
+
+        It may go at once where the key has a record behind the cleaned part: a table of keys that became full within a
+        batch knows the keys before that place.
+        """
         now_ms, start = self.steps.now_ms, self.steps.log.log_start_offset
+        newer = {one.key for offset, one in self.records.items() if offset >= end}
         last = {one.key: offset for offset, one in sorted(self.records.items()) if offset < end}
         there = {record.offset for record in self._read()}
         for offset in last.values():
-            if self.records[offset].value is None and offset >= start:
+            entry = self.records[offset]
+            if entry.value is None and offset >= start and entry.key not in newer:
                 since = self.cleaned_ms.setdefault(offset, now_ms)
                 assert offset in there or now_ms >= since + RETENTION_MS, (
                     "a tombstone was removed too early"
