@@ -1,12 +1,14 @@
-"""Measure TLS beside Apache Kafka with TLS, and what 1,000 ACLs cost our broker.
+"""Measure TLS beside Apache Kafka with TLS, and what ACLs, a login and TLS cost our broker.
 
-usage: python -m bench.secure [--rounds 5] [--scale 1.0] [--only tls|acls]
+usage: python -m bench.secure [--rounds 5] [--scale 1.0] [--only tls|acls|protocols]
 
 TLS: one producer of 1 KiB records with acks=1 and one consumer, librdkafka's generator, load both brokers by turns over
 a TLS listener and over a plain one. The certificate has a key on the curve P-256. A steady producer runs alone and
 beside 1,000 handshakes that do not go on. ACLs: two brokers of ours serve the
-same loads, one with an authorizer and 1,000 ACLs of 100 principals; the clients' own rights are among them. Prints a
-table for RESULTS.md. A first round, which does not count, warms all brokers.
+same loads, one with an authorizer and 1,000 ACLs of 100 principals; the clients' own rights are among them. Protocols:
+one record a request over a plain connection through the door, without a door, after a login by SASL, over TLS (decision
+0048). Prints a table for RESULTS.md. A first round, which does not count, warms all
+brokers.
 """
 
 import argparse
@@ -43,6 +45,8 @@ RECORD_BYTES = 1024
 ACLS = 1000
 CONNECTIONS = 16
 STUCK, RATE = 1000, 500
+PROTOCOL_RATES = (2_000, 10_000)
+PLAIN, NO_DOOR, LOGIN, TLS = "plain, the door", "plain, no door", "SASL_PLAINTEXT", "TLS"
 
 
 @contextmanager
@@ -206,18 +210,71 @@ def measure_acls(bench: Bench, warming: Bench) -> None:
                 requests(noted, peer, server)
 
 
+@contextmanager
+def protocols(scratch: Path) -> Iterator[dict[str, tuple[Server, Server, tuple[str, ...]]]]:
+    """Yield, of each protocol, a broker by its plain listener, by the protocol's, and the client's options."""
+    authority = Authority(scratch / "authority")
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    plain, login, tls = free_ports(3)
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{login},SSL://127.0.0.1:{tls}",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.issue("broker").pem),
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_bench="bench";',
+    }
+    words = ("security.protocol=sasl_plaintext", "sasl.mechanisms=PLAIN")
+    words += ("sasl.username=bench", "sasl.password=bench")
+    trust = ("security.protocol=ssl", f"ssl.ca.location={authority.certificate}")
+    handlers = {"small.requests.compiled": "false"}
+    with (
+        strata(scratch / "door", "", **settings) as ours,
+        strata(scratch / "no-door", "", **handlers) as without,
+    ):
+        through = replace(ours, port=plain)
+        yield {
+            PLAIN: (through, through, ()),
+            NO_DOOR: (without, without, ()),
+            LOGIN: (through, replace(ours, port=login), options_of(words)),
+            TLS: (through, replace(ours, port=tls), options_of(trust)),
+        }
+
+
+def options_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(one for word in words for one in ("-X", word))
+
+
+def measure_protocols(bench: Bench, warming: Bench) -> None:
+    with protocols(bench.scratch) as servers:
+        for number in range(-1, bench.rounds):
+            noted = bench if number >= 0 else warming
+            for peer in turns(bench, number):
+                through, server, options = servers[peer]
+                create(through, "paced", 1)
+                for rate in PROTOCOL_RATES:
+                    seconds = max(2.0, 6 * bench.scale)
+                    before = server.cpu_seconds()
+                    middle, slow = load.latencies(server, "paced", rate, seconds, *options)
+                    used = (server.cpu_seconds() - before) * 1000 / (rate * seconds)
+                    noted.note(f"{rate:,}/s, CPU ms a record", peer, used)
+                    noted.note(f"{rate:,}/s, p50 ms", peer, middle)
+                    noted.note(f"{rate:,}/s, p99 ms", peer, slow)
+                drop(through, "paced")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--only", choices=("tls", "acls"))
+    parser.add_argument("--only", choices=("tls", "acls", "protocols"))
     chosen = parser.parse_args()
     product_command()
     for name, peers, measure in (
         ("tls", (OURS, THEIRS), measure_tls),
         ("acls", (ON, OFF), measure_acls),
+        ("protocols", (PLAIN, NO_DOOR, LOGIN, TLS), measure_protocols),
     ):
         if chosen.only not in {None, name}:
             continue
