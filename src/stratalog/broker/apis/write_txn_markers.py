@@ -22,7 +22,7 @@ from stratalog.wire.messages.write_txn_markers import (
 )
 
 _WRITTEN_AT_ONCE: Final = 100
-"""Each marker is a task and a write of its own: a turn of the event loop makes so many."""
+"""Each marker is a write of its own: so many are begun before another client may get a turn."""
 
 
 class Needs(NamedTuple):
@@ -51,7 +51,7 @@ async def _written(
     named = [key async for key in call.pace.once(keys, lambda key: key)]
     if call.allows_cluster(Operation.CLUSTER_ACTION):
         errors: Errors = {}
-        for part in slices(named, _WRITTEN_AT_ONCE):
+        async for part in call.pace.each(slices(named, _WRITTEN_AT_ONCE)):
             errors |= await call.needs.markers.write(ended, part)
     else:
         errors = dict.fromkeys(named, ErrorCode.cluster_authorization_failed)
