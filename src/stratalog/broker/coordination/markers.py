@@ -123,7 +123,15 @@ class Markers:
         begun = {
             one: self._begin(ended, one, bytearray(batch), header, wall_ms) for one in partitions
         }
-        return {one: await _outcome(one, work) for one, work in begun.items()}
+        try:
+            return {one: await _outcome(one, work) for one, work in begun.items()}
+        except (
+            asyncio.CancelledError
+        ):  # the client has disconnected: nothing asks for the other outcomes
+            for work in begun.values():
+                if isinstance(work, asyncio.Future):
+                    work.add_done_callback(_retrieved)
+            raise
 
     def _begin(
         self,
@@ -142,6 +150,12 @@ class Markers:
             return hosted.commit(memoryview(batch), header, wall_ms, flush=False)
         except (Rejected, Unavailable) as error:
             return error
+
+
+def _retrieved(work: "asyncio.Future[object]") -> None:
+    """Have the loop take a failure for one that was seen."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _outcome(
