@@ -31,8 +31,8 @@ ACKNOWLEDGED = ("acknowledged", "acknowledged once")
 RUNS_A_PROCESS = 100
 COLLECT_SELDOM = 100_000, 20, 100
 """Objects between two garbage collections, which took a quarter of a run's time."""
-TIERED_OF_FOUR = 3
-"""So many of four runs have a bucket. The others compare whole logs, byte for byte."""
+WHOLE_LOGS = 16
+"""One of so many runs has no bucket and compares whole logs, byte for byte; without a bucket a run does not count."""
 
 
 class Done(NamedTuple):
@@ -47,7 +47,7 @@ class Done(NamedTuple):
 
 
 def is_tiered(seed: int) -> bool:
-    return seed % 4 < TIERED_OF_FOUR
+    return seed % WHOLE_LOGS < WHOLE_LOGS - 1
 
 
 def carry_out(seed: int) -> Done:
