@@ -24,6 +24,8 @@ from tests.naming import (
 
 from stratalog.broker.apis import APIS as SERVED
 
+pytestmark = pytest.mark.xdist_group("tidy")  # one process parses all files, once
+
 TOP = Path(__file__).parent.parent
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
