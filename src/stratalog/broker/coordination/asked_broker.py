@@ -17,14 +17,7 @@ from stratalog.errors import Rejected
 from stratalog.metadata.image import ResourceType
 from stratalog.quorum.configurations import Altered
 from stratalog.quorum.configurations import Operation as Action
-from stratalog.wire.budget import TRUSTED
-from stratalog.wire.envelope import (
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-    parse_header,
-)
+from stratalog.wire.envelope import Received, decode_response, encode_request, encode_response
 from stratalog.wire.messages import alter_configs, incremental_alter_configs
 
 _SETS: Final = (Action.SET, Action.APPEND)
@@ -76,15 +69,17 @@ def refused_here(config: BrokerConfig, resource: NewSettings) -> Altered | None:
 
 
 async def forward_checked(
-    config: BrokerConfig, frame: bytes, forward: Callable[[bytes], Awaitable[bytes | None]]
+    config: BrokerConfig,
+    received: Received,
+    frame: bytes,
+    forward: Callable[[bytes], Awaitable[bytes | None]],
 ) -> bytes | None:
     """Return the response to either request, with its header, of which `forward` answers what this broker accepts.
 
-    Return None where `forward` does.
+    `received` is the request that `frame` has. Return None where `forward` does.
     """
-    header, _ = parse_header(memoryview(frame), TRUSTED)
+    header, body = received.header, received.body
     key, version = header.api_key, header.version
-    body = decode_request(memoryview(frame), {key: (version, version)}, TRUSTED).body
     refusals = [refused_here(config, one) for one in body.resources]
     left = [one for one, no in zip(body.resources, refusals, strict=True) if no is None]
     if len(left) == len(body.resources):

@@ -18,6 +18,7 @@ from stratalog.broker.network.session import ListenerContext, Principal, Session
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.apis import ListenerKind
+from stratalog.wire.envelope import Received
 from stratalog.wire.varint import encode_unsigned, read_unsigned
 
 __all__ = [
@@ -72,8 +73,12 @@ class Forwarding:
         """Whether the active controller is on another node, or on none."""
         return not self._local.is_active
 
-    async def forward(self, session: Session, frame: bytes) -> list[bytes] | None:
+    async def forward(
+        self, session: Session, received: Received, frame: bytes
+    ) -> list[bytes] | None:
         """Return the buffers that answer a client's request; None where this node became the active controller.
+
+        `received` is the request that `frame` has.
 
         Raises Rejected: REQUEST_TIMED_OUT, or the error of the envelope.
         """
@@ -82,10 +87,10 @@ class Forwarding:
         def send(request: bytes) -> Awaitable[bytes | None]:
             return self._channel.forward(request, principal, _address(session.host))
 
-        if int.from_bytes(frame[:2]) in _ALTER_CONFIGS and self._may_alter(session):
+        if received.header.api_key in _ALTER_CONFIGS and self._may_alter(session):
             from stratalog.broker.coordination.asked_broker import forward_checked  # noqa: PLC0415
 
-            response = await forward_checked(self._config, frame, send)
+            response = await forward_checked(self._config, received, frame, send)
         else:
             response = await send(frame)
         return None if response is None else [_LENGTH.pack(len(response)), response]

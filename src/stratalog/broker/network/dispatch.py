@@ -161,7 +161,9 @@ class Forwards(Protocol):
     def is_needed(self) -> bool:
         """Whether the active controller is not on this node."""
 
-    async def forward(self, session: Session, frame: bytes) -> list[bytes] | None:
+    async def forward(
+        self, session: Session, received: Received, frame: bytes
+    ) -> list[bytes] | None:
         """Return the answer of the active controller; None where this node became it. Raises Rejected."""
 
     def refusing(self, code: ErrorCode) -> object:
@@ -301,7 +303,7 @@ class Dispatcher:
         forwarding = self._broker.forwarding
         refusing = None
         try:
-            answer = await forwarding.forward(session, frame)
+            answer = await forwarding.forward(session, request, frame)
         except Rejected as error:
             if error.code is ErrorCode.unsupported_version:
                 raise
