@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.produce import produce_body
 from tests.sim.loop import run
 from tests.sim.machine import Machine
-from tests.sim.raw import Raw, list_offsets_body
+from tests.sim.raw import Raw, fetch_body, list_offsets_body
 from tests.sim.transactional import Producer, committed, eventually
 from tests.sim.world import START_MS, World
 
@@ -23,6 +23,11 @@ from stratalog.broker.coordination.markers import Markers
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.features import UpgradeType
+from stratalog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 from stratalog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -191,6 +196,36 @@ def test_offsets_count_with_their_transaction(commit: bool, killed: bool, raises
     story(play)
 
 
+@pytest.mark.parametrize("killed", ["never", "before the ends", "between", "after"])
+def test_the_newest_offset_of_two_transactions_counts_whichever_ends_last(killed: str) -> None:
+    """Kafka: `OffsetMetadataManager.replayEndTransactionMarker`."""
+
+    async def play(machine: Machine, raw: Raw) -> None:
+        older, newer = (Producer(raw, name, raises=True) for name in ("older", "newer"))
+        await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+
+        async def restarted(now: str) -> None:
+            if killed == now:
+                await machine.kill()
+                await machine.restart()
+                older.raw = newer.raw = await Raw.connect(machine.world.network)
+
+        for one, offset in ((older, 9), (newer, 5)):
+            await eventually(one.begin, ErrorCode.none)
+            await eventually(partial(one.commit_offset, offset), ErrorCode.none)
+        await restarted("before the ends")
+        await eventually(lambda: newer.end(commit=True), ErrorCode.none)
+        await eventually(lambda: offset_of(newer.raw, stable=False), (5, 0))
+        await restarted("between")
+        await eventually(lambda: offset_of(newer.raw), (-1, ErrorCode.unstable_offset_commit))
+        await eventually(lambda: older.end(commit=True), ErrorCode.none)
+        await eventually(lambda: offset_of(newer.raw), (5, 0))
+        await restarted("after")
+        await eventually(lambda: offset_of(newer.raw), (5, 0))
+
+    story(play)
+
+
 def test_offsets_of_a_fenced_member_or_producer_are_refused() -> None:
     async def play(_machine: Machine, raw: Raw) -> None:
         old, new = Producer(raw), Producer(raw)
@@ -295,6 +330,38 @@ def test_the_next_transaction_begins_while_the_markers_of_the_last_one_come() ->
 
     with patch.object(Markers, "write", late):
         story(play)
+
+
+def test_the_last_stable_offset_is_never_below_the_logs_start() -> None:
+    """A reader of committed records would ask for an offset that is gone until the transaction ends."""
+
+    async def play(_machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw)
+        await producer.begin()
+        await producer.add(0)
+        for value in (b"x", b"y"):
+            assert await producer.write(0, value) is ErrorCode.none
+        row = DeleteRecordsPartition(partition_index=0, offset=1)
+        topics = [DeleteRecordsTopic(name="t", partitions=[row])]
+        await raw.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+        answer = await raw.ask(4, replace(list_offsets_body("t", -1), isolation_level=1))
+        assert answer.topics[0].partitions[0].offset == 1
+        found = await raw.ask(11, fetch_body([("t", 0, 1)], isolation_level=1, max_wait_ms=0))
+        assert found.responses[0].partitions[0].last_stable_offset == 1
+
+    story(play)
+
+
+def test_ended_transactions_that_are_not_read_take_no_memory() -> None:
+    async def play(machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw, raises=True)
+        await producer.begin()
+        for _ in range(20):
+            await eventually(lambda: producer.write(0, b"x"), ErrorCode.none)
+            assert await producer.end(commit=True) is ErrorCode.none
+        assert len(machine.partition("t").log.producers._ending) <= 1
+
+    story(play)
 
 
 def test_both_protocols_work_on_one_cluster_and_the_second_one_needs_its_level() -> None:

@@ -78,8 +78,12 @@ class PartitionLog(AppendingLog):
         return max(self.segments[0].base_offset, self.log_start_offset)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Return the first offset of the oldest transaction without a committed marker; None without one."""
-        return self.producers.first_unstable_offset(high_watermark)
+        """Return the first offset of the oldest transaction without a committed marker; None without one.
+
+        Where retention or DeleteRecords has removed that offset, it is the log's start.
+        """
+        found = self.producers.first_unstable_offset(high_watermark)
+        return None if found is None else max(found, self.log_start_offset)
 
     def segments_from(self, offset: int) -> list[Segment]:
         """Return the local segments from the one that holds `offset` on. They stay readable after retention for

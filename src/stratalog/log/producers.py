@@ -236,13 +236,17 @@ class ProducerStates:
         """Return the first offset of the oldest transaction that is open, or whose marker is not committed; None
         without one.
         """
+        self.committed(high_watermark)
+        if not self._ending:
+            return self._first_open() if self._open else None
+        first = min(start for start, _marker in self._ending)
+        return min([first, *(self._states[one].transaction_start for one in self._open)])
+
+    def committed(self, high_watermark: int) -> None:
+        """Forget ended transactions with a committed marker. Call it as the high watermark moves: no read may come."""
         ending = self._ending
         while ending and ending[0][1] < high_watermark:
             ending.popleft()
-        if not ending:
-            return self._first_open() if self._open else None
-        first = min(start for start, _marker in ending)
-        return min([first, *(self._states[one].transaction_start for one in self._open)])
 
     def _first_open(self) -> int | None:
         return min((self._states[one].transaction_start for one in self._open), default=None)

@@ -308,6 +308,9 @@ class _Shard:
             return self._machine.replay_batch(body, header.record_count)
 
         await load(self.partition, replay, replay_batch=replay_batch)
+        await (
+            self.partition.all_committed()
+        )  # else offsets could be answered that the next leader lacks
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
         await in_turns(self._machine.load_complete(now))
         self._set_timer()

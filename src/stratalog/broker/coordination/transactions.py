@@ -267,6 +267,9 @@ class _Shard:
                     self.machine.replay(*decoded)
 
         await load(self.partition, replay)
+        await (
+            self.partition.all_committed()
+        )  # else an end could be announced that the next leader lacks
 
     def start(self) -> None:
         """Write the markers that an earlier leader may not have written, and watch the time limits."""

@@ -28,6 +28,15 @@ class Acknowledgements:
             timer = loop.call_later(timeout_ms / 1000, self._expire, then, timeout_ms)
         self._waiting.append((last_offset, then, timer))
 
+    def reached(self, end_offset: int, high_watermark: int) -> "asyncio.Future[None]":
+        """Return a future that resolves once everything below `end_offset` is committed."""
+        answer, then = awaited()
+        if end_offset <= high_watermark:
+            then(None)
+        else:
+            self.add(end_offset - 1, then, math.inf)
+        return answer
+
     def commit(self, high_watermark: int) -> None:
         """Answer the appends below the high watermark."""
         waiting = self._waiting
@@ -54,3 +63,18 @@ class Acknowledgements:
         if timer is not None:
             timer.cancel()
         then(error)
+
+
+def awaited() -> "tuple[asyncio.Future[None], Done]":
+    """Return a future with the callback that completes it."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def then(error: Failure) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+    return answer, then

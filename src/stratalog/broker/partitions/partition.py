@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from stratalog.broker.partitions.acknowledgements import Acknowledgements
+from stratalog.broker.partitions.acknowledgements import Acknowledgements, awaited
 from stratalog.broker.partitions.gaps import refused
 from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.partitions.purgatory import FetchWait, Waiting
@@ -201,18 +201,15 @@ class HostedPartition(PlacedLog):
         self, view: memoryview, header: BatchHeader, wall_ms: int, *, flush: bool
     ) -> "asyncio.Future[None]":
         """Append one batch of the broker's own; resolves once it is committed."""
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then(error: Failure) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-
+        answer, then = awaited()
         self.append(view, header, wall_ms, then, origin="coordinator", flush=flush)
         return answer
+
+    def all_committed(self) -> "asyncio.Future[None]":
+        """Return a future of the commit of all that the leader's log has now; Rejected where another leads first."""
+        if not self.replica.leads:
+            raise self._not_leading()
+        return self._uncommitted.reached(self.log.log_end_offset, self.high_watermark)
 
     def _performed(self, error: Failure) -> None:
         """Note that the directory performed the oldest decided append, or that it failed."""
@@ -253,6 +250,7 @@ class HostedPartition(PlacedLog):
 
     def _commit(self, size: int) -> None:
         """Answer the appends below the high watermark, and wake waiting fetches."""
+        self.log.producers.committed(self.replica.high_watermark)
         self._uncommitted.commit(self.replica.high_watermark)
         for watcher in self.watching:
             watcher.grown(size)

@@ -1,0 +1,138 @@
+"""Goal: a coordinator that has just begun to lead acts on committed records alone.
+
+Method: real nodes in one world. The new leader has records that one replica in sync lacks: another election could lose
+them. Node 1 alone is a controller, and leads the topic of the data; nodes 2 to 4 hold the coordinators' topic.
+"""
+
+import asyncio
+
+from tests.sim.cluster import Cluster, host_of
+from tests.sim.raw import Raw
+from tests.sim.test_moves import until
+from tests.sim.test_replication import story
+from tests.sim.test_transactions import offset_of
+from tests.sim.transactional import Producer, committed, eventually
+
+from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
+from stratalog.errors import ErrorCode
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+STATES, OFFSETS = "__transaction_state", "__consumer_offsets"
+
+
+async def created(client: Client, internal: str) -> None:
+    topics = [
+        NewTopic("t", assignments={0: [1]}),
+        NewTopic(internal, assignments={0: [2, 3, 4]}, configs={"cleanup.policy": "compact"}),
+    ]
+    for one in await client.create_topics(topics):
+        assert one.error is ErrorCode.none, one
+
+
+async def begun(cluster: Cluster) -> Producer:
+    """Return a producer at the coordinator on node 2, once it serves."""
+    producer = Producer(await Raw.connect(cluster.world.network, host_of(2)))
+    await eventually(producer.begin, ErrorCode.none)
+    return producer
+
+
+async def succeeded(cluster: Cluster, topic: str, request: "asyncio.Task[ErrorCode]") -> None:
+    """Let node 3 lead with records that node 4 lacks: `request` waits for their commit at node 2, which dies."""
+    new = cluster.machines[3].partition(topic)
+    before = new.log.log_end_offset
+    await until(lambda: new.log.log_end_offset > before)
+    await cluster.machines[2].kill()
+    request.cancel()
+    await until(lambda: new.replica.leads)
+    assert new.high_watermark < new.log.log_end_offset
+
+
+def cut(cluster: Cluster) -> None:
+    """Let node 4, which stays in sync for 3 s, fetch nothing."""
+    for other in (2, 3):
+        cluster.world.network.cut(host_of(4), host_of(other))
+
+
+async def restored(cluster: Cluster) -> None:
+    for other in (2, 3):
+        cluster.world.network.heal(host_of(4), host_of(other))
+    await cluster.machines[2].restart()
+
+
+def test_no_marker_is_written_before_the_decision_is_committed() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await created(client, STATES)
+        at_coordinator = (producer := await begun(cluster)).raw
+        await producer.add(0)
+        data = producer.raw = await Raw.connect(cluster.world.network, host_of(1))
+        assert await producer.write(0, b"x") is ErrorCode.none
+        new = cluster.machines[3].partition(STATES)
+        await until(lambda: new.high_watermark == new.log.log_end_offset)
+        cut(cluster)
+        producer.raw = at_coordinator
+        await succeeded(cluster, STATES, asyncio.create_task(producer.end(commit=True)))
+        looks = 0
+        while new.high_watermark < new.log.log_end_offset:
+            assert await committed(data) == []
+            looks += 1
+            await asyncio.sleep(0.05)
+        assert looks > 3, "there was no time to write a marker"
+        await eventually(lambda: committed(data), [b"x"])
+        await restored(cluster)
+
+    story(tell, count=4)
+
+
+def test_no_offset_is_answered_before_it_is_committed() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await created(client, OFFSETS)
+        raw = await Raw.connect(cluster.world.network, host_of(2))
+        await eventually(lambda: commit(raw, 5), ErrorCode.none)
+        new = cluster.machines[3].partition(OFFSETS)
+        await until(lambda: new.high_watermark == new.log.log_end_offset)
+        cut(cluster)
+        await succeeded(cluster, OFFSETS, asyncio.create_task(commit(raw, 9)))
+        other = await Raw.connect(cluster.world.network, host_of(3))
+        looks = 0
+        while new.high_watermark < new.log.log_end_offset:
+            assert await offset_of(other) == (-2, ErrorCode.coordinator_load_in_progress)
+            looks += 1
+            await asyncio.sleep(0.05)
+        assert looks > 3, "it was committed at once"
+        await eventually(lambda: offset_of(other), (9, 0))
+        await restored(cluster)
+
+    story(tell, count=4)
+
+
+def test_a_follower_forgets_transactions_whose_markers_are_committed() -> None:
+    """Nothing reads there, so no fetch makes it forget them."""
+
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await client.create_topics([NewTopic("t", assignments={0: [1, 2]})])
+        producer = Producer(await Raw.connect(cluster.world.network, host_of(1)), raises=True)
+        states = [NewTopic(STATES, assignments={0: [1]}, configs={"cleanup.policy": "compact"})]
+        await client.create_topics(states)
+        await eventually(producer.begin, ErrorCode.none)
+        for _ in range(20):
+            await eventually(lambda: producer.write(0, b"x"), ErrorCode.none)
+            assert await producer.end(commit=True) is ErrorCode.none
+        follower = cluster.machines[2].partition("t")
+        await until(lambda: follower.high_watermark == 40)
+        assert not follower.log.producers._ending
+
+    story(tell, count=2)
+
+
+async def commit(raw: Raw, offset: int) -> ErrorCode:
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None
+    )
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[part])]
+    answer = await raw.ask(8, OffsetCommitRequest(group_id="g", member_id="", topics=topics))
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
