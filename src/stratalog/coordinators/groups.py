@@ -44,7 +44,7 @@ from stratalog.coordinators.messages import (
     SyncGroup,
     SyncGroupAnswer,
 )
-from stratalog.coordinators.offsets import Offsets, refused
+from stratalog.coordinators.offsets import Offsets, Pending, refused
 from stratalog.coordinators.rebalance import (
     on_join_deadline,
     on_session_deadline,
@@ -92,7 +92,7 @@ class GroupShard:
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: LastValues | None = LastValues()
-        self._loading_pending: dict[int, dict[bytes, bytes]] = {}
+        self._loading_pending: Pending[bytes, bytes] = Pending()
         self._to_expire: list[str] = []
         """Groups that the current expiry has still to examine."""
         self.batch_bytes_max = 100 << 20
@@ -253,7 +253,7 @@ class GroupShard:
 
     def replay(
         self,
-        offset: int,  # noqa: ARG002
+        offset: int,
         key: bytes,
         value: bytes | None,
         producer_id: int = -1,
@@ -263,13 +263,12 @@ class GroupShard:
         While loading only the last one of each key is kept, undecoded.
         """
         if self._loading is None:
-            self._apply(key, value, producer_id)
+            self._apply(key, value, offset, producer_id)
         elif producer_id >= 0:
             if value is not None:
-                self._loading_pending.setdefault(producer_id, {})[bytes(key)] = bytes(value)
+                self._loading_pending.put(producer_id, bytes(key), offset, bytes(value))
         else:
-            for pending in self._loading_pending.values():
-                pending.pop(bytes(key), None)  # what comes later outside counts
+            self._loading_pending.supersede(bytes(key), offset)
             if value is None:
                 self._loading.drop(bytes(key))
             else:
@@ -286,9 +285,8 @@ class GroupShard:
         if self._loading is None:
             self._offsets.end_transaction(producer_id, commit=commit)
             return
-        for key, value in self._loading_pending.pop(producer_id, {}).items():
-            if commit:
-                self._loading.put(key, value)
+        for key, value in self._loading_pending.end(producer_id, commit=commit):
+            self._loading.put(key, value)
 
     def load_complete(self, now: Now) -> Iterator[None]:
         """Decode the replayed log, one record a step, and begin a new session for each of its members.
@@ -297,14 +295,13 @@ class GroupShard:
         """
         assert self._loading is not None, "loaded already"
         for key, value in self._loading.take():
-            self._apply(key, value)
+            self._apply(key, value, 0)
             yield
         self._loading = None
-        for producer_id, pending in self._loading_pending.items():
-            for key, value in pending.items():
-                self._apply(key, value, producer_id)
-                yield
-        self._loading_pending.clear()
+        for producer_id, key, offset, pending in self._loading_pending.items():
+            self._apply(key, pending, offset, producer_id)
+            yield
+        self._loading_pending = Pending()
         turn = self._turn(now)
         for group in self._groups.values():
             for member in group.members.values():
@@ -416,18 +413,17 @@ class GroupShard:
             group.become(GroupState.DEAD, turn.now.wall_ms)
             del self._groups[group.group_id]
 
-    def _apply(self, key: bytes, value: bytes | None, producer_id: int = -1) -> None:
+    def _apply(self, key: bytes, value: bytes | None, offset: int, producer_id: int = -1) -> None:
         record = decode_key(key)
         decoded = None if record is None or value is None else decode_value(record, value)
         if isinstance(record, OffsetCommitKey):
             assert decoded is None or isinstance(decoded, OffsetCommitValue)
             kept = None if decoded is None else kept_offset(decoded)
-            if producer_id >= 0 and kept is not None:
-                self._offsets.replay_pending(
-                    producer_id, record.group, record.topic, record.partition, kept
-                )
-                return
-            self._offsets.replay(record.group, record.topic, record.partition, kept)
+            place = (record.group, record.topic, record.partition)
+            if producer_id >= 0:
+                self._offsets.replay_pending(producer_id, place, offset, kept)
+            else:
+                self._offsets.replay(*place, kept, offset)
         elif isinstance(record, GroupMetadataKey):
             assert decoded is None or isinstance(decoded, GroupMetadataValue)
             self._apply_group(record.group, decoded)

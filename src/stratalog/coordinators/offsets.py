@@ -8,7 +8,8 @@ Invariant: `_kept` and `_pending` change in `replay`, `replay_pending` and `end_
 Kafka: `OffsetMetadataManager`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -34,8 +35,54 @@ from stratalog.coordinators.records import KeptOffset, offset_record, offset_tom
 from stratalog.errors import ErrorCode
 
 Kept = dict[str, dict[int, KeptOffset]]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 _Place = tuple[str, str, int]
 """Group, topic name, partition."""
+
+
+class Pending(Generic[K, V]):
+    """The values of open transactions, by producer id and key.
+
+    The newest record of a key counts, not the transaction that ends last: otherwise compaction of the log could change
+    what counts. So each value has its record's offset, and a committed record leaves None in place of older values.
+    Such a key stays unstable until its transaction ends.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[int, dict[K, tuple[int, V | None]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def put(self, producer_id: int, key: K, offset: int, value: V | None) -> None:
+        """Note a record of an open transaction."""
+        self._values.setdefault(producer_id, {})[key] = (offset, value)
+
+    def supersede(self, key: K, offset: int) -> None:
+        """Note a committed record."""
+        for values in self._values.values():
+            found = values.get(key)
+            if found is not None and found[0] < offset:
+                values[key] = (found[0], None)
+
+    def end(self, producer_id: int, *, commit: bool) -> Iterator[tuple[K, V]]:
+        """End a transaction; yield what counts from now on."""
+        for key, (offset, value) in self._values.pop(producer_id, {}).items():
+            if commit and value is not None:
+                self.supersede(key, offset)
+                yield key, value
+
+    def items(self) -> Iterator[tuple[int, K, int, V | None]]:
+        """Yield producer id, key, offset and value of each."""
+        for producer_id, values in self._values.items():
+            for key, (offset, value) in values.items():
+                yield producer_id, key, offset, value
+
+    def keys(self) -> Iterator[K]:
+        """Yield the keys that an open transaction may change."""
+        for values in self._values.values():
+            yield from values
 
 
 class Offsets:
@@ -44,8 +91,7 @@ class Offsets:
     def __init__(self, metadata_bytes_max: int) -> None:
         self._metadata_bytes_max = metadata_bytes_max
         self._kept: dict[str, Kept] = {}
-        self._pending: dict[int, dict[_Place, KeptOffset | None]] = {}
-        """Offsets in open transactions, by producer id; None where a later commit outside has taken the place."""
+        self._pending: Pending[_Place, KeptOffset] = Pending()
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._kept
@@ -101,9 +147,7 @@ class Offsets:
         found = self._fetch(group_id, topics)
         if not stable or not self._pending:
             return found
-        unstable = {
-            place[1:] for one in self._pending.values() for place in one if place[0] == group_id
-        }
+        unstable = {place[1:] for place in self._pending.keys() if place[0] == group_id}  # noqa: SIM118 - no mapping
         return tuple(
             replace(
                 topic,
@@ -147,24 +191,23 @@ class Offsets:
             if is_gone(topic, kept.topic_id)
         ]
 
-    def replay(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
-        """Apply one committed record: the new offset, or None for its deletion."""
-        for pending in self._pending.values():
-            if (group_id, topic, partition) in pending:
-                pending[group_id, topic, partition] = None
+    def replay(
+        self, group_id: str, topic: str, partition: int, kept: KeptOffset | None, offset: int
+    ) -> None:
+        """Apply one committed record at `offset`: the new offset, or None for its deletion."""
+        self._pending.supersede((group_id, topic, partition), offset)
         self._keep(group_id, topic, partition, kept)
 
     def replay_pending(
-        self, producer_id: int, group_id: str, topic: str, partition: int, kept: KeptOffset
+        self, producer_id: int, place: _Place, offset: int, kept: KeptOffset | None
     ) -> None:
-        """Apply one record of an open transaction."""
-        self._pending.setdefault(producer_id, {})[group_id, topic, partition] = kept
+        """Apply one record of an open transaction; None: a later record counts."""
+        self._pending.put(producer_id, place, offset, kept)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the end of a producer's transaction: its offsets count now, or never."""
-        for place, kept in self._pending.pop(producer_id, {}).items():
-            if commit and kept is not None:
-                self._keep(*place, kept)
+        for place, kept in self._pending.end(producer_id, commit=commit):
+            self._keep(*place, kept)
 
     def _keep(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
         if kept is not None:
