@@ -1,19 +1,23 @@
 """Measure producers with transactions beside an Apache Kafka: throughput, and the time that a commit takes.
 
 usage: python -m bench.transactions [--rounds 5] [--records 300000] [--seconds 8] [--partitions 1]
-       [--only throughput|commits]
+       [--only throughput|commits] [--client librdkafka|java]
 
 One client in Python, over librdkafka, loads both brokers in turn, round by round. A producer of 1 KiB records with
 acks=all runs plain, idempotent, and with transactions of 100 ms; the ratio to the plain one is taken on the same broker
 in the same round. An idempotent librdkafka waits for each request of a partition before it sends the next one, so
-`--partitions` tells its waiting from the broker's time. Then 20 producers make 1,000 transactions a second of ten
+`--partitions` tells its waiting from the broker's time. With `--client java` the throughput is that of Kafka's own
+producer (`kafka-producer-perf-test.sh`), which has five requests in flight and is idempotent by default: its steady
+state, after 100,000 records for its JVM. Then 20 producers make 1,000 transactions a second of ten
 records in all, at a steady rate, and each commit is timed from its call to its return. Prints a table for RESULTS.md. A
 first round, which does not count, warms both brokers. The command leaves neither processes nor files.
 """
 
 import argparse
 import os
+import re
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,9 +26,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import Producer
+from tests.compat.tools import java, java_environment, kafka_lib
 
 from bench.broker import create, drop, spread, touch_memory
-from bench.peers import Server, kafka, strata
+from bench.peers import KAFKA_OPTIONS, Server, kafka, strata
 
 OURS, THEIRS = "Stratalog", "Apache Kafka"
 RECORD_BYTES = 1024
@@ -32,6 +37,8 @@ TRANSACTION_S = 0.1
 PRODUCERS, COMMITS_PER_SECOND, RECORDS_A_COMMIT = 20, 1000, 10
 TIMEOUT_S = 60
 KINDS = ("plain", "idempotent", "transactional")
+WARMUP_RECORDS = 100_000
+LIBRDKAFKA, JAVA = "librdkafka", "java"
 
 
 def producer(server: Server, kind: str, name: str, linger_ms: float) -> Producer:
@@ -77,6 +84,39 @@ def throughput(server: Server, topic: str, kind: str, records: int) -> tuple[flo
     return size / 1e6 / seconds, (server.cpu_seconds() - cpu) / (size / 1e9)
 
 
+def java_throughput(server: Server, topic: str, kind: str, records: int) -> tuple[float, float]:
+    """Return as `throughput`, of Kafka's own producer; its CPU time counts the records of its warm-up."""
+    options = {
+        "bootstrap.servers": server.address,
+        "acks": "all",
+        "linger.ms": 5,
+        "enable.idempotence": str(kind != "plain").lower(),
+    }
+    sent = records + WARMUP_RECORDS
+    words = {
+        "topic": topic,
+        "num-records": sent,
+        "record-size": RECORD_BYTES,
+        "throughput": -1,
+        "warmup-records": WARMUP_RECORDS,
+    }
+    if kind == "transactional":
+        words |= {"transaction-duration-ms": round(TRANSACTION_S * 1000), "transactional-id": topic}
+    main = "org.apache.kafka.tools.ProducerPerformance"
+    command = [java(), *KAFKA_OPTIONS, "-cp", f"{kafka_lib()}/*", main]
+    command += [part for name, value in words.items() for part in (f"--{name}", str(value))]
+    command += ["--command-property", *(f"{name}={value}" for name, value in options.items())]
+    cpu = server.cpu_seconds()
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=java_environment(), check=True
+    )
+    # The last line is the steady state's; KIP-1052.
+    rates = re.findall(r"([\d.]+) records/sec", done.stdout)
+    assert "steady" in done.stdout, done.stdout
+    spent = (server.cpu_seconds() - cpu) / (sent * RECORD_BYTES / 1e9)
+    return float(rates[-1]) * RECORD_BYTES / 1e6, spent
+
+
 def commits(server: Server, topic: str, seconds: float) -> list[float]:
     """Return the seconds that each commit took."""
     taken: list[float] = []
@@ -116,14 +156,16 @@ def fresh() -> Measured:
 
 
 def throughput_round(
-    measured: Measured, peer: str, server: Server, topic: str, records: int, partitions: int
+    measured: Measured, peer: str, server: Server, topic: str, chosen: argparse.Namespace
 ) -> None:
     """Measure the three kinds of producers one after the other, each on a topic of its own."""
+    measure = java_throughput if chosen.client == JAVA else throughput
+    records = chosen.records
     for kind in KINDS:
         name = f"{topic}-{kind}"
-        create(server, name, partitions)
+        create(server, name, chosen.partitions)
         touch_memory(records * 2 * RECORD_BYTES)
-        rate, cpu = throughput(server, name, kind, records)
+        rate, cpu = measure(server, name, kind, records)
         measured[f"{kind}, MB/s"][peer].append(rate)
         measured[f"{kind}, CPU s/GB"][peer].append(cpu)
         drop(server, name)
@@ -164,6 +206,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--partitions", type=int, default=1, help="of the topics of throughput")
     parser.add_argument("--only", choices=("throughput", "commits"))
+    parser.add_argument("--client", choices=(LIBRDKAFKA, JAVA), default=LIBRDKAFKA)
     chosen = parser.parse_args()
     measured = fresh()
     with (
@@ -179,9 +222,7 @@ def main() -> None:
             for peer in list(pair) if number % 2 == 0 else list(pair)[::-1]:
                 if chosen.only != "commits":
                     name = f"rate-{number + 1}"
-                    throughput_round(
-                        into, peer, pair[peer], name, chosen.records, chosen.partitions
-                    )
+                    throughput_round(into, peer, pair[peer], name, chosen)
                 if chosen.only != "throughput":
                     commits_round(into, peer, pair[peer], f"commits-{number + 1}", chosen.seconds)
     load_average = ", ".join(f"{one:.1f}" for one in os.getloadavg())

@@ -3,7 +3,8 @@
 Method: a stream copies a topic; its tasks fail in their first attempt, when part of their rows are written. A driver is
 killed with SIGKILL at one step of a batch (`killing_sink.py`), and the next one continues from the checkpoint, to be
 killed at the next step. In the end readers of committed records, ours and Apache Kafka's, see each row once.
-`SINK_KILLS=50` sets how often (fewer here than by command); a failure prints the step.
+`SINK_KILLS=50` sets how often (fewer here than by command), and `SINK_FIRST=7` the first step, so that a part of them
+may run alone; a failure prints the step.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ from stratalog.table.exactly_once import open_ids
 pytestmark = [pytest.mark.timeout(7200), pytest.mark.xdist_group("spark")]
 
 KILLS = int(os.environ.get("SINK_KILLS", "8"))
+FIRST = int(os.environ.get("SINK_FIRST", "-1"))
+"""From this step on every step has its turn; -1: as many kills are spread over all steps."""
 PARTITIONS = 3
 RECORDS = 2000
 TOP = Path(__file__).parents[2]
@@ -239,7 +242,7 @@ def test_a_driver_killed_at_every_step_writes_each_row_once(tmp_path: Path) -> N
         produce(broker, "to", 0, 0, partitions=2)
         arguments = copying(broker, tmp_path, records=max(100, 3 * RECORDS // (KILLS + 2)))
         for kill in range(KILLS):
-            step = STEPS[kill * len(STEPS) // KILLS if len(STEPS) > KILLS else kill % len(STEPS)]
+            step = step_of(kill)
             driver = driver_of(tmp_path)
             # The batch before runs again, unless its commit is in the checkpoint.
             batch = begun(tmp_path / "checkpoint") + 1
@@ -263,6 +266,12 @@ def test_a_driver_killed_at_every_step_writes_each_row_once(tmp_path: Path) -> N
         assert seen(broker) == wanted(PARTITIONS, RECORDS)
         assert left_open(broker) == []
         assert seen_by_kafkas_consumer(broker) == wanted(PARTITIONS, RECORDS)
+
+
+def step_of(kill: int) -> str:
+    if FIRST < 0 and len(STEPS) > KILLS:
+        return STEPS[kill * len(STEPS) // KILLS]
+    return STEPS[(max(FIRST, 0) + kill) % len(STEPS)]
 
 
 def begun(checkpoint: Path) -> int:
