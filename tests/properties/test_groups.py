@@ -266,7 +266,9 @@ class Crowd(RuleBasedStateMachine):
 
     def forget_generations(self):
         """Forget the generations that the log does not have: later ones may use their numbers."""
-        self.latest_generation = self.group().generation_id if self.group() else 0
+        group = self.group()
+        # A deleted group lives on, not persisted, while a client may join with the member id that it got.
+        self.latest_generation = group.generation_id if group and group.persisted else 0
         self.generations = {
             number: protocol
             for number, protocol in self.generations.items()
