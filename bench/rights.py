@@ -9,9 +9,10 @@ several rounds counts, so that other work on the machine matters little. It star
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter_ns
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.network.session import ListenerContext, Principal, Session

@@ -7,9 +7,10 @@ counted. `tests/sim/store.py` draws random faults; `arrive` applies late effects
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from stratalog.errors import Unavailable
 from stratalog.ports import AlreadyExists, Buffer, ObjectInfo, ObjectStore

@@ -7,12 +7,12 @@ itself.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
 
 from stratalog.adapters.local_disk import check_distinct
 from stratalog.broker.background import Background, Patience
@@ -63,8 +63,7 @@ _KEYS_S: Final = 10.0
 _SLOW_DISK_NS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """The addresses of a started node; the content of `--ready-file`."""
 
     node_id: int

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
+class FileInfo(Struct, frozen=True):
     """One entry of a directory listing: `name` has no slash, `size` is bytes (0 for a directory)."""
 
     name: str
@@ -124,8 +125,7 @@ class AlreadyExists(Exception):
     """Raised by put-if-absent where the object exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(Struct, frozen=True):
     """One listed object: its path below the store's root, its bytes, and when it was last modified (epoch ms)."""
 
     path: str
@@ -235,8 +235,7 @@ class Store:
     certificates: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """One side's TLS. Its `repr` shows no secret.
 
     `own` is this side's key and certificates, `trusted` the authorities that sign the peer's; None: none, for a client
@@ -275,8 +274,7 @@ class TokenKeys(Protocol):
         """Return whether the key that the token names is one of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(Struct, frozen=True):
     """The security of a listener's connections. `protocol` is the name of Kafka's security protocol."""
 
     protocol: str
@@ -461,8 +459,7 @@ class Post(Protocol):
         """Return the answer's status. Raises Unavailable without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """All ports of a node, in one value."""
 
     clock: Clock

@@ -8,8 +8,9 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import asdict
 from typing import Final
+
+from msgspec.structs import asdict
 
 from stratalog.adapters.log_output import keep_logging
 from stratalog.adapters.memory import (

@@ -17,8 +17,9 @@ The contract (Kafka: `CoordinatorResult`, `CoordinatorShard.replay`, `Coordinato
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct, field
 
 Record = TypeVar("Record")
 Answer = TypeVar("Answer")
@@ -33,16 +34,14 @@ class Now(NamedTuple):
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Record, Answer]):
+class Decision(Struct, Generic[Record, Answer], frozen=True):
     """Records to append as one atomic part of a batch (none: a read), and the answer."""
 
     records: Sequence[Record]
     answer: Answer
 
 
-@dataclass(slots=True)
-class _Batch(Generic[Record]):
+class _Batch(Struct, Generic[Record]):
     records: list[Record] = field(default_factory=list)
     waiters: list[Waiter] = field(default_factory=list)
 

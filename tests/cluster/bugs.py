@@ -5,9 +5,10 @@ In: the name of a bug. Out: a context in which every node has that bug. A checke
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage

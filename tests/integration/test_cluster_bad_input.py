@@ -23,7 +23,7 @@ from stratalog.config.local_cluster import HOST
 END_TIMEOUT_S = 100
 OTHER_CLUSTER = "abcdefghijklmnopqrstug"
 OLDER = """
-from dataclasses import replace
+from msgspec.structs import replace
 from stratalog.quorum import features
 features.SUPPORTED_FEATURES = tuple(
     one if one.name != "transaction.version" else replace(one, max_level=1)

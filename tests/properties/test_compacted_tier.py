@@ -16,12 +16,14 @@ are drawn from a seed, and everything is read back after each one.
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_dataclass
 from functools import partial
 from random import Random
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from tests.faulty_store import Fault, FaultyStore
 from tests.log_steps import Steps
 from tests.properties.tiered_readings import END, Readings, Transaction, values_of
@@ -342,7 +344,7 @@ class CompactedTier(Readings):
                 for one in self.tier.manifest.recent()
                 if one.entry.base_offset < done.end_offset
             )
-            plan = replace(
+            plan = replace_dataclass(
                 plan,
                 segments=segments,
                 noted_end=done.end_offset,

@@ -1,10 +1,10 @@
 """The image depends only on the log, for any cuts, snapshots and reloads."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.unit.quorum.metadata_log import NOW_MS, MetadataLog, configure, started
 
 from stratalog.errors import ErrorCode, Rejected

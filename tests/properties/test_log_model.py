@@ -5,12 +5,13 @@ crash the log must be a prefix of the list: all performed appends if only the pr
 after a loss of power. Everything that the log then returns must be of that prefix, byte for byte.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from tests.log_steps import Steps, batch
 
 from stratalog.config import LogConfig

@@ -5,11 +5,10 @@ In: the name of a bug. Out: a context in which every member has that bug. Each m
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from stratalog.quorum import answers, member, raft, replies, states, voter_changes
 from stratalog.quorum.messages import Answer, Persist, Send
@@ -84,10 +83,10 @@ def stale_answers_taken() -> Iterator[Patch]:
     real = replies.take
 
     def take(self: Any, sent: Any, response: Any, now_ms: int) -> None:
-        request = changed(sent.request, epoch=self.epoch)
+        request = replace(sent.request, epoch=self.epoch)
         leader = self.leader_id if response.leader_epoch < self.epoch else response.leader_id
         epoch = max(self.epoch, response.leader_epoch)
-        response = changed(response, leader_id=leader, leader_epoch=epoch)
+        response = replace(response, leader_id=leader, leader_epoch=epoch)
         real(self, replace(sent, request=request), response, now_ms)
 
     yield raft, "take", take
@@ -155,7 +154,7 @@ def short_snapshot() -> Iterator[Patch]:
 
     def part(self: Any, response: Any, now_ms: int) -> None:
         size = min(response.size, response.position + len(response.data))
-        real(self, changed(response, size=size), now_ms)
+        real(self, replace(response, size=size), now_ms)
 
     yield replies, "_snapshot_part", part
 

@@ -7,10 +7,10 @@ concerns this machine alone. It never repairs anything: the next `start` must.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from random import Random
 
+from msgspec.structs import replace
 from tests.sim.loop import VirtualLoop
 from tests.sim.process import Process
 from tests.sim.workers import SimWorkers

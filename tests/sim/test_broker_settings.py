@@ -6,11 +6,11 @@ holds the tests complete: a setting that becomes dynamic without one fails it.
 
 import asyncio
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 from tests.sim import test_connection_settings, test_tier_settings
 from tests.sim.altering import alter, story
 from tests.sim.loop import run

@@ -1,8 +1,8 @@
 """Each connection has a session of its own, and the authorizer decides the rights of its principal."""
 
 import asyncio
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.sim.controller_listener import PORT, connect_controller
 from tests.sim.loop import run
 from tests.sim.machine import Machine

@@ -7,11 +7,11 @@ also in another process, or something looked at the real world.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
 from tests.faulty_store import cut
 from tests.sim.disk import SimDisk
 from tests.sim.door import PythonDoor

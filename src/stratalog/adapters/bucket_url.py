@@ -10,9 +10,10 @@ text. `docs/stores.md` lists the settings for people.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from msgspec import Struct
 
 from stratalog.config.shown import shown
 from stratalog.errors import UserError
@@ -53,8 +54,7 @@ _ENDPOINT: Final = re.compile(
 _NO_KEYS: Final = "keys belong in the environment or a file, not in the URL"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketUrl:
+class BucketUrl(Struct, frozen=True, kw_only=True):
     """A parsed URL. `url` is the text; `prefix` has no slash at either end; None: the library's own default."""
 
     url: str

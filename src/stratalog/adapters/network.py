@@ -7,8 +7,9 @@ or writes a byte itself.
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
 
 from stratalog.errors import UserError
 from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers, Tls, TokenSource
@@ -31,8 +32,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
-@dataclass(slots=True)
-class TcpListener:
+class TcpListener(Struct):
     """A bound socket; `port` is the real one where 0 was asked for."""
 
     host: str

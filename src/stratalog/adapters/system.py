@@ -9,13 +9,11 @@ import random
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from stratalog.adapters.audit_file import AuditFile
 from stratalog.adapters.compiled_door import largest_timestamp, open_door
-from stratalog.adapters.http_request import post
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.memory import buffer
 from stratalog.adapters.network import TcpNetwork
@@ -25,7 +23,7 @@ from stratalog.adapters.processes import ProcessWorker
 from stratalog.adapters.threads import ThreadWorker
 from stratalog.adapters.web_keys import read_web_keys
 from stratalog.errors import UserError
-from stratalog.ports import Outside
+from stratalog.ports import AuditLog, Outside
 
 _PROCESSES_MAX: Final = 8
 
@@ -85,10 +83,25 @@ def outside() -> Outside:
         buffer=buffer,
         door=open_door,
         largest_timestamp=largest_timestamp(),
-        audit_log=AuditFile,
+        audit_log=_audit_log,
         token_keys=read_web_keys,
-        post=post,
+        post=_post,
     )
+
+
+# Few nodes need these two, and their modules take as long as a twentieth of a start.
+
+
+def _audit_log(path: str, bytes_max: int, files: int) -> AuditLog:
+    from stratalog.adapters.audit_file import AuditFile  # noqa: PLC0415
+
+    return AuditFile(path, bytes_max, files)
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+    from stratalog.adapters.http_request import post  # noqa: PLC0415
+
+    return post(url, body, headers, timeout_s=timeout_s)
 
 
 def on_stop_signal(stop: Callable[[], None]) -> None:

@@ -5,10 +5,11 @@ It decides nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.broker.apis import apis_of_brokers
 from stratalog.broker.coordination.broker_peers import BrokerPeers

@@ -10,8 +10,9 @@ correlation id means that the stream is lost.
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stratalog.client.apis import API_VERSIONS, SPOKEN
 from stratalog.client.calls import Call
@@ -42,8 +43,7 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(Struct, frozen=True):
     correlation_id: int
     version: int
     call: Call[Any]

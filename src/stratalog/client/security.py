@@ -7,8 +7,9 @@ remedy. It reads no file, and never repeats a secret.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stratalog.client.sasl import Login
 from stratalog.config.jaas import read_jaas
@@ -56,8 +57,7 @@ SECRETS: Final = frozenset(
 """Settings whose values must be shown nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSecurity:
+class ClientSecurity(Struct, frozen=True):
     """`tls` None: the client sends plain text. `login` None: it does not log in."""
 
     tls: Tls | None = None
@@ -67,8 +67,7 @@ class ClientSecurity:
 PLAIN: Final = ClientSecurity()
 
 
-@dataclass(frozen=True, slots=True)
-class Dialer:
+class Dialer(Struct, frozen=True):
     """A network, and the security of the connections that are opened over it."""
 
     network: Network

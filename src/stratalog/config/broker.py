@@ -10,9 +10,11 @@ the former. `CONFLUENT_TIER_…` is Confluent's `confluent.tier.…` (`aliases.p
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stratalog.config.aliases import our_names
 from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
@@ -100,8 +102,7 @@ def _name_of(variable: str) -> str:
     return dashed.replace("_", ".").replace("\0", "_")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(Struct, frozen=True):
     """Every setting's value, and the source of each explicit value (`override`, `environment NAME` or `file`)."""
 
     values: Mapping[builtins.str, Value] = field(default_factory=dict)

@@ -7,8 +7,9 @@ defaults that a topic may override are in `log_settings.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from stratalog.config.authorizer_settings import AUTHORIZER
 from stratalog.config.kafka_only import INERT_SETTINGS

@@ -9,8 +9,9 @@ there; a pattern that Python's `re` does not read is refused.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from stratalog.config.describe import ConfigEntry, ConfigSource, Synonym
 from stratalog.config.kinds import INTEGER_RANGES, BadValue, Between, Kind, Setting
@@ -63,8 +64,7 @@ _BY_NAME: Final = {one.name: one for one in CLIENT_METRICS_SETTINGS}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """The metrics that the matching clients push. `match` is by a name of MATCHED; every pattern must match whole."""
 
     metrics: frozenset[str] = frozenset()

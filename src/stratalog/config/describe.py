@@ -4,8 +4,9 @@ In: the broker's settings and a topic's own. Out: one `ConfigEntry` per setting.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
@@ -28,8 +29,7 @@ class ConfigSource(IntEnum):
     CLIENT_METRICS_CONFIG = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(Struct, frozen=True):
     """One possible source of a value, strongest first."""
 
     name: str
@@ -37,8 +37,7 @@ class Synonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(Struct, frozen=True):
     """One setting with its effective value. `value` is None where nothing is set or the value is secret."""
 
     name: str

@@ -5,8 +5,9 @@ effect. It never decides which settings may change: `rules.py` does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import setting_of
@@ -16,8 +17,7 @@ BROKER = 4
 """Kafka: ConfigResource.Type.BROKER."""
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicConfigs:
+class DynamicConfigs(Struct, frozen=True):
     """The values set for this broker, and for every broker; this broker's own win."""
 
     own: Mapping[str, str] = field(default_factory=dict)

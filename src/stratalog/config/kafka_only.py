@@ -8,8 +8,9 @@ name leaves this list when the broker honours it.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from stratalog.config.kinds import Dynamic, Kind, Setting, Value
 

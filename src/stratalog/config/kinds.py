@@ -7,9 +7,10 @@ Types and their codes are Kafka's (`org.apache.kafka.common.config.ConfigDef.Typ
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from stratalog.config.shown import shown
 
@@ -54,8 +55,7 @@ INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Struct, frozen=True):
     """Numbers from `low` to `high`, both included; None is the type's own limit. `also` are further single values."""
 
     low: float | None = None
@@ -63,15 +63,13 @@ class Between:
     also: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """One of these words (for a list: each item is one of them)."""
 
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
+class Shaped(Struct, frozen=True):
     """Text that `fits` accepts; `fits` raises BadValue for any other. `accepted` describes the form for people."""
 
     fits: Callable[[Sequence[str]], None]
@@ -81,8 +79,7 @@ class Shaped:
 Check = Between | OneOf | Shaped | None
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting by Kafka's name (or ours), as the reference documentation shows it.
 
     `default` is already a value. `kafka_default` is given only where ours differs on purpose, and `doc` then says why.

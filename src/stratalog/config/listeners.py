@@ -5,8 +5,9 @@ opens a port.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
+
+from msgspec import Struct
 
 from stratalog.config.kinds import BadValue
 from stratalog.errors import UserError
@@ -14,8 +15,7 @@ from stratalog.errors import UserError
 PORT_MAX = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """`NAME://host:port`. An empty host means every address of the machine; port 0 means a free one."""
 
     name: str

@@ -5,7 +5,8 @@ and the accepted values. It never looks up a topic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.broker_settings import BROKER_SETTINGS
@@ -17,8 +18,7 @@ SAME_AS_TOTAL = -2
 UNLIMITED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(Struct, frozen=True):
     """The log settings of one topic's partitions. Names are Kafka's with underscores; units are in the names.
 
     A limit of -1 means no limit; `local_retention_*` = -2 means the total retention.
@@ -100,7 +100,7 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     (AssertionError).
     """
     chosen = topic_values(broker, overrides)
-    names = LogConfig.__dataclass_fields__
+    names = LogConfig.__struct_fields__
     fields = {name.replace(".", "_"): value for name, value in chosen.items()}
     fields["producer_id_expiration_ms"] = broker.int("producer.id.expiration.ms")
     if fields["internal_segment_bytes"] is not None:

@@ -8,8 +8,9 @@ pattern that Python does not read is refused.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stratalog.config.kinds import BadValue
 
@@ -21,8 +22,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _GROUP: Final = re.compile(r"\$(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class PrincipalRule:
+class PrincipalRule(Struct, frozen=True):
     """`pattern` None is DEFAULT. `case` is L for lower, U for upper, "" for neither."""
 
     pattern: re.Pattern[str] | None = None

@@ -7,9 +7,10 @@ The recommendations come from two articles. *Tips*: "Kafka tips", nine months of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["LEFT_TO_YOU", "PROFILES", "WITH_THREE", "WITH_TIER", "Advice"]
 
@@ -19,8 +20,7 @@ WITH_THREE: Final = "with three voters or more"
 """Nodes whose `controller.quorum.voters` names three nodes or more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """A recommended value, as text. `of`: the article; `why`: its reason; `where`: the nodes that it is for."""
 
     name: str

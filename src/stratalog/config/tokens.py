@@ -4,7 +4,8 @@ In: settings by Kafka's names. Out: `TokenRules`, or UserError. It reads no key 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stratalog.config.kinds import Value
 from stratalog.errors import UserError
@@ -12,8 +13,7 @@ from stratalog.errors import UserError
 __all__ = ["TokenRules", "read_token_rules"]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True):
     """Which tokens are accepted. An empty issuer, or no audience: any."""
 
     keys_url: str

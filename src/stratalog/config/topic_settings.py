@@ -8,9 +8,10 @@ Names, types and limits are those of Apache Kafka 4.3's `LogConfig` and `TopicCo
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from stratalog.config.kinds import LONG_MAX, BadValue, Between, Kind, OneOf, Setting, Shaped
 
@@ -21,16 +22,14 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(Struct, frozen=True):
     """A broker setting that gives a topic setting its default; its value is multiplied by `factor` (hours to ms)."""
 
     name: str
     factor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSetting:
+class TopicSetting(Struct, frozen=True):
     """A topic's setting and the broker settings behind it, the first one set wins."""
 
     setting: Setting

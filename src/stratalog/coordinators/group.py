@@ -16,8 +16,9 @@ Kafka: `ClassicGroup`, `ClassicGroupMember`.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from stratalog.coordinators.messages import (
     NO_TIMESTAMP,
@@ -31,8 +32,7 @@ from stratalog.coordinators.subscriptions import CONSUMER, subscribed_topics
 from stratalog.errors import ErrorCode
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """One member. A token of None means that it waits for nothing."""
 
     member_id: str
@@ -63,8 +63,7 @@ class Member:
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """A group as the coordinator knows it. Only `become` changes its state."""
 
     group_id: str

@@ -18,10 +18,10 @@ Kafka: `TransactionCoordinator`, `TransactionMetadata`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stratalog.coordinators.transaction import (
@@ -57,8 +57,7 @@ __all__ = [
 _CHANGES_PER_TICK: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionSettings:
+class TransactionSettings(Struct, frozen=True):
     """Kafka's `transaction.*` and `transactional.id.*` settings, in milliseconds."""
 
     timeout_ms_max: int = 900_000
@@ -67,8 +66,7 @@ class TransactionSettings:
     """How often to call `TransactionShard.tick`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Initialised:
+class Initialised(Struct, frozen=True):
     """The answer to InitProducerId; an `error` other than none asks the client to repeat the request.
 
     `ongoing`: producer id and epoch of the open transaction that was kept.

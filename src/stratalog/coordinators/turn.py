@@ -5,9 +5,10 @@ decides.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from stratalog.coordinators.group import Group, Member
 from stratalog.coordinators.messages import Answer, GroupDecision, News, OffsetRecord, Outcome
@@ -17,8 +18,7 @@ from stratalog.ports import Entropy
 from stratalog.statemachine import Decision, Now
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
+class GroupSettings(Struct, frozen=True):
     """Kafka's `group.*` and `offset*` settings, in the units of their names."""
 
     initial_rebalance_delay_ms: int = 3_000
@@ -49,8 +49,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """One call: `records` and `answers` collect its decisions."""
 
     settings: GroupSettings

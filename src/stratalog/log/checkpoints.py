@@ -10,8 +10,9 @@ checkpoint has lines of "epoch offset" instead. `meta.properties` and `partition
 import json
 import uuid
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
@@ -49,8 +50,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(Struct, frozen=True):
     """The owner of a log directory (version 1). `directory_id` is None until the directory gets one."""
 
     cluster_id: str

@@ -8,8 +8,9 @@ before it decides, are programs. Only `perform` and `run` interpret effects and 
 """
 
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from stratalog.log.checkpoints import encode_lines
 from stratalog.ports import Buffer, Disk, FileInfo, FileRange
@@ -25,24 +26,21 @@ class Append(NamedTuple):
     buffers: Sequence[Buffer]
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Struct, frozen=True):
     """Reserve room on the drive for a file of `size` bytes, creating it; its length does not change."""
 
     path: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFile:
+class WriteFile(Struct, frozen=True):
     """Replace a whole small file, atomically and durably."""
 
     path: str
     data: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Read up to `size` bytes at `position`, which are the result.
 
     With `may_stay` their place in the file may be the result, too.
@@ -54,15 +52,13 @@ class Read:
     may_stay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListDirectory:
+class ListDirectory(Struct, frozen=True):
     """List a directory. The result is list[FileInfo], empty for a missing directory."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLines:
+class WriteLines(Struct, frozen=True):
     """Write a checkpoint of these lines, as `WriteFile`. The writing thread joins the lines, which can be a hundred
     thousand.
     """
@@ -71,22 +67,19 @@ class WriteLines:
     lines: Collection[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(Struct, frozen=True):
     """Make a file's bytes durable."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class SyncDirectory:
+class SyncDirectory(Struct, frozen=True):
     """Make a directory's entries durable."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class MakeDurable:
+class MakeDurable(Struct, frozen=True):
     """Replace whole small files, and make files and directories durable, in any order."""
 
     files: Mapping[str, Buffer]
@@ -94,38 +87,33 @@ class MakeDurable:
     synced_directories: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Struct, frozen=True):
     """Cut a file to `size` bytes."""
 
     path: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(Struct, frozen=True):
     """Rename a file or directory."""
 
     source: str
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unlink:
+class Unlink(Struct, frozen=True):
     """Remove a file, if it is there."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class MakeDirectory:
+class MakeDirectory(Struct, frozen=True):
     """Create a directory, if it is not there."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTree:
+class RemoveTree(Struct, frozen=True):
     """Remove a directory and all below it."""
 
     path: str

@@ -11,8 +11,9 @@ leave a gap that the next batch contradicts: with such a batch a consumer would 
 
 from bisect import bisect_right
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.log.effects import Program, Read, Result
@@ -64,8 +65,7 @@ class NotLocal(Exception):
     """Raised for an offset of the log that is no longer on this disk: read it from the tier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Struct, frozen=True):
     """Whole batches, as views in order: offsets [first_offset, next_offset).
 
     The first may begin before the requested offset. Empty: there is no batch between these two offsets. `aborted` are
@@ -90,8 +90,7 @@ class Slices:
         return sum(map(len, self.pieces))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
+class ReadPlan(Struct, frozen=True):
     """Read `size` bytes at `position` of `path` and pass them to `PartitionLog.finish_read`, once."""
 
     path: str

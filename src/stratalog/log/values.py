@@ -3,8 +3,9 @@
 In: nothing. Out: values. It decides nothing.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from stratalog.log.damage import Damage
 from stratalog.log.effects import Effect
@@ -50,8 +51,7 @@ class Appended(NamedTuple):
     batches: list[tuple[int, int, memoryview]]
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(Struct, frozen=True):
     """Result of loading: bytes cut off as a torn tail, the number of scanned segments, and files that lack durable
     bytes.
     """
@@ -61,8 +61,7 @@ class Recovered:
     damage: tuple[Damage, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(Struct, frozen=True):
     """A closed segment, for the archiver: offsets [base_offset, next_offset), its `.log` file of `size` bytes."""
 
     base_offset: int
@@ -72,8 +71,7 @@ class SegmentInfo:
     max_timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentParts:
+class SegmentParts(Struct, frozen=True):
     """Companions of a closed segment: its leader epochs as (epoch, first offset), and the paths of its files.
 
     The producer snapshot is of the state at the segment's end. `transaction_index` has the bytes of the `.txnindex`
@@ -88,8 +86,7 @@ class SegmentParts:
     aborted: tuple[AbortedTransaction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """The parts of a log: its segments (at least one), and producers and epochs as of their end."""
 
     segments: list[Segment]
@@ -102,8 +99,7 @@ class Contents:
     recovered: Recovered
 
 
-@dataclass(frozen=True, slots=True)
-class TieredHistory:
+class TieredHistory(Struct, frozen=True):
     """The state of a log at `end_offset`, where the bucket has every record below it.
 
     `leader_epochs` are (epoch, first offset) pairs below the end, both ascending. `producer_snapshot` is Kafka's

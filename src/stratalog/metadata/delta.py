@@ -9,10 +9,11 @@ for each record are those of its `replay` methods.
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.metadata.image import (

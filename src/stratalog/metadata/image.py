@@ -8,10 +8,11 @@ Kafka: MetadataImage and its parts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.wire.internal.metadata_records import RegisterControllerRecord
 
@@ -60,8 +61,7 @@ Apache Kafka's nodes keep it and ignore it."""
 INCARNATION: Final = "incarnation"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where a broker listens; `security_protocol` is Kafka's number (0: PLAINTEXT)."""
 
     name: str
@@ -70,8 +70,7 @@ class Endpoint:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureRange:
+class FeatureRange(Struct, frozen=True):
     """The levels of a feature that a node can work with."""
 
     name: str
@@ -79,8 +78,7 @@ class FeatureRange:
     max_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(Struct, frozen=True):
     """A registered broker. `epoch` is one incarnation's registration: later ones are higher."""
 
     id: int
@@ -107,8 +105,7 @@ class Broker:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """The replicas of a partition and its leader.
 
     `leader_epoch` grows whenever a leader is named, also the same one again; `partition_epoch` with every change.
@@ -135,8 +132,7 @@ class Partition:
         return found if found.int > DIRECTORY_RESERVED_MAX else None
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """A topic; its partitions by index. A name created again gets another id."""
 
     id: UUID
@@ -144,8 +140,7 @@ class Topic:
     partitions: Mapping[int, Partition] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """The cluster after the record at `offset`; `epoch` is the quorum leader's at that record.
 
     Invariant: `topic_ids_by_name` names exactly the topics of `topics_by_id`.

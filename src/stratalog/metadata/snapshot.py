@@ -8,9 +8,11 @@ Offsets count from 0. The file's name gives the offset of the log: `<end offset>
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.metadata.delta import Delta
@@ -39,8 +41,7 @@ RECORDS_PER_BATCH = 1024
 """Kafka: BatchAccumulator fills 8 MiB; a smaller unit keeps a damaged file's loss easy to name."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotId:
+class SnapshotId(Struct, frozen=True):
     """The extent of a snapshot: all records below `end_offset`, the last of them written in `epoch`."""
 
     end_offset: int
@@ -50,8 +51,7 @@ class SnapshotId:
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The content of a `.checkpoint` file; `control` are the control records between header and records (versions,
     voters).
     """

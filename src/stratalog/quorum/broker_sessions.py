@@ -8,7 +8,8 @@ Kafka: BrokerHeartbeatManager, BrokerHeartbeatTracker (`broker.session.timeout.m
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stratalog.metadata.image import Broker
 
@@ -16,8 +17,7 @@ SESSION_TIMEOUT_MS = 9_000
 """Kafka: the default of `broker.session.timeout.ms`."""
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     epoch: int
     contact_ms: int
     metadata_offset: int = -1

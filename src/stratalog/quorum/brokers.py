@@ -12,11 +12,13 @@ ReplicationControlManager (KIP-631, 841, 858, 966, 1066).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
@@ -44,8 +46,7 @@ ELECTED_AT_ONCE: Final = 500
 """Partitions whose leaders one decision about a broker elects: deciding on all of them would be one long turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(Struct, frozen=True):
     """A broker's description of itself at its start.
 
     `incarnation_id` is new with every start. `previous_epoch` is the broker epoch that the last clean shutdown wrote
@@ -61,8 +62,7 @@ class BrokerRegistration:
     previous_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(Struct, frozen=True):
     """A broker's heartbeat; `metadata_offset` is the highest offset of the metadata log that it has applied.
 
     `cordoned` is None from a broker that has not read its configuration yet (KIP-1066).
@@ -77,8 +77,7 @@ class BrokerHeartbeat:
     cordoned: tuple[UUID, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True):
     """The broker's new state, and the partitions that `elect_leaderless` must handle.
 
     With `leaving`, the heartbeat has not changed the broker's state yet: `leave` must handle these partitions first.

@@ -8,9 +8,10 @@ Refusals and their codes are Kafka's (ConfigurationControlManager, ControllerApi
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Image, ResourceType
@@ -30,8 +31,7 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One change of a setting; `operation` is the request's number, `value` may be None."""
 
     name: str
@@ -39,8 +39,7 @@ class Change:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(Struct, frozen=True):
     """A resource's changes; with `replaces`, settings that the request does not name are unset (AlterConfigs)."""
 
     resource_type: int
@@ -49,8 +48,7 @@ class Alteration:
     replaces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Altered:
+class Altered(Struct, frozen=True):
     """The answer for one resource."""
 
     resource_type: int

@@ -13,10 +13,11 @@ So a member that leaves the ISR then has every committed record, and stays eligi
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.metadata.image import DIRECTORY_MIGRATING, NO_LEADER, RECOVERING, Partition
 from stratalog.wire.ids import TopicIdPartition
@@ -34,8 +35,7 @@ class Election(Enum):
     """As ONLINE, else any live replica: acknowledged records may be lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The target of a change of a partition; None leaves a field unchanged.
 
     `directories` holds new directories by broker. `lost_data` is a broker that shut down uncleanly: it is not eligible.
@@ -51,8 +51,7 @@ class Target:
     election: Election = Election.ONLINE
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """The rules for one partition.
 
     `min_isr`: the topic's `min.insync.replicas`, at most its replication factor. `has_elr`: the cluster's feature

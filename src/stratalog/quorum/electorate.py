@@ -7,10 +7,12 @@ Kafka: ReplicationControlManager.generateLeaderAndIsrUpdates and its LeaderAccep
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.metadata.image import (
     DIRECTORY_LOST,
@@ -31,16 +33,14 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionDefaults:
+class ElectionDefaults(Struct, frozen=True):
     """The controller's own values of settings that a topic does not set."""
 
     min_insync_replicas: int = 1
     unclean_election: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """The inputs of a decision about brokers and partitions."""
 
     image: Image

@@ -7,8 +7,9 @@ Refusals and their codes are Kafka's (FeatureControlManager, KIP-584, KIP-778); 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
@@ -49,8 +50,7 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureUpdate:
+class FeatureUpdate(Struct, frozen=True):
     """A feature and its requested level; `upgrade_type` is the request's number."""
 
     name: str

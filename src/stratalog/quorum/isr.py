@@ -9,7 +9,8 @@ codes are those of ReplicationControlManager.alterPartition.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode
 from stratalog.metadata.delta import changed_partition
@@ -25,8 +26,7 @@ ANY_EPOCH = -1
 """A member's broker epoch from a leader that does not know it: no check."""
 
 
-@dataclass(frozen=True, slots=True)
-class IsrChange:
+class IsrChange(Struct, frozen=True):
     """The ISR that a leader wants: brokers and their broker epochs."""
 
     key: TopicIdPartition
@@ -36,8 +36,7 @@ class IsrChange:
     recovery_state: int = RECOVERED
 
 
-@dataclass(frozen=True, slots=True)
-class IsrAnswer:
+class IsrAnswer(Struct, frozen=True):
     """The partition after the change, or the error."""
 
     key: TopicIdPartition

@@ -7,8 +7,9 @@ Codes are those of ReplicationControlManager.electLeader (KIP-460); `balance` is
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import NO_LEADER, Partition
@@ -27,8 +28,7 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Elected:
+class Elected(Struct, frozen=True):
     """The answer for one partition."""
 
     partition: TopicPartition

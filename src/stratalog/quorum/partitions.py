@@ -8,8 +8,9 @@ Refusals and their codes are Kafka's (ReplicationControlManager.createPartitions
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import Image, Topic
@@ -26,8 +27,7 @@ from stratalog.quorum.topics import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MorePartitions:
+class MorePartitions(Struct, frozen=True):
     """A topic and its requested number of partitions; `assignments` are the new ones' replicas, None for the
     controller's choice.
     """
@@ -37,8 +37,7 @@ class MorePartitions:
     assignments: tuple[Replicas, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(Struct, frozen=True):
     """The answer for one topic."""
 
     topic: str

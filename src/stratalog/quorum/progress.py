@@ -8,7 +8,7 @@ record that opens the leader's epoch: a majority may hold an older epoch's recor
 Kafka: LeaderState.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stratalog.quorum.voters import ReplicaKey, VoterSet
 
@@ -17,8 +17,7 @@ OBSERVER_SESSION_MS = 300_000
 """Kafka: LeaderState.OBSERVER_SESSION_TIMEOUT_MS."""
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(Struct):
     """A replica as its leader sees it; times in ms, -1 for never."""
 
     end_offset: int = UNKNOWN_OFFSET

@@ -9,7 +9,8 @@ PartitionReassignmentReplicas, PartitionReassignmentRevert (KIP-455, 860).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delta import changed_partition
@@ -23,16 +24,14 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.metadata_records import PartitionChangeRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(Struct, frozen=True):
     """The new replicas of a partition; None cancels a reassignment in progress."""
 
     partition: TopicPartition
     replicas: Replicas | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reassigned:
+class Reassigned(Struct, frozen=True):
     """The answer for one partition."""
 
     partition: TopicPartition

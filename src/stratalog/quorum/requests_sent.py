@@ -4,13 +4,12 @@ In: requests, answers, failures, the time. Out: whether a node may get a request
 to. It never sends. Kafka: RequestManager.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stratalog.quorum.messages import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """A request that waits for its answer until `deadline_ms`."""
 
     to: int

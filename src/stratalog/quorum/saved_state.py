@@ -5,9 +5,10 @@ In: a state, or the content of a `quorum-state` file. Out: the other. It never r
 The format is that of Kafka's FileQuorumStateStore under kraft.version 1.
 """
 
-from dataclasses import dataclass
 from json import dumps, loads
 from uuid import UUID
+
+from msgspec import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.ports import Buffer
@@ -17,8 +18,7 @@ QUORUM_STATE_FILE = "quorum-state"
 NO_NODE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(Struct, frozen=True):
     """A member's saved state: its epoch, that epoch's leader, and its vote. Kafka: ElectionState."""
 
     leader_epoch: int = 0

@@ -9,9 +9,10 @@ project's.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.image import (
@@ -48,8 +49,7 @@ _TWICE: Final = "topic {} is asked for twice"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(Struct, frozen=True):
     """A requested topic; -1 partitions or replicas means the default, and is required with `assignments`."""
 
     name: str
@@ -59,8 +59,7 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(Struct, frozen=True):
     """The answer for one NewTopic; only `name`, `error` and `message` count where `error` is not none."""
 
     name: str
@@ -72,8 +71,7 @@ class Created:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Struct, frozen=True):
     """The answer for one topic to delete, with the requested name or id, and the other one if known."""
 
     name: str | None = None
@@ -82,8 +80,7 @@ class Deleted:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRules:
+class TopicRules(Struct, frozen=True):
     """A cluster's defaults for topics, and a check of their settings that raises Rejected(INVALID_CONFIG).
 
     `elections` returns the defaults of today: they may change while the controller runs.

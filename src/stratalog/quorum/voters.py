@@ -7,9 +7,10 @@ record: `controller.quorum.voters` names a set that never changes. Kafka: VoterS
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
 
 from stratalog.metadata.image import Endpoint
 from stratalog.wire.ids import ZERO_ID
@@ -34,8 +35,7 @@ class ReplicaKey(NamedTuple):
     directory_id: UUID = ZERO_ID
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(Struct, frozen=True):
     """A voter: its id, the directory that holds its log, its controller endpoints, its range of kraft.version."""
 
     id: int
@@ -56,8 +56,7 @@ class Opening(NamedTuple):
     voter_ids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class VoterSet:
+class VoterSet(Struct, frozen=True):
     """Voters, in the order of their ids."""
 
     voters: tuple[Voter, ...] = ()

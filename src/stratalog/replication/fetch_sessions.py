@@ -17,9 +17,10 @@ Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
+
+from msgspec import Struct, field
 
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
@@ -46,8 +47,7 @@ partitions each time.
 _UNKNOWN_OFFSET: Final = -1
 
 
-@dataclass(slots=True)
-class _Remembered(Generic[Requested]):
+class _Remembered(Struct, Generic[Requested]):
     """The client's last request for a partition, and the last answer sent."""
 
     requested: Requested
@@ -71,8 +71,7 @@ class _Remembered(Generic[Requested]):
         return news
 
 
-@dataclass(slots=True)
-class _Session(Generic[Requested]):
+class _Session(Struct, Generic[Requested]):
     session_id: int
     by_id: bool
     created_ms: int

@@ -14,10 +14,11 @@ Kafka: `AbstractFetcherThread`, `FetchSessionHandler`, `RemoteLeaderEndPoint`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode
 from stratalog.replication.fetch_sessions import NEW_SESSION, NO_SESSION
@@ -55,8 +56,7 @@ class FetchLimits(NamedTuple):
     backoff_ms: int = 1000
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(Struct):
     """A followed partition. `ready_ms`: time of its next fetch; never, while a step is pending.
 
     `leader_high_watermark` is the last that the leader named: below it, the log lags.

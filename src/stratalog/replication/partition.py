@@ -15,7 +15,7 @@ Invariants:
 Kafka: `Partition`, `Replica`.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stratalog.errors import ErrorCode, Rejected
 
@@ -24,8 +24,7 @@ NO_EPOCH = -1
 _NEVER = -(1 << 62)
 
 
-@dataclass(slots=True)
-class FollowerState:
+class FollowerState(Struct):
     """A leader's view of one follower. Times in ms."""
 
     log_start_offset: int = UNKNOWN_OFFSET

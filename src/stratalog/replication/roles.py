@@ -10,8 +10,9 @@ Kafka: `TopicsDelta.localChanges`, `LocalReplicaChanges`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import (
@@ -27,8 +28,7 @@ from stratalog.wire.ids import TopicIdPartition
 __all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "Transition", "replicas_of", "roles"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Struct, frozen=True):
     """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty.
 
     `is_recovering`: the broker was elected uncleanly, so its log may lack committed records (KIP-704).
@@ -42,8 +42,7 @@ class Lead:
     is_recovering: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(Struct, frozen=True):
     """Follow `leader` in `leader_epoch`; `is_new` as in `Lead`."""
 
     leader: int
@@ -53,15 +52,13 @@ class Follow:
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Stop serving and keep the log: the partition has no leader, or its log directory on this broker failed."""
 
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Delete the log: the topic is deleted, or else the replica was reassigned to another broker."""
 
     topic_is_deleted: bool

@@ -7,7 +7,7 @@ CODE = """
 import sys
 from stratalog.adapters.quick_start import start_quickly
 start_quickly()
-import stratalog.node
+import stratalog.process
 from crc32c import crc32c
 assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789") == 0xE3069283
 print(*sys.modules)
@@ -16,6 +16,7 @@ UNNEEDED = {
     "argparse",
     "difflib",
     "email",
+    "http.client",
     "importlib.metadata",
     "pygments",
     "rich",

@@ -65,7 +65,7 @@ def test_a_topics_log_config_has_each_setting_with_an_effect() -> None:
     # The first is the broker's only. Of the other two, one means `segment.bytes`, and the controller reads one.
     own = {"producer_id_expiration_ms"}
     other = {"internal_segment_bytes", "unclean_leader_election_enable"}
-    assert fields - other == set(LogConfig.__dataclass_fields__) - own
+    assert fields - other == set(LogConfig.__struct_fields__) - own
 
 
 def test_an_internal_setting_allows_segments_of_any_size() -> None:

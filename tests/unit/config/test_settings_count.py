@@ -35,5 +35,5 @@ def test_every_topic_setting_is_read(repository: Path) -> None:
     text = product(repository, "topic_settings.py")
     text += (repository / "src" / "stratalog" / "log" / "partition_log.py").read_text()
     inert = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if t.setting.inert}
-    unread = [n for n in LogConfig.__dataclass_fields__ if f".{n}" not in text and n not in inert]
+    unread = [n for n in LogConfig.__struct_fields__ if f".{n}" not in text and n not in inert]
     assert not unread, f"nothing reads {unread}: honour them, or mark them inert"

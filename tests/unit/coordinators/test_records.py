@@ -1,8 +1,8 @@
 """Goal: groups are written in Kafka's bytes, and loaded unchanged."""
 
-from dataclasses import replace
 from uuid import UUID
 
+from msgspec.structs import replace
 from tests.golden.group_script import CountingEntropy
 
 from stratalog.coordinators.group import Group, Member

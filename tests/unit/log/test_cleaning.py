@@ -1,8 +1,7 @@
 """Cleaning of a compacted log: the cleanable part, its time, tombstones, markers, the table of keys, the swap."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.log_steps import DIRECTORY, Steps, clean_once
 from tests.sim.disk import PowerLoss, SimDisk, paths
 

@@ -1,9 +1,9 @@
 """The records that a partition's log keeps: retention, local retention, truncation, and segments for the archiver."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from tests.log_steps import DIRECTORY, Steps, batch
 from tests.sim.disk import paths
 

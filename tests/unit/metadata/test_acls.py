@@ -4,12 +4,12 @@ Method: Hypothesis draws few names, principals, hosts and operations, so that AC
 ACL, by the rules of `StandardAuthorizerData` and `Authorizer.authorizeByResourceType`.
 """
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stratalog.metadata.acls import Acl, AclFilter, Acls
 from stratalog.metadata.image import EMPTY, Image

@@ -1,9 +1,9 @@
 """Each record changes the image, and the delta lists the change."""
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from stratalog.errors import Corrupt
 from stratalog.metadata.delta import Delta, apply

@@ -1,10 +1,10 @@
 """Snapshot files: Kafka's are read, ours hold every field, and damage is never read as the file's end."""
 
-from dataclasses import fields, replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import fields, replace
 from tests.unit.quorum.metadata_log import NOW_MS, started
 
 from stratalog.errors import Corrupt

@@ -2,10 +2,11 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 from stratalog.metadata.image import Endpoint, Image
 from stratalog.metadata.replay import Replay

@@ -3,9 +3,8 @@
 The golden stories of `tests/golden/brokers` test the effects on partitions; this module tests the refusals.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.unit.quorum.metadata_log import MetadataLog, started
 
 from stratalog.errors import ErrorCode, Rejected

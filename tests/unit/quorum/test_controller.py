@@ -1,8 +1,7 @@
 """The controller's other decisions: registration, activation, configuration, producer ids, first records."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.unit.quorum.metadata_log import MetadataLog, configure, started
 
 from stratalog.errors import Corrupt, Rejected

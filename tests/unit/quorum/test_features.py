@@ -1,8 +1,7 @@
 """Features: a request sets every level or none."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.unit.quorum.metadata_log import configure, started
 
 from stratalog.errors import ErrorCode, Rejected

@@ -1,7 +1,8 @@
 """Replicas that internal topics get as brokers join: racks first, then the brokers with the fewest."""
 
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.metadata.image import EMPTY, Broker, Image, Partition, Topic
 from stratalog.quorum.internal_topics import growths

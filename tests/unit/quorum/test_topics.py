@@ -1,9 +1,9 @@
 """Creating and deleting topics: every refusal has Kafka's code, and refuses that topic only."""
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.quorum.metadata_log import SeededEntropy, started
 
 from stratalog.errors import ErrorCode, Rejected

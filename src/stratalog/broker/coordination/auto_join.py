@@ -8,11 +8,11 @@ Kafka: KafkaRaftClient.pollFollowerAsObserver, pollFollowerAsVoter, KIP-853.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from stratalog.broker.background import Background
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum

@@ -5,9 +5,10 @@ itself.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
+
+from msgspec import Struct
 
 from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
@@ -35,8 +36,7 @@ from stratalog.quorum.voters import KRAFT_VERSION, ReplicaKey, Voter, VoterHisto
 __all__ = ["ClusterMetadata", "open_cluster_metadata"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
+class ClusterMetadata(Struct, frozen=True):
     """The cluster's metadata on one node."""
 
     quorum: MetadataQuorum

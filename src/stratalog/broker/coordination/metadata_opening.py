@@ -6,11 +6,11 @@ decides no change of the cluster, and leads nothing.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from stratalog.broker.coordination.metadata_log import (
     FILE_BYTES_MAX,
@@ -51,8 +51,7 @@ _REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedLog:
+class OpenedLog(Struct, frozen=True):
     """A metadata log as it was found: `voters` has each Voters record with its offset, that of the snapshot first."""
 
     log: MetadataLog
@@ -139,8 +138,7 @@ async def _open_log(
     return log
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
+class _Saved(Struct, frozen=True):
     """What a metadata directory holds beside its log; `replay` has the snapshot."""
 
     exists: bool

@@ -7,8 +7,9 @@ Kafka: `AutoTopicCreationManager`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from stratalog.broker.coordination.controller_channel import ControllerChannel
 from stratalog.broker.network.turns import Pace

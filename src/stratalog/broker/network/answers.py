@@ -6,8 +6,9 @@ In: nothing. Out: the types between the reader of a client's frames and the disp
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from stratalog.broker.network.session import Session
 from stratalog.ports import Buffer
@@ -30,8 +31,7 @@ class Awaited(asyncio.Future[Any]):
     __slots__ = ()
 
 
-@dataclass(slots=True)
-class Later:
+class Later(Struct):
     """A pending answer: `encode` turns the result of `work` into buffers. `size` is the request's memory meanwhile."""
 
     work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"

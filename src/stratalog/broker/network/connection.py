@@ -20,10 +20,10 @@ A failure of a handler costs this connection, and nothing else.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import structlog
+from msgspec import Struct
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, may_overlap
 from stratalog.broker.network.audit import Audit
@@ -43,8 +43,7 @@ _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
 
 
-@dataclass(slots=True)
-class Shared:
+class Shared(Struct):
     """Objects that all connections of a node share."""
 
     frame_bytes_max: int

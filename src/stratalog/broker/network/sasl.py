@@ -27,6 +27,8 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from stratalog.broker.network.tokens import Bearer
 from stratalog.config.principal_rules import is_name
 from stratalog.config.sasl import OAUTHBEARER, PLAIN, SaslListener
@@ -58,8 +60,7 @@ class TokenUser(NamedTuple):
     lifetime_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Users:
+class Users(Struct, frozen=True):
     """The users of the node.
 
     `scram` returns the credential of a mechanism's number and a user, or None; `token` that of a delegation token.

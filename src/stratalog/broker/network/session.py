@@ -7,8 +7,9 @@ Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.tokens import Bearer, Tokens
@@ -39,8 +40,7 @@ ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
 """The principal of a client that does not authenticate (Kafka: `KafkaPrincipal.ANONYMOUS`)."""
 
 
-@dataclass(slots=True)
-class ListenerContext:
+class ListenerContext(Struct):
     """The listener that accepted a connection. Only `sasl` changes while it listens."""
 
     name: str
@@ -69,8 +69,7 @@ def _mute_no_connection(_seconds: float) -> None:
     """Mute no connection: the request came in an envelope."""
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """The session of one connection's client, from accept to close."""
 
     listener: ListenerContext

@@ -10,10 +10,10 @@ not fall on one drive that has a little more room today. Between equals the firs
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.copies import Lost
@@ -33,8 +33,7 @@ _UNIT_BYTES: Final = 64 << 20
 """The unit of free space: a smaller difference between two drives does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """A created partition; `leader_epoch` is its newest known leader epoch."""
 
     name: TopicPartition

@@ -6,10 +6,10 @@ nothing: `copies.py` chooses among a partition's directories, `log/recovery.py` 
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
+from msgspec import Struct
 
 from stratalog.broker.partitions.checkpointing import Checkpoints
 from stratalog.broker.storage.asides import Asides
@@ -36,8 +36,7 @@ from stratalog.wire.ids import TopicIdPartition, TopicPartition
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A loaded partition. `was_tiered`: a tier's manifest lay beside its log."""
 
     name: TopicPartition

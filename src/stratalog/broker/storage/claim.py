@@ -5,9 +5,11 @@ never removes anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.config import BrokerConfig
@@ -120,8 +122,7 @@ def open_directories(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """The claimed directories' ids by path, and the errors of unusable ones by path."""
 
     cluster_id: str

@@ -9,9 +9,10 @@ directory, a copy in another directory does not count: it may be old.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import (
@@ -26,8 +27,7 @@ from stratalog.metadata.image import Image, Topic
 from stratalog.wire.ids import TopicIdPartition, TopicPartition, topic_id_text
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(Struct):
     """The decision about each partition directory within one log directory, by name.
 
     `promoted`: copies of committed moves, with their new names; they are loaded, too. `left`: directories to leave
@@ -60,8 +60,7 @@ class _Cluster(NamedTuple):
     removed_topics: Collection[UUID]
 
 
-@dataclass(slots=True)
-class _Copies:
+class _Copies(Struct):
     """One partition's directories: those of its name, those of running moves, and those of its name with another id or
     an unreadable one, with the reason.
     """

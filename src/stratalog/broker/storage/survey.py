@@ -5,9 +5,10 @@ and does not judge the checkpoints: `hosting.py` does.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from stratalog.errors import Corrupt, UserError
 from stratalog.log.checkpoints import (
@@ -49,8 +50,7 @@ _CHECKPOINT_BYTES_MAX: Final = 64 << 20
 NO_EPOCH: Final = -1
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """The contents of a log directory. Checkpoints are by name: an earlier topic of that name may have written them.
 
     `partitions`: directories' names with the topic ids in them; `unreadable`: why some of them have none; `unborn`:

@@ -6,9 +6,10 @@ Kafka: `ReplicaManager.read`, `DelayedRemoteFetch`, `RemoteLogManager.findOffset
 """
 
 from collections.abc import Awaitable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode, Rejected

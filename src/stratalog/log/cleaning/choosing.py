@@ -10,7 +10,7 @@ While a topic is copied to a bucket, it also ends before the first segment that 
 reads a file that a swap renames.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stratalog.config.kinds import LONG_MAX
 from stratalog.log.cleaning.cleaner import Plan, places_for
@@ -24,8 +24,7 @@ from stratalog.wire.batch import HEADER_SIZE, parse_header
 __all__ = ["Cleanable", "cleanable", "plan_cleaning", "read_first_timestamps", "tier_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cleanable:
+class Cleanable(Struct, frozen=True):
     """The part of a log that may be cleaned: `segments`, the oldest first; those with `first_dirty` or later are dirty.
 
     Bytes are those of the segments below and from the first dirty offset. `is_overdue`: `max.compaction.lag.ms` passed.

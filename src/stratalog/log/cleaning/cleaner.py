@@ -11,8 +11,9 @@ another cleanup policy meets no hole. Kafka: `Cleaner.doClean`, `groupSegmentsBy
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from stratalog.errors import Corrupt
 from stratalog.log.cleaning.filtering import NOWHERE_ELSE, BatchFilter, Horizons, check_sound
@@ -46,8 +47,7 @@ _OUT_BYTES: Final = 1 << 20
 """Written at once. A batch that is larger is written alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One cleaning: `segments` below the first offset that may not be cleaned, and the topic's settings.
 
     `places` is the size of the table of keys, of which `keys_max` are filled. Sizes are bytes, times milliseconds.
@@ -70,16 +70,14 @@ class Plan:
     """As in `Horizons`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """`segment` is in `.cleaned` files, in place of those that have the base offsets `replaced`."""
 
     segment: Segment
     replaced: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Cleaned:
+class Cleaned(Struct):
     """What a pass did. `end_offset` is the first offset that is still dirty; bytes are of log read and written."""
 
     end_offset: int = 0

@@ -13,10 +13,10 @@ the offset on that the other place has not cleaned (`deletable_end`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.log.cleaning.transactions import Transactions
@@ -51,8 +51,7 @@ def check_sound(view: memoryview, header: BatchHeader, path: str) -> None:
         raise Corrupt(f"{path}: the CRC of the batch at offset {header.base_offset} does not hold")
 
 
-@dataclass(frozen=True, slots=True)
-class Horizons:
+class Horizons(Struct, frozen=True):
     """When tombstones and markers may go: `delete_retention_ms` after `wall_ms` where they have no horizon yet.
 
     `deletable_end`: below it no other place has an older record of a key, or of a transaction, than this place has.

@@ -12,10 +12,11 @@ a value other than the default that its version lacks, unless the schema marks t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from msgspec import Struct
 
 from stratalog.ports import Buffer
 from stratalog.wire.apis import APIS
@@ -24,8 +25,7 @@ from stratalog.wire.budget import DecodeBudget
 __all__ = ["Codec", "codec"]
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
+class Codec(Struct, frozen=True):
     """The readers and writers of one API, by version.
 
     A reader takes the data, the position of the body and the budget of what may be built. The data are a memoryview

@@ -1,11 +1,11 @@
 """Goal: a broker's requests to the controller survive Kafka's messages. Method: over the wire, in every version."""
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stratalog.broker.coordination import controller_rpcs as rpcs
 from stratalog.broker.coordination.controller_registration_rpc import (

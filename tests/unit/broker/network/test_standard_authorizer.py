@@ -1,8 +1,8 @@
 """The authorizer decides by the ACLs of the newest image, keeps decisions, and knows super users and the default."""
 
-from dataclasses import replace
 from uuid import UUID
 
+from msgspec.structs import replace
 from tests.unit.metadata.test_acls import image_of
 
 from stratalog.broker.network import standard_authorizer as module
