@@ -5,7 +5,9 @@ them. Node 1 alone is a controller, and leads the topic of the data; nodes 2 to 
 """
 
 import asyncio
+from functools import partial
 
+import pytest
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.raw import Raw
 from tests.sim.test_moves import until
@@ -127,6 +129,52 @@ def test_a_follower_forgets_transactions_whose_markers_are_committed() -> None:
         assert not follower.log.producers._ending
 
     story(tell, count=2)
+
+
+@pytest.mark.parametrize("topic", ["t", OFFSETS])
+def test_a_partition_below_its_minimum_holds_up_no_marker_of_another(topic: str) -> None:
+    """Brokers serve a connection's requests one by one, and a coordinator has one connection to a leader."""
+
+    async def tell(cluster: Cluster, client: Client) -> None:
+        below = {"min.insync.replicas": "2"}
+        await client.create_topics(
+            [
+                NewTopic("t", assignments={0: [2, 3], 1: [2, 1]}, configs=below),
+                NewTopic(OFFSETS, assignments={0: [2, 3]}, configs=below),
+                NewTopic(STATES, assignments={0: [1]}),
+            ]
+        )
+        network = cluster.world.network
+        coordinator = await Raw.connect(network, host_of(1))
+        data = await Raw.connect(network, host_of(2))
+        held, free = Producer(coordinator, "held"), Producer(coordinator, "free")
+        for partition, one in enumerate((held, free)):
+            await eventually(one.begin, ErrorCode.none)
+            await one.add(partition)
+            one.raw = data
+            await eventually(partial(one.write, partition, b"x"), ErrorCode.none)
+        if topic == OFFSETS:
+            held.raw = coordinator
+            await eventually(held.add_offsets, ErrorCode.none)
+            held.raw = data
+            await eventually(partial(held.commit_offset, 5), ErrorCode.none)
+        held.raw = free.raw = coordinator
+        leader = cluster.machines[2].partition(topic)
+        await cluster.machines[3].kill()
+        await until(lambda: leader.replica.is_below_min_isr)
+        assert await held.end(commit=True) is ErrorCode.none
+        await asyncio.sleep(1)
+        assert await free.end(commit=True) is ErrorCode.none
+        async with asyncio.timeout(5):
+            await eventually(lambda: committed(data, 1), [b"x"])
+        assert leader.replica.is_below_min_isr
+        assert await committed(data, 0) == []
+        await cluster.machines[3].restart()
+        await eventually(lambda: committed(data, 0), [b"x"])
+        if topic == OFFSETS:
+            await eventually(lambda: offset_of(data), (5, 0))
+
+    story(tell, offsets__topic__replication__factor="2")
 
 
 async def commit(raw: Raw, offset: int) -> ErrorCode:

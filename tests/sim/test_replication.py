@@ -37,11 +37,12 @@ from stratalog.wire.messages.produce import (
 Tell = Callable[[Cluster, Client], Coroutine[Any, Any, None]]
 
 
-def story(tell: Tell, seed: int = 1, count: int = 3) -> None:
+def story(tell: Tell, seed: int = 1, count: int = 3, **more: str) -> None:
     """The first node alone is a controller too, and never ends."""
 
     async def whole() -> None:
         settings = {"replica.lag.time.max.ms": "3000"}
+        settings |= {name.replace("__", "."): value for name, value in more.items()}
         others = dict.fromkeys(range(2, count + 1), "broker")
         cluster = Cluster(World(seed), count, settings, others)
         await cluster.start()

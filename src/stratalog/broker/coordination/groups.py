@@ -357,6 +357,7 @@ class _Shard:
 
     def end_transaction(self, ended: Ended) -> "asyncio.Future[None]":
         """Append a marker, which is a batch of its own. Its future fails with Rejected, also where it is outdated."""
+        self.partition.replica.check_min_isr()
         batch = memoryview(ended.batch(self._clock.now_ms()))
 
         def decide(_now: Now) -> Decision[OffsetRecord, None]:

@@ -145,6 +145,8 @@ class Markers:
             if one.topic == OFFSETS_TOPIC:
                 return self._groups.end_transaction(one.partition, ended)
             hosted = self._hosting.get(*one)
+            # Waiting for its commit would hold up the next requests of the coordinator's connection.
+            hosted.replica.check_min_isr()
             if ended.raises_epoch and hosted.replica.leads:
                 hosted.log.producers.check_raised(ended.producer_id, ended.producer_epoch)
             return hosted.commit(memoryview(batch), header, wall_ms, flush=False)
