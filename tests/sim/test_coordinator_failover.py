@@ -177,6 +177,46 @@ def test_a_partition_below_its_minimum_holds_up_no_marker_of_another(topic: str)
     story(tell, offsets__topic__replication__factor="2")
 
 
+def test_a_coordinator_below_its_minimum_refuses_changes_at_once() -> None:
+    """A request that waited would hold up heartbeats, and other brokers' questions, on its connection."""
+
+    async def tell(cluster: Cluster, client: Client) -> None:
+        below = {"min.insync.replicas": "2"}
+        await client.create_topics(
+            [
+                NewTopic("t", assignments={0: [1]}),
+                NewTopic(OFFSETS, assignments={0: [2, 3]}, configs=below),
+                NewTopic(STATES, assignments={0: [2, 3]}, configs=below),
+            ]
+        )
+        raw = await Raw.connect(cluster.world.network, host_of(2))
+        producer = Producer(raw)
+        await eventually(producer.begin, ErrorCode.none)
+        assert await producer.add(0) is ErrorCode.none
+        await eventually(producer.add_offsets, ErrorCode.none)
+        await eventually(lambda: commit(raw, 5), ErrorCode.none)
+        leading = [cluster.machines[2].partition(topic) for topic in (OFFSETS, STATES)]
+        await cluster.machines[3].kill()
+        await until(lambda: all(one.replica.is_below_min_isr for one in leading))
+        unavailable = ErrorCode.coordinator_not_available
+        async with asyncio.timeout(5):
+            assert await commit(raw, 6) is unavailable
+            assert await producer.commit_offset(7) is unavailable
+            assert await producer.add(0) is unavailable
+            assert await producer.end(commit=True) is unavailable
+            assert await Producer(raw, "other").begin() is unavailable
+            assert await offset_of(raw) == (5, 0)
+        await cluster.machines[3].restart()
+        await eventually(lambda: commit(raw, 6), ErrorCode.none)
+        await eventually(lambda: producer.end(commit=True), ErrorCode.none)
+
+    story(
+        tell,
+        offsets__topic__replication__factor="2",
+        transaction__state__log__replication__factor="2",
+    )
+
+
 async def commit(raw: Raw, offset: int) -> ErrorCode:
     part = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from stratalog.broker.coordination.runtime import Runtime, in_turns, load
+from stratalog.broker.coordination.runtime import Runtime, check_available, in_turns, load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure
 from stratalog.coordinators.groups import GroupShard
@@ -162,6 +162,7 @@ class Groups:
 
     async def commit(self, request: OffsetCommit) -> OffsetCommitAnswer:
         """Commit offsets; answer once they are committed."""
+        check_available(self._shard(request.group_id).partition)
         return await self._ask(request.group_id, request, GroupShard.commit)  # type: ignore[no-any-return]
 
     async def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
@@ -340,6 +341,7 @@ class _Shard:
 
     def ask_in_transaction(self, request: OffsetCommit, producer: tuple[int, int]) -> Token:
         """Decide as `ask` on offsets of a producer's transaction: they are a batch of their own."""
+        check_available(self.partition)
         state = self.partition.log.producers.get(producer[0])
         if state is not None and producer[1] < state.epoch:
             message = (

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
+from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.storage.directory import Done, Failure
 from stratalog.errors import Corrupt, ErrorCode, Rejected
@@ -268,6 +269,19 @@ class Runtime(Generic[R]):
             then(answer, error)
         except BaseException as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
             self._log.error("answer failed", partition=self._name, exc_info=bug)
+
+
+def check_available(partition: HostedPartition) -> None:
+    """Refuse a change that could not be committed now: too few replicas are in sync.
+
+    Raises Rejected(COORDINATOR_NOT_AVAILABLE), after which clients ask again. A request that waited instead would hold
+    up the next ones of its connection: heartbeats, and other brokers' questions. Kafka:
+    `TransactionStateManager.appendTransactionToLog`, `CoordinatorOperationExceptionHelper`.
+    """
+    if partition.replica.is_below_min_isr:
+        raise Rejected(
+            ErrorCode.coordinator_not_available, f"{partition.name} has too few replicas in sync"
+        )
 
 
 async def in_turns(steps: Iterable[object]) -> None:

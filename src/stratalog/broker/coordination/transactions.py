@@ -13,7 +13,7 @@ import structlog
 
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.producer_ids import ProducerIds
-from stratalog.broker.coordination.runtime import Runtime, load
+from stratalog.broker.coordination.runtime import Runtime, check_available, load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.transaction import bytes_max, decode_record, encode_record
@@ -125,7 +125,7 @@ class Transactions:
         if shard.machine.wants_producer_id(transactional_id):
             fresh_id = await self._producer_ids.next()
             shard = self._shard(transactional_id)  # leadership may have moved meanwhile
-        return await shard.ask(
+        return await shard.change(
             lambda machine, now: machine.initialise(
                 transactional_id,
                 timeout_ms,
@@ -146,7 +146,7 @@ class Transactions:
         implicitly: bool = False,
     ) -> None:
         """Add partitions to a transaction, as `TransactionShard.add_partitions`."""
-        await self._shard(transactional_id).ask(
+        await self._shard(transactional_id).change(
             lambda machine, now: machine.add_partitions(
                 transactional_id, producer, partitions, now, implicitly=implicitly
             )
@@ -174,7 +174,7 @@ class Transactions:
 
     async def end(self, transactional_id: str, producer: tuple[int, int], *, commit: bool) -> None:
         """Decide the end of a transaction, as `TransactionShard.end`. Its markers follow."""
-        await self._shard(transactional_id).ask(
+        await self._shard(transactional_id).change(
             lambda machine, now: machine.end(transactional_id, producer, now, commit=commit)
         )
 
@@ -187,7 +187,7 @@ class Transactions:
         if shard.machine.is_exhausted(transactional_id):
             fresh_id = await self._producer_ids.next()
             shard = self._shard(transactional_id)  # leadership may have moved meanwhile
-        return await shard.ask(
+        return await shard.change(
             lambda machine, now: machine.end_raised(
                 transactional_id, producer, fresh_id, now, commit=commit
             )
@@ -293,6 +293,13 @@ class _Shard:
     ) -> "asyncio.Future[A]":
         """Decide on a request; the future gets its answer once it is committed."""
         return self._runtime.submit(partial(decide, self.machine))
+
+    def change(
+        self, decide: Callable[[TransactionShard, Now], Decision[TransactionRecord, A]]
+    ) -> "asyncio.Future[A]":
+        """Do as `ask`, where the state's change can be committed. Raises Rejected."""
+        check_available(self.partition)
+        return self.ask(decide)
 
     def has_added(
         self, transactional_id: str, producer: tuple[int, int], partition: TopicPartition
