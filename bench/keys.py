@@ -7,12 +7,13 @@ usage: python -m bench.keys [--rounds 5] [--only archive|get|latest]... [--segme
 - get: the time and the bytes of `strata get` of one key among `--segments` segments of `--mb` MB, as a process of its
   own, with the page cache as it is; beside the size of all segments.
 - latest: Spark's `latest_by_key` on `local[2]` over `--keys` keys of 200 B in four partitions, where every fifth key
-  has two records.
+  has two records. A read of a few rows comes first: a JVM takes a minute to warm up on a busy machine.
 
 The records are copies of one batch with other keys. The command prints one line for each measurement.
 """
 
 import argparse
+import json
 import os
 import re
 import resource
@@ -188,6 +189,12 @@ def bench_latest(place: Path, rounds: int, keys: int) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    warming = {
+        "tier.url": place.as_uri(),
+        "subscribe": "t",
+        "endingOffsets": json.dumps({"t": dict.fromkeys(range(partitions), 1000)}),
+    }
+    spark.read.format("stratalog").options(**warming).load().count()
     for latest in ["true", "false"] * rounds:
         options = {"tier.url": place.as_uri(), "subscribe": "t", "latest_by_key": latest}
         begun = time.monotonic()

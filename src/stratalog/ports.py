@@ -190,10 +190,10 @@ class Workers(Protocol):
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> Worker:
         """Start threads; with `background`, all other threads have priority."""
 
-    def start_processes(self, name: str) -> "Processes":
+    def start_processes(self, name: str, *, background: bool = False) -> "Processes":
         """Return a worker whose calls run in processes beside this one, in any order; each call can be pickled.
 
-        A call whose process dies fails with errors.Unavailable.
+        With `background`, all other processes have priority. A call whose process dies fails with errors.Unavailable.
         """
 
 

@@ -18,12 +18,13 @@ from stratalog.wire.batch import scan
 from stratalog.wire.records import BatchBuilder, Record, read_records
 
 TOPIC = "compacted"
+RETENTION_MS = 1000
 CONFIGS = {
     "cleanup.policy": "compact",
     "flush.messages": "1",
     "segment.ms": "300",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "1000",
+    "delete.retention.ms": str(RETENTION_MS),
     "file.delete.delay.ms": "100",
 }
 SETTINGS = {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": "100000"}
@@ -36,6 +37,8 @@ class Table:
 
     written: dict[int, tuple[bytes, bytes | None]] = field(default_factory=dict)
     last: dict[bytes, list[bytes | None]] = field(default_factory=dict)
+    deleted: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By key: the offset of the tombstone that is the last record, and when it was sent."""
     number: int = 0
 
     async def write(self, client: Client, clock_ms: int, chance: Random) -> None:
@@ -49,10 +52,14 @@ class Table:
             builder.add(key, value, clock_ms)
         for key, value in entries:
             self.last.setdefault(key, [None]).append(value)
+            self.deleted.pop(key, None)
         produced = await client.produce(TOPIC, 0, builder.build())
         for at, (key, value) in enumerate(entries):
             self.written[produced.base_offset + at] = key, value
             self.last[key] = [value]
+            self.deleted.pop(key, None)
+            if value is None:
+                self.deleted[key] = produced.base_offset + at, clock_ms
 
     def check(self, records: list[Record]) -> None:
         found: dict[bytes, bytes | None] = {}
@@ -64,6 +71,15 @@ class Table:
         for key, values in self.last.items():
             assert found.get(key) in values
             self.last[key] = [found.get(key)]
+
+    def check_tombstones(
+        self, known: dict[bytes, tuple[int, int]], records: list[Record], now_ms: int
+    ) -> None:
+        """Check that a read that began with `known` as `deleted` found the tombstones younger than `RETENTION_MS`."""
+        there = {record.offset for record in records}
+        for key, (offset, sent_ms) in known.items():
+            if self.deleted.get(key) == (offset, sent_ms) and now_ms - sent_ms < RETENTION_MS:
+                assert offset in there, "a tombstone left early"
 
 
 async def write_for_a_while(machine: Machine, client: Client, table: Table) -> None:
@@ -100,12 +116,14 @@ async def read_of(hosted: HostedPartition, client: Client, first: int = 0) -> li
     return records
 
 
-async def read_for_a_while(machine: Machine, client: Client) -> None:
-    """Read from the start on, again and again, while segments are swapped: no offset goes back."""
+async def read_for_a_while(machine: Machine, client: Client, table: Table) -> None:
+    """Read from the start on, again and again, while segments are swapped: no offset goes back, no tombstone lacks."""
     hosted = machine.partition(TOPIC)
     try:
         while True:
+            known = dict(table.deleted)
             records = await read_of(hosted, client)
+            table.check_tombstones(known, records, machine.world.clock.now_ms())
             offsets = [one.offset for one in records]
             assert offsets == sorted(set(offsets))
             await asyncio.sleep(machine.world.chance.uniform(0, 0.2))

@@ -2,16 +2,20 @@
 
 In: calls of `ports.Disk`; `crash` with a source of chance. Out: bytes, OSError. A crash may take bytes that were not
 synced. A file loses any of its writes since its last sync, and the last one that survives may be torn. A directory
-loses the latest of the changes since its last sync, as journals keep them in order. No crash takes synced bytes.
+loses the latest of the changes since its last sync: the journals of ext4 and XFS keep them in order. Without
+`keeps_order` it loses any of them, as other file systems may. No crash takes synced bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from tests.sim.process import current
 
 from stratalog.ports import Buffer, FileInfo
+
+T = TypeVar("T")
 
 
 class PowerLoss(Exception):
@@ -63,14 +67,20 @@ class _Directory:
         self.synced = dict(self.entries)
         self.unsynced.clear()
 
-    def crash(self, chance: Random) -> None:
+    def crash(self, chance: Random, *, keeps_order: bool) -> None:
         entries = dict(self.synced)
-        for changes in self.unsynced[: chance.randint(0, len(self.unsynced))]:
+        whole = self.unsynced
+        for changes in (
+            whole[: chance.randint(0, len(whole))] if keeps_order else _survivors(whole, chance)
+        ):
             _apply(entries, changes)
         self.entries = entries
         self.sync()
         for entry in entries.values():
-            entry.crash(chance)
+            if isinstance(entry, _Directory):
+                entry.crash(chance, keeps_order=keeps_order)
+            else:
+                entry.crash(chance)
 
 
 class SimDisk:
@@ -81,7 +91,9 @@ class SimDisk:
     bytes and then raises PowerLoss. `is_quick` is asked whether an append may be tried. `syncs` counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_order: bool = True) -> None:
+        self.keeps_order = keeps_order
+        """Whether a directory's changes survive a crash in order."""
         self._root = _Directory()
         self._locked = False
         self._tear_after: int | None = None
@@ -102,7 +114,7 @@ class SimDisk:
 
     def crash(self, chance: Random) -> None:
         """Lose power: drop a random part of all unsynced changes."""
-        self._root.crash(chance)
+        self._root.crash(chance, keeps_order=self.keeps_order)
         self._locked = False
 
     def end_process(self) -> None:
@@ -115,7 +127,7 @@ class SimDisk:
 
     def copy(self) -> "SimDisk":
         """Another disk with the same files, all of them synced."""
-        other = SimDisk()
+        other = SimDisk(keeps_order=self.keeps_order)
         other._root = _copy(self._root)
         return other
 
@@ -274,9 +286,7 @@ class SimDisk:
         return self._file(path)
 
 
-def _survivors(
-    writes: "list[tuple[int, bytes | None]]", chance: Random
-) -> "list[tuple[int, bytes | None]]":
+def _survivors(writes: list[T], chance: Random) -> list[T]:
     if chance.random() < 0.5:
         return writes[: chance.randint(0, len(writes))]
     return [write for write in writes if chance.random() < 0.5]

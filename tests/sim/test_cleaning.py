@@ -2,7 +2,8 @@
 
 Method: lives of one machine, each ended by a stop, kill -9 or a loss of power, drawn from the seed, while a client
 writes a few keys again and again. Between lives everything is read back: the last value of each key is the last one
-acknowledged, or one that was sent later; and no offset changes its record.
+acknowledged, or one that was sent later; a young tombstone is there; no offset changes its record. With an odd seed
+power cuts lose any unsynced changes of directories, not only the latest ones.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from stratalog.wire.records import BatchBuilder
 
 
 async def lives(seed: int, count: int) -> Machine:
-    world = World(seed)
+    world = World(seed, disks_keep_order=seed % 2 == 0)
     machine = Machine(world, SETTINGS)
     machine.slowness = world.chance.choice((0.0, 0.02, 0.2))
     client = await machine.restart()
@@ -39,7 +40,7 @@ async def lives(seed: int, count: int) -> Machine:
     cleaned = 0
     for _life in range(count):
         writing = asyncio.create_task(write_for_a_while(machine, client, table))
-        reading = asyncio.create_task(read_for_a_while(machine, client))
+        reading = asyncio.create_task(read_for_a_while(machine, client, table))
         await asyncio.sleep(world.chance.choice((1, 3, 5)) * world.chance.random())
         cleaned += machine.broker.cleaners.passes
         assert not machine.broker.cleaners.uncleanable

@@ -91,8 +91,8 @@ class SimWorkers:
         self.started.append((name, threads, background))
         return SimWorker(self, self._random, threads, calls_bucket=name.startswith("tier-"))
 
-    def start_processes(self, name: str) -> SimWorker:
-        return self.start(name, 2)
+    def start_processes(self, name: str, *, background: bool = False) -> SimWorker:
+        return self.start(name, 2, background=background)
 
 
 def _is_dead() -> bool:

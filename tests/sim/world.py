@@ -149,7 +149,7 @@ class Host:
 
     def disk(self, path: str) -> SimDisk:
         if path not in self.disks:
-            disk = self.disks[path] = SimDisk()
+            disk = self.disks[path] = SimDisk(keeps_order=self._world.disks_keep_order)
             place = path if self.name == LOCAL else f"{self.name}:{path}"
             disk.before = lambda operation, name: self._world.note(operation, place, name)
             disk.is_quick = self._is_quick
@@ -170,8 +170,10 @@ class World:
     A story's clients run on no host. `clock`, `disks`, `disk` and `outside` are those of the host `127.0.0.1`.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, disks_keep_order: bool = True) -> None:
         random = Random(seed)
+        self.disks_keep_order = disks_keep_order
+        """As `SimDisk.keeps_order`."""
         self.doors: list[PythonDoor] = []
         self.posts: list[tuple[str, bytes]] = []
         self.post_statuses: list[int] = []

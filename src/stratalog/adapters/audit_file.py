@@ -12,8 +12,6 @@ from logging.handlers import QueueListener, RotatingFileHandler
 from queue import Full, Queue
 from typing import Final
 
-import structlog
-
 from stratalog.errors import UserError
 
 __all__ = ["AuditFile"]
@@ -94,4 +92,7 @@ class _RotatingFile(RotatingFileHandler):
         """Log the first of several failures: a full disk must not fill the log too."""
         self._is_bad = True
         if not self._has_failed:
+            # Commands that need a clock import this module: structlog takes a tenth of a second.
+            import structlog  # noqa: PLC0415
+
             structlog.get_logger().warning("audit lines are not written", path=self.baseFilename)

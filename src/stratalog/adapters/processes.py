@@ -8,7 +8,7 @@ at a time. A process ends when its input closes, in the middle of a call too. So
 a cleaner that went on would write into the files of the next broker's cleaner. The first call that needs a process
 starts it.
 
-    python -m stratalog.adapters.processes      the command of each process
+    python -m stratalog.adapters.processes [--background]      the command of each process
 """
 
 import os
@@ -30,13 +30,19 @@ from stratalog.errors import Unavailable
 T = TypeVar("T")
 _LENGTH: Final = Struct(">Q")
 _END_S: Final = 5.0
+_BACKGROUND: Final = "--background"
+_NICE: Final = 5
+"""A quarter of a core beside a process of priority 0 that uses it all. At 10, a cleaner on a busy machine starved."""
+_AUTOGROUP: Final = "/proc/self/autogroup"
 
 
 class ProcessWorker:
     """`ports.Worker` over `processes` processes; calls may overtake one another. Create it on the event loop."""
 
-    def __init__(self, name: str, processes: int) -> None:
+    def __init__(self, name: str, processes: int, *, background: bool = False) -> None:
+        """With `background`, the processes run where no other process needs the core."""
         self._name = name
+        self._arguments = [_BACKGROUND] if background else []
         self._threads = ThreadWorker(name, processes)
         self._idle: list[subprocess.Popen[bytes]] = []
         self._all: set[subprocess.Popen[bytes]] = set()
@@ -77,7 +83,7 @@ class ProcessWorker:
     def _start(self) -> "subprocess.Popen[bytes]":
         # A session of its own: Ctrl-C for the broker must not end a call under way.
         process = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -146,6 +152,19 @@ def _take(calls: IO[bytes], waiting: "SimpleQueue[Any]") -> None:
         os._exit(1)
 
 
+def _give_way() -> None:
+    """Give this process a lower priority than others.
+
+    Linux may schedule sessions (autogroups), and processes only within one. Our session is our own, so it needs the
+    priority, too.
+    """
+    os.nice(_NICE)
+    with suppress(OSError), open(_AUTOGROUP, "w", encoding="ascii") as file:
+        file.write(str(_NICE))
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _BACKGROUND in sys.argv:
+        _give_way()
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -66,8 +66,9 @@ class SystemWorkers:
     def start(self, name: str, threads: int = 1, *, background: bool = False) -> ThreadWorker:
         return ThreadWorker(name, threads, background=background)
 
-    def start_processes(self, name: str) -> ProcessWorker:
-        return ProcessWorker(name, max(1, min(_PROCESSES_MAX, (os.cpu_count() or 1) // 2)))
+    def start_processes(self, name: str, *, background: bool = False) -> ProcessWorker:
+        processes = max(1, min(_PROCESSES_MAX, (os.cpu_count() or 1) // 2))
+        return ProcessWorker(name, processes, background=background)
 
 
 def outside() -> Outside:

@@ -170,8 +170,8 @@ class CutWorkers(SystemWorkers):
     def __init__(self) -> None:
         self._processes: list[ProcessWorker] = []
 
-    def start_processes(self, name: str) -> ProcessWorker:
-        worker = super().start_processes(name)
+    def start_processes(self, name: str, *, background: bool = False) -> ProcessWorker:
+        worker = super().start_processes(name, background=background)
         self._processes.append(worker)
         return worker
 

@@ -74,6 +74,28 @@ def test_a_call_ends_with_the_broker_that_was_killed(tmp_path: Path, kind: str) 
         parent.wait()
 
 
+def priorities() -> tuple[int, str]:
+    """Return this process's niceness, and its session's where the system schedules sessions."""
+    autogroup = Path("/proc/self/autogroup")
+    return os.nice(0), autogroup.read_text().split()[-1] if autogroup.exists() else ""
+
+
+async def of_the_processes(*, background: bool) -> tuple[int, str]:
+    worker = ProcessWorker("test", 1, background=background)
+    try:
+        found: tuple[int, str] = await worker.submit(priorities)
+    finally:
+        await worker.close()
+    return found
+
+
+def test_a_background_process_gives_way_to_others() -> None:
+    plain, _ = asyncio.run(of_the_processes(background=False))
+    nice, of_its_session = asyncio.run(of_the_processes(background=True))
+    assert nice > plain
+    assert of_its_session in {"", str(nice - plain)}
+
+
 async def unreadable() -> str:
     """Submit a call that the other process cannot read: its module is not there."""
     worker = ProcessWorker("test", 1)

@@ -205,7 +205,8 @@ class Cleaners:
         rate = max(settings.float("log.cleaner.io.max.bytes.per.second") / threads, 1.0)
         open_disk = partial(self._outside.paced_disk, hosted.directory.path, rate)
         if index not in self._workers:
-            self._workers[index] = self._outside.workers.start_processes(f"clean {index}")
+            workers = self._outside.workers
+            self._workers[index] = workers.start_processes(f"clean {index}", background=True)
         return await self._workers[index].submit(partial(clean_on, open_disk, plan))
 
     async def _swap_in(self, hosted: HostedPartition, found: Cleanable, done: Cleaned) -> bool:

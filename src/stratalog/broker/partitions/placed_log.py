@@ -274,7 +274,8 @@ class PlacedLog:
     async def swap(self, fresh: Segment, old: Sequence[Segment], unlink_at_ms: int) -> bool:
         """Put a cleaned segment in the place of `old`; return whether the log still had those. Reads wait meanwhile.
 
-        Raises Rejected as `perform`. The partition must not be moving.
+        Raises Rejected as `perform`, and FileNotFoundError where the topic goes meanwhile. The partition must not be
+        moving.
         """
         self.check_hosted()
         assert not self.is_holding, "a move takes the files as they are"
@@ -301,12 +302,8 @@ class PlacedLog:
                 self.check_hosted()
                 await self.directory.write(renames)
                 renames = []
-                self.check_hosted()
                 await self.directory.perform_beside((effect,), unless=lambda: self.deleted)
             is_done = True
-        except FileNotFoundError:
-            self.check_hosted()  # the topic is deleted
-            raise
         finally:
             self._swap = None
             self.log.swaps.end(is_done=is_done)

@@ -226,7 +226,8 @@ class BucketCleaner:
         if self._bucket.config.tier_url.startswith("memory:"):
             return self._bucket.threads.copier(hosted)  # no other process sees that bucket
         if self._processes is None:
-            self._processes = self._bucket.outside.workers.start_processes("clean bucket")
+            workers = self._bucket.outside.workers
+            self._processes = workers.start_processes("clean bucket", background=True)
         return self._processes
 
 
