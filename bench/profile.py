@@ -31,6 +31,7 @@ SAMPLES_PER_S = 1999
 PYTHON_SAMPLES_PER_S = 500
 PYTHON_ROWS = 12
 CONSUMED = 700_000
+PRODUCED = 3_000_000
 Line = Callable[[Server, float], tuple[float, str]]
 """Loads a server for some seconds; returns its CPU seconds of a unit, and the unit."""
 
@@ -50,11 +51,21 @@ def made(size: int, server: Server, seconds: float) -> tuple[float, str]:
     return load.made_batches(server, TOPIC, size, seconds).cpu, "GB"
 
 
-def consume(server: Server, seconds: float) -> tuple[float, str]:
+def again(
+    load_once: Callable[[Server], load.Throughput], server: Server, seconds: float
+) -> tuple[float, str]:
     begun, costs = time.monotonic(), []
     while not costs or time.monotonic() - begun < seconds:
-        costs.append(load.consume(server, TOPIC, CONSUMED).cpu)
+        costs.append(load_once(server).cpu)
     return sum(costs) / len(costs), "GB"
+
+
+def produce(server: Server) -> load.Throughput:
+    return load.produce(server, TOPIC, 100, PRODUCED)
+
+
+def consume(server: Server) -> load.Throughput:
+    return load.consume(server, TOPIC, CONSUMED)
 
 
 def tail(server: Server, seconds: float) -> tuple[float, str]:
@@ -67,7 +78,8 @@ LINES: dict[str, Line] = {
     "200 connections": partial(requests, 200),
     "latency at 2,000/s": partial(paced, 2000),
     "made batches of 100 B": partial(made, 100),
-    "consume 1 KiB": consume,
+    "produce 100 B": partial(again, produce),
+    "consume 1 KiB": partial(again, consume),
     "100 consumers at the tail": tail,
 }
 LIBRARIES = {
@@ -151,7 +163,7 @@ def python_functions(line: str, stacks: Path, cost: float, unit: str) -> None:
 def measure(line: str, server: Server, scratch: Path, seconds: float, kept: Path | None) -> None:
     load_it, name = LINES[line], line.replace(" ", "-").replace("/", "-").replace(",", "")
     create(server, TOPIC, 1)
-    if load_it is consume:
+    if line == "consume 1 KiB":
         load.produce(server, TOPIC, 1024, CONSUMED)
     load_it(server, min(seconds, 2))  # warm
     data, process = scratch / "perf.data", str(server.process.pid)

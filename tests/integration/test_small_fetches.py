@@ -321,6 +321,26 @@ def test_a_fetch_that_waits_at_the_door_learns_that_the_topic_is_deleted(kind, t
         one.close()
 
 
+def test_fetches_in_a_session_stay_with_the_handlers(kind, tmp_path):
+    with serving(tmp_path, DOOR) as (broker, wire):
+        one = Consumer(port(broker), 3, wire.topic_id("t"))
+        one.version = 11
+        one.send(fetch("t", 0, max_wait_ms=0, session_epoch=0))
+        one.receive()
+        # size, correlation, throttle, error
+        session = int.from_bytes(one.answers[-1][14:18], "big")
+        assert session, "a session begins"
+        for epoch in range(1, 6):
+            in_session = FetchRequest(
+                max_wait_ms=20, min_bytes=1, session_id=session, session_epoch=epoch, topics=[]
+            )
+            one.send(in_session)
+            one.receive()
+            assert one.answers[-1][12:14] == bytes(2), "no error"
+        assert not broker._node._connections._shared.lender._connections
+        one.close()
+
+
 def test_an_answer_that_a_socket_does_not_take_arrives_whole(kind, tmp_path):
     value = random.Random(5).randbytes(7 << 20)
     settings = DOOR | {"message.max.bytes": str(16 << 20)}

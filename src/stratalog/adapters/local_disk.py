@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import socket
 import sys
 import threading
@@ -236,7 +235,7 @@ class LocalDisk:
         finally:
             os.close(fd)
         os.replace(temporary, full)
-        self._drop(path)
+        self._drop_file(path)
         self._sync_full(os.path.dirname(full))
 
     def sync(self, path: str) -> None:
@@ -266,7 +265,7 @@ class LocalDisk:
         self._sync_all()
         for path in files:
             os.replace(self._full(path) + ".tmp", self._full(path))
-            self._drop(path)
+            self._drop_file(path)
         if files:
             self._sync_all()
 
@@ -281,14 +280,16 @@ class LocalDisk:
     def unlink(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._full(path))
-        self._drop(path)
+        self._drop_file(path)
 
     def make_directory(self, path: str) -> None:
         os.makedirs(self._full(path), exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
+        from shutil import rmtree  # noqa: PLC0415 - it imports three libraries of compression
+
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._full(path))
+            rmtree(self._full(path))
         self._drop(path)
 
     def list(self, path: str) -> list[FileInfo]:
@@ -350,6 +351,12 @@ class LocalDisk:
                     del self._files[next(iter(self._files))]
         file.used = True
         return file
+
+    def _drop_file(self, path: str) -> None:
+        """Forget the descriptor of a file that was replaced or deleted: a stop replaces one for each partition."""
+        with self._guard:
+            self._renames += 1
+            self._files.pop(path, None)
 
     def _drop(self, path: str) -> None:
         """Forget descriptors of `path` and of files below it, after a rename or a deletion."""

@@ -20,6 +20,7 @@ UNNEEDED = {
     "importlib.metadata",
     "pygments",
     "rich",
+    "shutil",
     "typing_extensions",
     "zipfile",
     "stratalog.adapters.directory_store",
