@@ -27,13 +27,14 @@ BUGS_OF_STORIES = (
 QUICKLY_FOUND = ("acknowledged before the isr",)
 DEATHS_BESIDE_A_CUT = (
     # The failed directory is of a node without a connection: the controller does not know of the failure.
-    (
+    pytest.param(
         144,
         [
             Fault(0.43, "stalled disk", node=2, lasts_s=8.1, choice=0.3),
             Fault(3.16, "last replica", node=1, lasts_s=6.0, choice=0.7),
             Fault(4.49, "stalled disk", node=1, lasts_s=3.2, choice=0.5),
         ],
+        marks=pytest.mark.big,  # a minute
     ),
     # That node is fenced at the end of the story, and alone eligible.
     (

@@ -221,6 +221,7 @@ def test_acls_mean_what_they_mean_on_apache_kafka(both: tuple[str, str], tells: 
     answers_are_equal(both, tells, f"{tells.__name__}-", common, steps_min=30)
 
 
+@pytest.mark.big
 @pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_kafkas_tool_adds_lists_and_removes_acls(both: tuple[str, str]) -> None:

@@ -240,6 +240,7 @@ def test_ending_early_leaves_nothing_behind(tmp_path, number, status, when):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.big
 def test_a_log_of_only_bad_lines_is_a_warning_and_exit_code_1(tmp_path):
     log = tmp_path / "sys.log"
     log.write_text("Nov 22 10:00:00 host kernel: up\n" * 40 + "\n")

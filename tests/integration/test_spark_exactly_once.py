@@ -111,6 +111,7 @@ def left_open(broker: Serves) -> list[str]:
     return asyncio.run(found())
 
 
+@pytest.mark.big
 def test_tasks_that_fail_and_are_repeated_write_each_row_once(tmp_path: Path) -> None:
     with broker_process(tmp_path / "broker", **TWO_PHASE) as broker:
         produce(broker, "from", 0, 1000, partitions=PARTITIONS)

@@ -57,6 +57,7 @@ def outlive_a_lease(broker: BrokerProcess, topic: str) -> None:
     )
 
 
+@pytest.mark.big
 def test_a_slow_job_reads_its_pinned_version_after_a_deletion(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.mkdir()

@@ -15,6 +15,7 @@ from stratalog.testing.broker import TemporaryBroker
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.big
 def test_rows_are_read_and_written_over_mutual_tls(tmp_path: Path) -> None:
     word = "planted-password"
     driver = Driver(tmp_path / "driver")
