@@ -187,6 +187,7 @@ class QuorumChecks:
         batches = log.between(copy.applied, high_watermark)
         for batch in batches:
             known = self._checks.committed.setdefault(batch.base, batch)
+            self._checks.committed_in.setdefault(batch.base, raft.epoch)
             checks.hold(
                 known.epoch == batch.epoch and known.data == batch.data,
                 f"StateMachineSafety: {copy.node} applies offset {batch.base} of epoch {batch.epoch}, "

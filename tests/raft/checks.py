@@ -25,19 +25,24 @@ class Checks:
         self._written: dict[tuple[int, int], tuple[bytes, int, int]] = {}
         """For each (offset, epoch): the batch, and the offset and epoch before it."""
         self.committed: dict[int, Batch] = {}
+        self.committed_in: dict[int, int] = {}
+        """For each committed batch: the epoch of the leader that committed it."""
         self.chains: dict[int, int] = {0: 0}
         """For each committed offset: a checksum of all committed records below it."""
         self.committed_end = 0
 
     def leads(self, node_id: int, epoch: int, log: Log) -> None:
-        """ElectionSafety and LeaderCompleteness: each epoch has one leader, which has all committed records."""
+        """ElectionSafety and LeaderCompleteness: each epoch has one leader, which has what earlier epochs committed.
+
+        A leader with a slow disk may begin late, when a later epoch has committed more: its followers refuse it.
+        """
         hold(
             self._leaders.setdefault(epoch, node_id) == node_id,
             f"ElectionSafety: {node_id} and {self._leaders[epoch]} lead epoch {epoch}",
         )
         own = {one.base: one for one in log.batches}
         for base, batch in self.committed.items():
-            if base >= log.start_offset:
+            if base >= log.start_offset and self.committed_in[base] < epoch:
                 found = own.get(base)
                 hold(
                     found is not None and found.epoch == batch.epoch,
@@ -56,10 +61,11 @@ class Checks:
             )
             offset, epoch = batch.end, batch.epoch
 
-    def commits(self, node_id: int, chain: int, batches: Iterable[Batch]) -> int:
+    def commits(self, node_id: int, epoch: int, chain: int, batches: Iterable[Batch]) -> int:
         """StateMachineSafety: every node applies the same record at an offset. Return the chain after them."""
         for batch in batches:
             known = self.committed.setdefault(batch.base, batch)
+            self.committed_in.setdefault(batch.base, epoch)
             hold(
                 known.epoch == batch.epoch and known.data == batch.data,
                 f"StateMachineSafety: {node_id} applies offset {batch.base} of epoch {batch.epoch}, "

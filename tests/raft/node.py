@@ -222,7 +222,7 @@ class Node:
             self.checks.on_majority(logs, high_watermark, epoch)
         batches = log.between(self.applied, high_watermark)
         hold(bool(batches) and batches[-1].end == high_watermark, "commits part of a batch")
-        self.chain = self.checks.commits(self.id, self.chain, batches)
+        self.chain = self.checks.commits(self.id, self.raft.epoch, self.chain, batches)
         self.applied = high_watermark
 
     def _load(self, snapshot: SnapshotId) -> None:

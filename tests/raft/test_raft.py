@@ -7,8 +7,10 @@ a seed that finds it. `python -m tests.raft` runs thousands, and `--bugs` plants
 from collections import Counter
 
 import pytest
+from tests.raft import checks
 from tests.raft.__main__ import found_after
 from tests.raft.bugs import BUGS
+from tests.raft.log import Batch, Log
 from tests.raft.world import World, check_counts
 
 SEEDS = 120
@@ -41,3 +43,11 @@ def test_a_planted_bug_is_found(name):
 
 def test_there_are_planted_bugs():
     assert len(BUGS) >= 10
+
+
+def test_a_leader_has_what_earlier_epochs_committed_and_one_that_begins_late_needs_no_more():
+    seen = checks.Checks()
+    seen.commits(1, 3, 0, [Batch(0, 1, 3, b"one")])
+    seen.leads(3, 2, Log())
+    with pytest.raises(checks.Broken, match="LeaderCompleteness"):
+        seen.leads(2, 4, Log())
