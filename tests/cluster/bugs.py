@@ -3,12 +3,12 @@
 In: the name of a bug. Out: a context in which every node has that bug. A checker must find each after some seed.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace
+from tests.planting import Patch, named, planting
 
 from stratalog.broker.coordination import metadata_snapshots
 from stratalog.broker.coordination.cluster_image import ClusterImage
@@ -25,8 +25,6 @@ from stratalog.quorum import brokers, elections, isr
 from stratalog.quorum.saved_state import NO_NODE
 from stratalog.replication.partition import PartitionReplica
 from stratalog.tier.bucket import commit
-
-Patch = tuple[Any, str, Any]
 
 
 def acknowledged_before_the_isr() -> Iterator[Patch]:
@@ -200,9 +198,8 @@ def cleans_what_is_not_committed() -> Iterator[Patch]:
     yield partition_cleaning, "cleanable", cleanable
 
 
-BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
-    bug.__name__.replace("_", " "): bug
-    for bug in (
+BUGS = named(
+    (
         acknowledged_before_the_isr,
         watermark_from_one_replica,
         unclean_election,
@@ -224,17 +221,13 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         tombstones_leave_the_disk_early,
         cleans_what_is_not_committed,
     )
-}
+)
 OF_COMPACTION = frozenset({"tombstones leave the disk early", "cleans what is not committed"})
 """Bugs that only a run with a compacted topic can show."""
 OF_THE_TIER = frozenset({"archiver not fenced", "tombstones leave the disk early"})
 """Bugs that only a run with a bucket can show."""
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Plant one bug in every node."""
-    with ExitStack() as stack:
-        for owner, attribute, value in BUGS[name]():
-            stack.enter_context(patch.object(owner, attribute, value))
-        yield
+    return planting(BUGS[name])

@@ -3,12 +3,12 @@
 In: the name of a bug. Out: a context in which every member has that bug. Each must be found by some seed.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace
+from tests.planting import Patch, named, planting
 
 from stratalog.quorum import answers, member, raft, replies, states, voter_changes
 from stratalog.quorum.messages import Answer, Persist, Send
@@ -16,7 +16,6 @@ from stratalog.quorum.progress import UNKNOWN_OFFSET, Progress
 from stratalog.quorum.saved_state import NO_NODE, QuorumState
 from stratalog.quorum.voters import Voter, VoterSet
 
-Patch = tuple[Any, str, Any]
 Member, Raft = member.Member, raft.Raft
 
 
@@ -191,9 +190,8 @@ def removed_voter_never_stands() -> Iterator[Patch]:
     yield Member, "may_stand", property(lambda self: self.is_voter)
 
 
-BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
-    bug.__name__.replace("_", " "): bug
-    for bug in (
+BUGS = named(
+    (
         vote_not_persisted,
         persisted_after_the_answer,
         no_truncation,
@@ -212,13 +210,9 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
         removed_leader_counts_itself,
         removed_voter_never_stands,
     )
-}
+)
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Run with that bug in every member."""
-    with ExitStack() as stack:
-        for place, attribute, value in BUGS[name]():
-            stack.enter_context(patch.object(place, attribute, value))
-        yield
+    return planting(BUGS[name])

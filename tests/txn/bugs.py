@@ -4,12 +4,12 @@ In: the name of a bug. Out: a context in which the node has that bug. Some seed 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace
+from tests.planting import Bug, Patch, planting
 
 from stratalog.broker.coordination import transactions as shell
 from stratalog.broker.coordination.markers import Markers
@@ -19,8 +19,6 @@ from stratalog.coordinators import transactions
 from stratalog.coordinators.transactions import TransactionShard
 from stratalog.log.producers import ProducerStates
 from stratalog.replication.partition import PartitionReplica
-
-Patch = tuple[Any, str, Any]
 
 
 def abort_seen() -> Iterator[Patch]:
@@ -118,7 +116,7 @@ def old_marker_accepted() -> Iterator[Patch]:
     yield ProducerStates, "check_raised", lambda *_: None
 
 
-BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
+BUGS: dict[str, Bug] = {
     "abort seen": abort_seen,
     "commit lost": commit_lost,
     "marker twice": marker_twice,
@@ -133,10 +131,6 @@ BUGS: dict[str, Callable[[], Iterator[Patch]]] = {
 }
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Plant one bug in the node."""
-    with ExitStack() as stack:
-        for owner, attribute, value in BUGS[name]():
-            stack.enter_context(patch.object(owner, attribute, value))
-        yield
+    return planting(BUGS[name])

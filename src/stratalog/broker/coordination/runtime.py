@@ -16,7 +16,7 @@ import structlog
 
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.placed_log import PlacedLog
-from stratalog.broker.storage.directory import Done, Failure
+from stratalog.broker.storage.directory import Done, Failure, resolve
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import Appended
@@ -111,16 +111,7 @@ class Runtime(Generic[R]):
         The future fails with the error that `decide` raised, or with `Rejected` (`lost`).
         """
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-
-        def then(result: A, error: Failure) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
-
-        self.run(decide, then)
+        self.run(decide, partial(resolve, answer))
         return answer
 
     def run(self, decide: Decide[R], then: Then) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import deque
 
-from stratalog.broker.storage.directory import Done, Failure
+from stratalog.broker.storage.directory import Done, Failure, awaited
 from stratalog.errors import ErrorCode, Rejected
 
 
@@ -63,18 +63,3 @@ class Acknowledgements:
         if timer is not None:
             timer.cancel()
         then(error)
-
-
-def awaited() -> "tuple[asyncio.Future[None], Done]":
-    """Return a future with the callback that completes it."""
-    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def then(error: Failure) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(None)
-        else:
-            answer.set_exception(error)
-
-    return answer, then

@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
-from stratalog.broker.partitions.acknowledgements import Acknowledgements, awaited
+from stratalog.broker.partitions.acknowledgements import Acknowledgements
 from stratalog.broker.partitions.gaps import refused
 from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.partitions.purgatory import FetchWait, Waiting
-from stratalog.broker.storage.directory import Done, Failure, LogDirectory
+from stratalog.broker.storage.directory import Done, Failure, LogDirectory, awaited
 from stratalog.config import LogConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import ErrorCode, Rejected

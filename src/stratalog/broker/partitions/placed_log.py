@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import structlog
 
 from stratalog.broker.metrics import PartitionMetrics
-from stratalog.broker.storage.directory import Done, Failure, LogDirectory
+from stratalog.broker.storage.directory import Done, LogDirectory, awaited
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read, Result, SyncDirectory
 from stratalog.log.partition_log import PartitionLog
@@ -220,16 +220,7 @@ class PlacedLog:
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
         """Queue effects as `perform` does, at once; without effects the future waits for the earlier ones."""
         self.check_hosted()
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Failure) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(None)
-            else:
-                answer.set_exception(error)
-
+        answer, done = awaited()
         self._perform(effects, done)
         return answer
 

@@ -19,6 +19,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -218,14 +219,14 @@ class LogDirectory:
     def write(self, effects: Sequence[Effect]) -> "asyncio.Future[None]":
         """Do as `perform`, and return a future."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.perform(effects, lambda error: _resolve(answer, None, error))
+        self.perform(effects, lambda error: resolve(answer, None, error))
         return answer
 
     def run(self, program: Program[T]) -> "asyncio.Future[T]":
         """Run a program that may write, after all earlier effects."""
         self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job = _Job((), program, 0, lambda error: _resolve(answer, job.result, error))
+        job = _Job((), program, 0, lambda error: resolve(answer, job.result, error))
         self._queue(job)
         return answer
 
@@ -392,7 +393,7 @@ class LogDirectory:
                 assert error is not None
                 self.fail(error)
                 error = self.refusal(error)
-            _resolve(answer, None if error is not None else work.result(), error)
+            resolve(answer, None if error is not None else work.result(), error)
 
         worker.submit(call).add_done_callback(finished)
         return answer
@@ -412,7 +413,14 @@ def _is_drive_failure(error: Failure) -> bool:
     return isinstance(error, OSError | Unavailable) and not isinstance(error, FileNotFoundError)
 
 
-def _resolve(answer: "asyncio.Future[Any]", result: Any, error: Failure) -> None:
+def awaited() -> "tuple[asyncio.Future[None], Done]":
+    """Return a future with the callback that completes it."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    return answer, partial(resolve, answer, None)
+
+
+def resolve(answer: "asyncio.Future[Any]", result: Any, error: Failure) -> None:
+    """Complete a future, unless its caller is gone."""
     if answer.done():
         return
     if error is None:
