@@ -4,13 +4,15 @@ Method: a broker on a thread of this process, its clients on plain sockets with 
 with the broker's side but OpenSSL itself.
 """
 
+import _ssl
+import ctypes
 import resource
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -285,6 +287,52 @@ def test_tiny_records_are_read_in_turns(broker: TemporaryBroker, authority: Auth
                 except ssl.SSLWantReadError:
                     break
         assert got == wanted
+
+
+def test_a_client_that_asks_for_new_keys_without_end_fills_no_memory(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Goal: where the client takes no answers of TLS itself, the broker stops reading; later it goes on."""
+    few = {"socket.send.buffer.bytes": "4096", "socket.receive.buffer.bytes": "4096"}
+    server = settings(authority, authority.issue("server")) | few
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = trusting(authority, authority.issue("alice"))
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with TemporaryBroker(server, directory=tmp_path / "data") as broker, plain(broker) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        handshake(raw, client, incoming, outgoing)
+        raw.settimeout(1)
+        rest, sent = b"", 0
+        with suppress(TimeoutError):
+            while sent < 1 << 20:  # as much would come back, where 64 KiB may wait
+                rest = rest or asking_for_new_keys(client, outgoing, 500)
+                size = raw.send(rest)
+                rest, sent = rest[size:], sent + size
+        assert sent < 1 << 20, "the broker reads on while its answers wait"
+        raw.setblocking(False)
+        client.write(API_VERSIONS)
+        rest += outgoing.read()
+        answer = b""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not answer:
+            assert time.monotonic() < deadline, "the broker does not read on"
+            with suppress(BlockingIOError):
+                rest = rest[raw.send(rest) :]
+            with suppress(BlockingIOError, ssl.SSLWantReadError):
+                incoming.write(raw.recv(1 << 16))
+                answer = client.read(1 << 16)
+        assert answer[4:8] == (7).to_bytes(4)
+
+
+def asking_for_new_keys(client: ssl.SSLObject, outgoing: ssl.MemoryBIO, times: int) -> bytes:
+    """Return records that each ask the broker for new keys. Python's `ssl` cannot, so OpenSSL itself does it."""
+    openssl = ctypes.CDLL(_ssl.__file__)
+    beginning = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)  # behind it: SSL *ssl
+    connection = ctypes.c_void_p.from_address(id(client._sslobj) + beginning)  # type: ignore[attr-defined]
+    for _ in range(times):
+        assert openssl.SSL_key_update(connection, 1) == 1
+        assert openssl.SSL_do_handshake(connection) == 1
+    return outgoing.read()
 
 
 def test_stuck_handshakes_hold_up_no_other_client(

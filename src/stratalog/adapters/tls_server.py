@@ -62,6 +62,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._is_reading = True
         """Whether the inner protocol reads."""
+        self._is_full = False
+        """Whether the client does not take what it was sent."""
         self._raw_is_reading = True
         self._draining: asyncio.Handle | None = None
 
@@ -105,10 +107,17 @@ class TlsConnection(asyncio.BufferedProtocol):
         return self._raw is not None and self._raw.is_closing()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self._inner.pause_writing()
+        # TLS itself answers, too: a client could ask for new keys without end, and read none of the answers.
+        if self._is_secured:
+            self._read_or_stop()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         self._inner.resume_writing()
+        if self._is_secured:
+            self._drain_later()
 
     # The handshake
 
@@ -223,12 +232,13 @@ class TlsConnection(asyncio.BufferedProtocol):
         return filled, records_left, False
 
     def _may_pass_on(self) -> bool:
-        return self._is_reading and self._raw is not None and not self._raw.is_closing()
+        is_open = self._raw is not None and not self._raw.is_closing()
+        return self._is_reading and not self._is_full and is_open
 
     def _read_or_stop(self) -> None:
-        """Receive while the inner protocol reads and no decrypted bytes wait."""
+        """Receive while the inner protocol reads, the client takes its answers, and no decrypted bytes wait."""
         raw = self._raw
-        wanted = self._is_reading and self._draining is None
+        wanted = self._is_reading and not self._is_full and self._draining is None
         if raw is not None and wanted != self._raw_is_reading and not raw.is_closing():
             self._raw_is_reading = wanted
             (raw.resume_reading if wanted else raw.pause_reading)()
