@@ -125,7 +125,10 @@ class CloudStore:
 
     def _create_object(self, path: str, data: Buffer) -> None:
         with self._failures(path, in_bucket=True):
-            obstore.put(self._store, path, data, mode="create")
+            try:
+                obstore.put(self._store, path, data, mode="create")
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise AlreadyExists(path) from error
 
     def get(self, path: str) -> bytes:
         with self._failures(path):
@@ -214,8 +217,6 @@ class CloudStore:
         """
         try:
             yield
-        except (AlreadyExistsError, PreconditionError) as error:
-            raise AlreadyExists(path) from error
         except (BaseError, OSError) as error:
             text = str(error)
             missing = isinstance(error, NotFoundError | FileNotFoundError)

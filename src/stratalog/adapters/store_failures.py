@@ -42,6 +42,7 @@ def is_refusal(text: str) -> bool:
     return (status is not None and bool(_REFUSALS.match(status[1]))) or code in {
         "ExpiredToken",
         "InvalidToken",
+        "BlobUsesCustomerSpecifiedEncryption",  # Azure's 409: no key of the customer, or another one
     }
 
 
