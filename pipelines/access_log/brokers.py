@@ -7,7 +7,7 @@ of all. None of them outlives the `with` block.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
@@ -44,9 +44,9 @@ class RunningCluster:
     directory: ClusterDirectory
     address: str
     tier_url: str
+    secured: Secured
     killed: int | None = None
     """The node that `kill_leader` ended."""
-    secured: Secured = field(default_factory=Secured)
 
     async def leader_data(self, topic: str) -> Path:
         return self._data(await self._leader(topic))
@@ -68,19 +68,24 @@ class RunningCluster:
         return self.directory.folder(node) / "data"
 
     async def _leader(self, topic: str) -> int:
-        async with await Client.connect(TcpNetwork(), self.address) as client:
+        security = self.secured.security
+        async with await Client.connect(TcpNetwork(), self.address, security=security) as client:
             return (await client.metadata([topic])).topics[topic].partitions[0].leader
 
 
 @contextmanager
-def running_cluster(directory: Path, tier_url: str, nodes: int) -> Iterator[RunningCluster]:
+def running_cluster(
+    directory: Path, tier_url: str, nodes: int, secured: Secured
+) -> Iterator[RunningCluster]:
     """Start a cluster, and end it with the block in any case. Raises UserError, Unavailable where it does not start."""
     with ClusterDirectory.locked(directory) as cluster:
-        cluster.create(nodes, {**CLUSTER_SETTINGS, "tier.url": tier_url})
+        cluster.security = secured.security
+        cluster.create(nodes, {**CLUSTER_SETTINGS, **secured.nodes, "tier.url": tier_url})
         try:
             asyncio.run(cluster.start(list(cluster.processes)))
             ports = (ready["port"] for node in cluster.processes if (ready := cluster.ready(node)))
-            yield RunningCluster(cluster, ",".join(f"127.0.0.1:{port}" for port in ports), tier_url)
+            address = ",".join(f"127.0.0.1:{port}" for port in ports)
+            yield RunningCluster(cluster, address, tier_url, secured)
         finally:
             for node in cluster.processes:
                 cluster.send(node, SIGKILL)

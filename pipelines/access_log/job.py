@@ -164,12 +164,10 @@ def through(
             broker: Serving = running.enter_context(
                 running_broker(place.data, place.tier_url, place.root / "broker.log", secured)
                 if options.brokers == 1
-                else running_cluster(place.data, place.tier_url, options.brokers)
+                else running_cluster(place.data, place.tier_url, options.brokers, secured)
             )
         if options.secure:
-            console.print(
-                "Mutual TLS: the broker serves only clients with a certificate of this run"
-            )
+            console.print("Mutual TLS: brokers serve only clients with a certificate of this run")
         with steps.step("load"):
             seen, records_in = asyncio.run(fill(broker, paths, console, min(options.brokers, 3)))
         if isinstance(broker, RunningCluster):
@@ -265,7 +263,7 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--secure",
         action="store_true",
-        help="mutual TLS between the broker, its clients and Spark, with keys made for this run",
+        help="mutual TLS between brokers, clients and Spark, with keys made for this run",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument(
@@ -284,8 +282,6 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     if options.sink_url is not None and options.sink is None:
         raise UserError(f"--sink-url {options.sink_url}: of which --sink ({', '.join(SINKS)})?")
     check_count(options.brokers)
-    if options.secure and options.brokers != 1:
-        raise UserError(f"--secure: not with --brokers {options.brokers}; accepted: one broker")
     return options
 
 

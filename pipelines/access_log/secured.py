@@ -1,7 +1,7 @@
 """Mutual TLS for one run: an authority of its own, and what it signs.
 
-In: a directory. Out: settings of a broker that serves only clients with a certificate of the run, and settings of
-these clients. The keys end with the directory.
+In: a directory. Out: settings of a broker, or of the nodes of a cluster, that serve only clients with a certificate of
+the run, and settings of these clients. The keys end with the directory.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ from stratalog.client.security import PLAIN, ClientSecurity, security_of
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """Settings of the broker, and of its clients, by Kafka's names. Without any: plain text."""
+    """Settings of one broker, of each node of a cluster, and of clients, by Kafka's names. Without any: plain text."""
 
     broker: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
     clients: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -35,5 +36,11 @@ def mutual_tls(directory: Path) -> Secured:
     def keys(name: str) -> dict[str, str]:
         return trust | {"ssl.keystore.location": str(authority.issue(name).pem.resolve())}
 
-    listener = {"listeners": "SSL://127.0.0.1:0", "ssl.client.auth": "required"}
-    return Secured(keys("broker") | listener, keys("pipeline") | {"security.protocol": "SSL"})
+    server = keys("broker") | {"ssl.client.auth": "required"}
+    # The nodes are clients of one another: they show the same certificate, on both listeners of a local cluster.
+    protocols = {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:SSL"}
+    return Secured(
+        broker=server | {"listeners": "SSL://127.0.0.1:0"},
+        nodes=server | protocols,
+        clients=keys("pipeline") | {"security.protocol": "SSL"},
+    )

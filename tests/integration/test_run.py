@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from time import monotonic, sleep
 
 import pytest
 from broker import running_broker
+from brokers import running_cluster
 from load import Survey, load
 from pyarrow.dataset import dataset
 from secured import mutual_tls
@@ -23,6 +25,7 @@ from tests.integration.run_job import JOB, PIPELINE, answer, job, processes_that
 from tests.integration.server_process import Server
 
 from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.node.serving import read_properties
 from stratalog.cli.pipeline import spark_environment
 from stratalog.client.aio import Client
 from stratalog.client.idempotent import IdempotentPipeline
@@ -125,38 +128,61 @@ def test_the_counts_are_the_same_where_the_leader_of_three_brokers_is_killed(tmp
 
 
 @pytest.mark.big
-def test_the_counts_are_the_same_over_mutual_tls(tmp_path):
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_the_counts_are_the_same_over_mutual_tls(tmp_path, brokers):
     lines = made_up(0, LINES)
     log = tmp_path / "made-up.log"
     log.write_text("\n".join(lines), encoding="utf-8")
     kept = tmp_path / "kept"
-    done = job("--json", "--secure", "--keep", kept, log)
+    done = job("--json", "--secure", "--brokers", str(brokers), "--keep", kept, log)
     result = answer(done)
     assert "Mutual TLS" in done.stderr
     assert result["records_in"] == result["records_out"] == LINES
     assert 0 < result["from_broker"] < LINES / 2 < result["bucket_only_records"]
     assert result["status"] == dict(sorted(statuses(lines).items()))
     assert result["bad_lines"] == sum(line in BAD for line in lines)
+    assert ("killed_broker" in result) == (brokers > 1)
     assert not processes_that_name(tmp_path)
+
+
+def refuses_strangers(address, secured):
+    """Assert that each of these addresses serves clients with a certificate of the run, and no others."""
+    trusting = {name: text for name, text in secured.clients.items() if "keystore" not in name}
+
+    async def brokers(one, security):
+        async with await Client.connect(
+            TcpNetwork(), one, timeout_s=5, security=security
+        ) as client:
+            return (await client.metadata()).brokers
+
+    for one in address.split(","):
+        assert asyncio.run(brokers(one, secured.security))
+        for refused in (PLAIN, security_of(trusting)):
+            with pytest.raises(Unavailable):
+                asyncio.run(brokers(one, refused))
 
 
 def test_a_secured_runs_broker_serves_only_clients_with_its_certificates(tmp_path):
     secured = mutual_tls(tmp_path / "keys")
-    trusting = {name: text for name, text in secured.clients.items() if "keystore" not in name}
-
-    async def brokers(address, security):
-        async with await Client.connect(
-            TcpNetwork(), address, timeout_s=5, security=security
-        ) as client:
-            return (await client.metadata()).brokers
-
     bucket = (tmp_path / "bucket").as_uri()
     with running_broker(tmp_path / "data", bucket, tmp_path / "log", secured) as broker:
-        assert asyncio.run(brokers(broker.address, secured.security))
-        for refused in (PLAIN, security_of(trusting)):
-            with pytest.raises(Unavailable):
-                asyncio.run(brokers(broker.address, refused))
+        refuses_strangers(broker.address, secured)
         broker.stop()
+
+
+def test_every_listener_of_a_secured_runs_cluster_refuses_plain_text(tmp_path):
+    """Method: clients of each kind ask each node; bytes without TLS end a connection to a controller, too."""
+    secured = mutual_tls(tmp_path / "keys")
+    bucket = (tmp_path / "bucket").as_uri()
+    with running_cluster(tmp_path / "data", bucket, 3, secured) as cluster:
+        refuses_strangers(cluster.address, secured)
+        for node in cluster.directory.processes:
+            listeners = read_properties(cluster.directory.properties(node))["listeners"]
+            port = int(listeners.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+                stream.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
+                assert stream.recv(100)[:1] in {b"", b"\x15"}  # the end, or TLS's alert
+        cluster.stop()
 
 
 def go_on(kept: Path, more: list[str]) -> dict[str, int]:
@@ -262,7 +288,6 @@ def test_a_users_error_is_one_line(tmp_path):
         ([tmp_path], "not a regular file"),
         (["--keep", tmp_path / "taken", tmp_path / "log"], "bucket is there already"),
         (["--keep", tmp_path / "log"], "File exists"),
-        (["--brokers", "3", "--secure"], "--secure: not with --brokers 3; accepted: one broker"),
         (["--brokers", "2"], "--brokers: 2 is not accepted; accepted: 1, or 3 to 9"),
     ):
         done = job(*arguments)

@@ -18,6 +18,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from stratalog.client.security import PLAIN, ClientSecurity
 from stratalog.config.local_cluster import HOST
 from stratalog.errors import Unavailable, UserError
 
@@ -35,12 +36,16 @@ _ASK_S: Final = 2.0
 
 @dataclass(slots=True)
 class ClusterDirectory:
-    """One cluster's directory; `locked` opens it. `processes` has each node's last process, by node id."""
+    """One cluster's directory; `locked` opens it. `processes` has each node's last process, by node id.
+
+    `security` is how this process connects to the nodes.
+    """
 
     path: Path
     cluster_id: str = ""
     profile: str = ""
     processes: "dict[int, Detached | None]" = field(default_factory=dict)
+    security: ClientSecurity = PLAIN
 
     @classmethod
     @contextmanager
@@ -245,7 +250,10 @@ class ClusterDirectory:
         deadline = clock() + _START_S
         for node in nodes:
             ready = self.ready(node) or {"port": 0}
-            async with await Client.connect(TcpNetwork(), f"{HOST}:{ready['port']}") as client:
+            address = f"{HOST}:{ready['port']}"
+            async with await Client.connect(
+                TcpNetwork(), address, security=self.security
+            ) as client:
                 while missing := set(nodes) - (await client.metadata([])).brokers.keys():
                     if clock() > deadline:
                         numbers = ", ".join(map(str, sorted(missing)))
@@ -287,7 +295,9 @@ class ClusterDirectory:
                 continue
             address = f"{HOST}:{ready['port']}"
             try:
-                async with await Client.connect(TcpNetwork(), address, timeout_s=_ASK_S) as client:
+                async with await Client.connect(
+                    TcpNetwork(), address, timeout_s=_ASK_S, security=self.security
+                ) as client:
                     return (await client.call(describe_quorum())).leader_id
             except (Unavailable, Rejected):
                 continue  # paused, or without a controller
