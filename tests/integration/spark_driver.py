@@ -278,6 +278,18 @@ def reported(spark: SparkSession, options: dict[str, str], checkpoint: str, *, f
             query.awaitTermination()
 
 
+def take_kafka_token(spark: SparkSession, cluster: str) -> str:
+    """Let Spark's Kafka connector create a delegation token, keep it as its driver does, and return its id."""
+    jvm: Any = spark._jvm
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    of = jvm.org.apache.spark.kafka010.KafkaTokenSparkConf.getClusterConfig(conf, cluster)
+    token = jvm.org.apache.spark.kafka010.KafkaTokenUtil.obtainToken(conf, of)._1()
+    jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().addToken(
+        token.getService(), token
+    )
+    return bytes(token.getIdentifier()).decode()
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
     "gated": gated,
@@ -293,6 +305,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "read_back": read_back,
     "where": where,
     "reported": reported,
+    "take_kafka_token": take_kafka_token,
 }
 
 
