@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -137,7 +138,8 @@ def test_a_batch_has_every_offset_once(moving: Moving, data: st.DataObject) -> N
     tasks: list[Task] = batch_tasks(parsed)
     if data.draw(st.booleans(), label="it moves on"):
         move_on(moving.producer)
-    data.draw(st.randoms(use_true_random=False)).shuffle(tasks)
+    # The number of tasks depends on the broker, so a draw of each task's place would differ when it is repeated.
+    Random(data.draw(st.integers(0, 2**32), label="order")).shuffle(tasks)
     found = [where for task in tasks for where, _ in rows(read_task(task, shared_of(parsed)))]
     assert sorted(found) == expected
 
