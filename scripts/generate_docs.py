@@ -10,7 +10,7 @@ import ast
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.kinds import Kind, Setting
 from stratalog.config.profiles import LEFT_TO_YOU, PROFILES
 from stratalog.config.topic_settings import TOPIC_SETTINGS
-from stratalog.monitor.metrics import METRICS
+from stratalog.monitor.metrics import METRICS, QUERIES, Metric
 
 TOP = Path(__file__).resolve().parent.parent
 SOURCE = TOP / "src" / "stratalog"
@@ -297,16 +297,19 @@ def log_events() -> list[tuple[str, ...]]:
 
 def metrics() -> str:
     """docs/metrics.md."""
-    made: list[tuple[str, ...]] = [
-        (
-            f"`{metric.name}`",
-            metric.kind.value,
-            " ".join(f"`{label}`" for label in metric.labels),
-            metric.meaning,
-        )
-        for metric in METRICS
-    ]
-    listed = table(("name", "kind", "labels", "meaning"), made)
+
+    def listed(chosen: Iterable[Metric]) -> str:
+        made: list[tuple[str, ...]] = [
+            (
+                f"`{metric.name}`",
+                metric.kind.value,
+                " ".join(f"`{label}`" for label in metric.labels),
+                metric.meaning,
+            )
+            for metric in chosen
+        ]
+        return table(("name", "kind", "labels", "meaning"), made)
+
     events = table(("event", "level", "fields", "logged in"), log_events())
     return f"""# Metrics and log events
 
@@ -316,7 +319,12 @@ def metrics() -> str:
 Served at `/metrics` of `monitor.listener` in Prometheus' text format, with prometheus_client's `process_*` (memory,
 CPU, files) beside them. How to scrape and what to alert on: [monitoring.md](monitoring.md).
 
-{listed}
+{listed(METRICS)}
+## Metrics of Spark's queries
+
+Served at `/pipelines.prom` of the [web console](console.md), for queries that report to it.
+
+{listed(QUERIES)}
 ## Log events
 
 One line each on standard output, as an event with named fields.

@@ -16,25 +16,28 @@ from urllib.parse import urlencode
 import pytest
 from confluent_kafka import Consumer, Producer
 from tests.compat.test_prometheus import program
+from tests.integration.console_process import console_process
 from tests.integration.server_process import Server, strata
 from tests.integration.waiting import wait_for
 
 from stratalog.adapters.free_ports import free_ports
 from stratalog.monitor.dashboards import DASHBOARDS, dashboard_json, queries_of
-from stratalog.monitor.metrics import METRICS
+from stratalog.monitor.metrics import METRICS, QUERIES
 
 WAIT_S = 120
 
 
 class Prometheus:
-    """A server that scrapes one monitor every second."""
+    """A server that scrapes one monitor and one console every second."""
 
-    def __init__(self, place: Path, monitor: int) -> None:
+    def __init__(self, place: Path, monitor: int, console: int) -> None:
         (self.port,) = free_ports(1)
         config = place / "prometheus.yml"
         config.write_text(
             "scrape_configs: [{job_name: stratalog, scrape_interval: 1s, "
-            f"static_configs: [{{targets: ['127.0.0.1:{monitor}']}}]}}]"
+            f"static_configs: [{{targets: ['127.0.0.1:{monitor}']}}]}}, "
+            "{job_name: queries, scrape_interval: 1s, metrics_path: /pipelines.prom, "
+            f"static_configs: [{{targets: ['127.0.0.1:{console}']}}]}}]"
         )
         self.output = place / "output"
         with self.output.open("wb") as output:
@@ -77,11 +80,14 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         "offsets.topic.num.partitions=1",
         "group.initial.rebalance.delay.ms=0",
     )
-    with Server(place, settings) as server:
+    with (
+        Server(place, settings) as server,
+        console_process(place / "console", server.address) as console,
+    ):
         words = ("topic", "create", "loaded", "-c", "remote.storage.enable=true")
         assert strata(*words, "-b", server.address).returncode == 0
         monitor = json.loads((place / "ready.json").read_text())["monitor_port"]
-        scraping = Prometheus(place, monitor)
+        scraping = Prometheus(place, monitor, console.port)
         try:
             load(server.address)
             yield scraping
@@ -91,11 +97,19 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def load(address: str) -> None:
-    """Fill three segments, and read them as a group that commits."""
+    """Fill three segments, read them as a group that commits, and report a query as Spark's listener does."""
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for number in range(3_500):
         producer.produce("loaded", b"x" * 1000, str(number))
         producer.poll(0)
+    progress = {
+        "sources": [{"description": "loaded", "endOffset": json.dumps({"loaded": {"0": 3_000}})}],
+        "inputRowsPerSecond": 12.5,
+        "processedRowsPerSecond": 25.0,
+        "batchDuration": 40,
+    }
+    record = {"event": "progress", "query": "q", "name": 'a "name"\n', "progress": progress}
+    producer.produce("stratalog-progress", key="q", value=json.dumps(record))
     assert producer.flush(WAIT_S) == 0
     settings = {"bootstrap.servers": address, "group.id": "readers"}
     consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
@@ -113,7 +127,9 @@ def load(address: str) -> None:
 
 def filled(query: str) -> str:
     """Return a query as Grafana sends it, with every value of each variable."""
-    return re.sub(r"\$(job|instance|topic|group)", ".*", query).replace("$__rate_interval", "30s")
+    return re.sub(r"\$(job|instance|topic|group|query)", ".*", query).replace(
+        "$__rate_interval", "30s"
+    )
 
 
 def test_no_query_of_a_dashboard_is_empty(prometheus: Prometheus) -> None:
@@ -149,9 +165,17 @@ def test_the_zero_of_a_metric_without_series_goes_with_its_first_series(
     assert zero["metric"] == {}
 
 
+def test_the_lag_of_a_query_is_in_records_and_in_time(prometheus: Prometheus) -> None:
+    wait_for(lambda: prometheus.ask("stratalog_query_running"), "a scrape of the console")
+    (lag,) = prometheus.ask("stratalog_query_lag_records")
+    assert (lag["metric"]["name"], float(lag["value"][1])) == ('a "name"\n', 500)
+    (age,) = prometheus.ask("stratalog_query_lag_seconds")
+    assert 0 < float(age["value"][1]) < 2 * WAIT_S
+
+
 def test_each_metric_has_a_panel() -> None:
     shown = [metric.name for one in DASHBOARDS for _, metric, _ in one.metrics()]
-    assert sorted(shown) == sorted({metric.name for metric in METRICS}), "once each"
+    assert sorted(shown) == sorted({metric.name for metric in (*METRICS, *QUERIES)}), "once each"
 
 
 def test_the_command_writes_files_that_grafana_can_import(tmp_path: Path) -> None:

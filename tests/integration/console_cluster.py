@@ -6,10 +6,12 @@ In: a place. Out: a broker whose topic `orders` is mostly in its bucket, hostile
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from tests.broker_process import BrokerProcess, broker_process
 
@@ -67,10 +69,16 @@ async def fill(address: str, now_ms: int) -> None:
             await client.on_coordinator(group, commit_offsets(group, committed))
 
 
+def apart(work: Coroutine[Any, Any, None]) -> None:
+    """Run it on a thread of its own: Playwright's loop may run on this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(work)).result()
+
+
 @contextmanager
 def filled_broker(place: Path) -> Iterator[BrokerProcess]:
     with broker_process(place) as started:
-        asyncio.run(fill(started.address, int(time.time() * 1000)))
+        apart(fill(started.address, int(time.time() * 1000)))
         deadline = time.monotonic() + TIER_WAIT_S
         data = started.data / "orders-0"
         while len(list(data.glob("*.log"))) > 1:

@@ -1,7 +1,7 @@
 """The web console in a real browser: headless Chromium looks at each page, light, dark and on a phone.
 
-No page runs a foreign script, scrolls sideways, shows small text, or asks another server. Keys alone reach everything;
-without JavaScript everything works but freshness.
+No page runs a foreign script, scrolls sideways, shows small text, breaks a number, or asks another server. Keys alone
+reach everything; without JavaScript everything works but freshness.
 """
 
 import asyncio
@@ -9,15 +9,18 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.broker_process import BrokerProcess
 from tests.compat.tools import cannot_be_had
 from tests.integration.console_cluster import filled_broker
+from tests.integration.console_crowd import IMAGE, LONG, crowded_cluster
 from tests.integration.console_process import Console, console_process
 
 from stratalog.adapters.network import TcpNetwork
@@ -45,6 +48,27 @@ PATHS = (
     "/groups/billing",
     "/groups/a%2Fb%20%3Cx%3E",
     "/tier?topic=orders",
+    "/quorum",
+    "/acls",
+    "/quotas",
+    "/reassignments",
+    "/transactions",
+    "/pipelines",
+    "/metrics",
+    "/settings?q=log",
+)
+CROWDED = (
+    "/",
+    "/brokers",
+    "/topics?internal=yes",
+    f"/topics/{LONG}",
+    f"/topics/{LONG}/messages",
+    "/topics/moving/alter",
+    "/topics/moving/delete-records",
+    "/groups",
+    f"/groups/{quote(IMAGE, safe='')}",
+    f"/groups/{quote(IMAGE, safe='')}/reset",
+    f"/groups/{quote(IMAGE, safe='')}/delete",
     "/quorum",
     "/acls",
     "/quotas",
@@ -84,6 +108,20 @@ CONTRAST = """() => {
     return [(above + 0.05) / (below + 0.05), one.outerHTML.slice(0, 80)];
   }).filter(([ratio]) => ratio < 4.5);
 }"""
+
+
+BROKEN_NUMBERS = """() => [...document.querySelectorAll("td, dd, figcaption strong")].filter((one) => {
+  const number = one.childElementCount ? one.firstElementChild.textContent : one.textContent;
+  if (!one.getClientRects().length || !/^[\\s\\d.,e+]*\\d[\\s\\d.,e+]*$/.test(number)) return false;
+  const range = document.createRange();
+  range.selectNodeContents(one.firstElementChild || one);
+  const lines = new Set([...range.getClientRects()].map((line) => Math.round(line.top)));
+  const card = one.closest(".fact, .card, td").getBoundingClientRect();
+  return lines.size > 1 || range.getBoundingClientRect().right > card.right;
+}).map((one) => one.outerHTML.slice(0, 120))"""
+UNREACHED = """() => [...document.querySelectorAll("main :is(a[href], button, input, select, textarea, summary)")]
+  .filter((one) => one.type !== "hidden" && !one.disabled && one.getClientRects().length && !one.dataset.reached)
+  .map((one) => one.outerHTML.slice(0, 120))"""
 
 
 def chromium() -> str:
@@ -127,10 +165,9 @@ def console(broker: BrokerProcess) -> Iterator[Console]:
         yield started
 
 
-@pytest.fixture
-def opened(console: Console, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+@contextmanager
+def page_of(browser: Browser, console: Console, look: Mapping[str, Any]) -> Iterator[Page]:
     """A page that may ask this console alone, and whose script never fails."""
-    look = {**LOOKS["light"], **getattr(request, "param", {})}
     context = browser.new_context(
         base_url=console.url, timezone_id="Europe/Berlin", locale="en-GB", **look
     )
@@ -155,15 +192,87 @@ def opened(console: Console, browser: Browser, request: pytest.FixtureRequest) -
     assert wrong == []
 
 
+@pytest.fixture
+def opened(console: Console, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    look = {**LOOKS["light"], **getattr(request, "param", {})}
+    with page_of(browser, console, look) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    place = tmp_path_factory.mktemp("crowded")
+    with crowded_cluster(place) as crowd:
+        options = [word for one in crowd.monitors for word in ("--monitor", one)]
+        with console_process(
+            place / "console", crowd.address, "--allow-changes", *options
+        ) as started:
+            yield started
+
+
+def check_looks(page: Page, path: str) -> None:
+    page.goto(path)
+    expect(page.locator("h1")).to_have_count(1)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), path
+    assert page.evaluate(SMALL_TEXT) == [], path
+    assert page.evaluate(CONTRAST) == [], path
+    assert page.evaluate(BROKEN_NUMBERS) == [], path
+    assert page.title() != "owned"
+
+
 @pytest.mark.parametrize("opened", LOOKS.values(), ids=LOOKS, indirect=True)
 def test_every_page_fits_its_window_with_text_that_can_be_read(opened: Page) -> None:
     for path in PATHS:
-        opened.goto(path)
-        expect(opened.locator("h1")).to_have_count(1)
-        assert not opened.evaluate("document.documentElement.scrollWidth > innerWidth"), path
-        assert opened.evaluate(SMALL_TEXT) == [], path
-        assert opened.evaluate(CONTRAST) == [], path
-        assert "owned" not in opened.title()
+        check_looks(opened, path)
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_hostile_names_long_names_and_twenty_digits_fit_each_page_as_text(
+    crowded: Console, browser: Browser, look: Mapping[str, Any]
+) -> None:
+    with page_of(browser, crowded, look) as page:
+        for path in CROWDED:
+            check_looks(page, path)
+
+
+def test_each_of_these_pages_has_its_rows_and_its_json(crowded: Console) -> None:
+    for path in CROWDED:
+        bare, mark, query = path.partition("?")
+        assert crowded.json(("/overview" if bare == "/" else bare) + ".json" + mark + query)
+    rows = {
+        "transactions": "transactions",
+        "quorum": "replicas",
+        "reassignments": "moves",
+        "acls": "acls",
+        "quotas": "quotas",
+        "pipelines": "queries",
+        "metrics": "monitors",
+    }
+    for page, name in rows.items():
+        assert crowded.json(f"/{page}.json")[name], page
+    assert crowded.json("/acls.json")["users"]
+
+
+def test_keys_alone_reach_everything_on_each_page(crowded: Console, browser: Browser) -> None:
+    with page_of(browser, crowded, LOOKS["light"]) as page:
+        for path in CROWDED:
+            page.goto(path)
+            page.locator("#main").focus()
+            for _ in range(
+                page.locator("main :is(a, button, input, select, textarea)").count() + 9
+            ):
+                page.keyboard.press("Tab")
+                page.evaluate("document.activeElement.dataset.reached = '1'")
+            assert page.evaluate(UNREACHED) == [], path
+        sections = page.locator("nav a").count()
+        reached = set()
+        for letter in "obtgxqrauilms":
+            page.goto("/topics/moving")
+            page.keyboard.press("g")
+            page.keyboard.press(letter)
+            page.wait_for_url(lambda url: not url.endswith("/moving"))
+            reached.add(page.locator("nav [aria-current]").inner_text())
+        assert len(reached) == sections
 
 
 def test_times_are_the_viewers_with_utc_on_hover(opened: Page) -> None:

@@ -82,6 +82,12 @@ def test_queries_show_their_rows_their_lag_and_their_last_error(
     produce(broker, "events", 5)
     behind = query_when(console, "count", lambda one: one["lag"] == 5)
     assert behind["sources"][0]["lag"] == 5
+    assert 0 < behind["lag_seconds"] < WAIT_S
+    assert counted["lag_seconds"] == 0
+    lines = console.get("/pipelines.prom").text.splitlines()
+    of_count = [line for line in lines if 'name="count"' in line]
+    assert f'stratalog_query_lag_records{{query="{behind["id"]}",name="count"}} 5' in of_count
+    assert len(of_count) == 6
     page = console.get("/pipelines").text
     assert "a broken &lt;row&gt;" in page
     assert "a broken <row>" not in page
@@ -94,7 +100,8 @@ def test_a_record_that_is_none_of_progress_is_left_out(
     producer = Producer({"bootstrap.servers": broker.address})
     for value in (b"\xff", b"[]", b"{}", b'{"event": 1}', None):
         producer.produce("stratalog-progress", key=b"foreign", value=value)
-    odd = b'{"event":"progress","query":"odd","progress":{"sources":[1,{"endOffset":"{"}],"sink":2,"timestamp":3}}'
+    odd = b'{"event":"progress","query":"odd","progress":'
+    odd += b'{"sources":[1,{"endOffset":"{"}],"sink":2,"timestamp":3,"batchId":1e999}}'
     producer.produce("stratalog-progress", key=b"odd", value=odd)
     assert producer.flush(WAIT_S) == 0
     found = {one["id"]: one for one in console.json("/pipelines.json")["queries"]}

@@ -29,6 +29,8 @@ _VERSION: Final = sha256(b"".join(data for _, data in STATIC.values())).hexdiges
 NOTHING: Final = "\N{EN DASH}"
 _MS_MAX: Final = 253_402_300_799_999
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+_DIGITS_MAX: Final = 1e12
+"""A measured number from here on is written with an exponent: its digits say nothing, and take a table's room."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -59,15 +61,17 @@ def size(number: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """Return a number with separators; a rate with one digit where it is small."""
+    """Return a number with separators: a count with every digit; a rate with those that count."""
     if number is None:
         return NOTHING
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.1f}" if abs(number) < _DIGITS_MAX else f"{number:.3g}"
 
 
 def money(amount: float) -> str:
-    """Return an amount: two digits behind the point, or two that count where it is small."""
-    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.2g}"
+    """Return an amount with two digits behind the point; the smallest that they show stands for smaller ones."""
+    return f"{amount:,.2f}" if amount >= 0.01 or not amount else "< 0.01"
 
 
 def span(seconds: float | None) -> str:
@@ -76,7 +80,7 @@ def span(seconds: float | None) -> str:
         return NOTHING
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
+            return f"{seconds / length:,.1f} {unit}"
     return f"{seconds:.1f} s"
 
 
@@ -98,6 +102,8 @@ def measure(number: float, unit: str) -> str:
     """Return a chart's number with its unit: bytes in binary units, others with the digits that count."""
     if unit in {"B", "B/s"}:
         return size(number) + unit[1:]
+    if number >= _DIGITS_MAX:
+        return f"{number:.3g} {unit}".strip()
     digits = 0 if number >= 100 or number == int(number) else 1 if number >= 10 else 2
     return f"{number:,.{digits}f} {unit}".strip()
 

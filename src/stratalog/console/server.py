@@ -1,7 +1,7 @@
 """The console's HTTP side: requests in, pages out, and every guard in between.
 
-In: HTTP requests. Out: a page as HTML, or as JSON where the path ends in .json; two static files. It never makes a
-page itself, and no request runs for longer than a few seconds.
+In: HTTP requests. Out: a page as HTML, or as JSON where the path ends in .json; the queries' numbers for Prometheus;
+static files. It never makes a page itself, and no request runs for longer than a few seconds.
 
 The guards: a Host that is not ours is refused (DNS rebinding); with logins, a request without one gets 401; a
 change needs the token of one of our pages and the same origin (CSRF); and every answer forbids scripts, styles, frames
@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from stratalog.console.logins import CHALLENGE, Logins
 from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of
 from stratalog.console.pages import page_of
+from stratalog.console.pages.pipelines import query_samples
 from stratalog.console.rendering import STATIC, html, json_bytes
 from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
 from stratalog.http_server import HttpLimits, HttpServer
@@ -39,6 +40,8 @@ _FOREIGN: Final = (
 _WRONG_LOGIN_S: Final = 0.5
 """How long the answer to a wrong login waits: guessing takes long."""
 _NO_LOGIN: Final = "The console asks for a user and a password, or a token.\n"
+_PROMETHEUS: Final = ("pipelines.prom",)
+"""The path at which Prometheus scrapes the numbers of the page of pipelines."""
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -106,10 +109,13 @@ class ConsoleServer:
             kind, data = STATIC[parts[1]]
             caching = {"cache-control": "public, max-age=31536000, immutable"}
             return Response(data, media_type=kind, headers=caching)
-        page = await self._page(request, parts)
+        for_prometheus = parts == _PROMETHEUS
+        page = await self._page(request, ("pipelines",) if for_prometheus else parts)
+        if for_prometheus and page.status == 200:
+            return PlainTextResponse(query_samples(page.data))
         if page.redirect:
             return RedirectResponse(page.redirect, status_code=303)
-        if as_json:
+        if as_json or for_prometheus:
             return Response(
                 json_bytes(page.data), page.status, media_type="application/json; charset=utf-8"
             )

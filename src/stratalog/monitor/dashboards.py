@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stratalog.monitor.metrics import METRICS, Kind, Metric
+from stratalog.monitor.metrics import METRICS, QUERIES, Kind, Metric
 
 __all__ = ["DASHBOARDS", "Dashboard", "dashboard_json", "queries_of"]
 
 _SCHEMA: Final = 39
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_BY_NAME: Final = {metric.name.removeprefix("stratalog_"): metric for metric in METRICS}
+_BY_NAME: Final = {
+    metric.name.removeprefix("stratalog_"): metric for metric in (*METRICS, *QUERIES)
+}
 _QUANTILES: Final = (0.5, 0.99)
 
 
@@ -100,6 +102,14 @@ DASHBOARDS: Final = (
             "remote_fetch_errors_total? remote_delete_errors_total?",
         },
     ),
+    Dashboard(
+        "stratalog-spark",
+        "Stratalog: Spark's queries",
+        {
+            "Streaming queries": "query_running query_lag_records query_lag_seconds "
+            "query_rows_in_per_second query_rows_done_per_second query_batch_seconds",
+        },
+    ),
 )
 
 
@@ -111,7 +121,7 @@ def queries_of(metric: Metric, *, may_lack: bool) -> list[tuple[str, str]]:
         for name in (
             "job",
             "instance",
-            *(one for one in ("topic", "group") if one in metric.labels),
+            *(one for one in ("topic", "group", "query") if one in metric.labels),
         )
     )
     legend = " ".join(f"{{{{{name}}}}}" for name in metric.labels or ("instance",))
@@ -148,8 +158,9 @@ def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
         panel["gridPos"] = {"h": _HEIGHT, "w": _WIDTH, "x": column * _WIDTH, "y": top}
         panels.append(panel)
         column += 1
-    names = ("job", "instance", *(("topic",) if _has(dashboard, "topic") else ()))
-    names += ("group",) if _has(dashboard, "group") else ()
+    of_labels = tuple(one for one in ("topic", "group", "query") if _has(dashboard, one))
+    names = ("job", "instance", *of_labels)
+    every = "stratalog_query_running" if "query" in of_labels else "stratalog_ready"
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -160,7 +171,7 @@ def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
-        "templating": {"list": [_SOURCE_VARIABLE, *map(_variable, names)]},
+        "templating": {"list": [_SOURCE_VARIABLE, *(_variable(name, every) for name in names)]},
         "annotations": {"list": []},
         "links": [],
         "panels": panels,
@@ -181,11 +192,12 @@ def _has(dashboard: Dashboard, label: str) -> bool:
     return any(label in metric.labels for _, metric, _ in dashboard.metrics())
 
 
-def _variable(name: str) -> dict[str, Any]:
+def _variable(name: str, every: str) -> dict[str, Any]:
+    """Return a variable with a label's values: of `every` instance's metric, or of a topic's or a group's."""
     of = {
         "topic": "stratalog_partition_log_bytes",
         "group": "stratalog_group_lag_records",
-    }.get(name, "stratalog_ready")
+    }.get(name, every)
     return {
         "name": name,
         "type": "query",

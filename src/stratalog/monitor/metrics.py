@@ -1,6 +1,7 @@
 """Every metric by name, with its meaning, unit and labels.
 
-In: nothing. Out: `METRICS`, the source of `/metrics`' heads and of docs/metrics.md. Data only.
+In: nothing. Out: `METRICS`, the source of `/metrics`' heads and of docs/metrics.md; `QUERIES`, those that the web
+console serves. Data only.
 
 Names follow Prometheus' conventions (base units, `_total` for counters). A metric's text names Kafka's metric of the
 same meaning, where there is one.
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-__all__ = ["METRICS", "Kind", "Metric"]
+from stratalog.table.progress import QUERY_METRICS
+
+__all__ = ["METRICS", "QUERIES", "Kind", "Metric"]
 
 
 class Kind(Enum):
@@ -32,6 +35,11 @@ class Metric:
 
 
 METRICS: Final[list[Metric]] = []
+QUERIES: Final = [
+    Metric(name, Kind.GAUGE, ("query", "name"), meaning)
+    for name, (_, meaning) in QUERY_METRICS.items()
+]
+"""Metrics of streaming queries, which the console serves at `/pipelines.prom`."""
 
 
 def _metric(name: str, kind: Kind, labels: str, meaning: str) -> Metric:

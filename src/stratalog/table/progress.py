@@ -14,9 +14,33 @@ from uuid import UUID
 
 from stratalog.table.offsets import Positions, from_json
 
-__all__ = ["PROGRESS_TOPIC", "positions_after"]
+__all__ = ["PROGRESS_TOPIC", "QUERY_METRICS", "positions_after"]
 
 PROGRESS_TOPIC: Final = "stratalog-progress"
+QUERY_METRICS: Final = {
+    "stratalog_query_running": (
+        "state",
+        "1 while the query reports; 0 once it stopped, failed, or has been silent for a minute.",
+    ),
+    "stratalog_query_lag_records": (
+        "lag",
+        "Records from the query's last batch to the log's end now.",
+    ),
+    "stratalog_query_lag_seconds": (
+        "lag_seconds",
+        "The age of the oldest record that the query has not read; 0 where it has read all.",
+    ),
+    "stratalog_query_rows_in_per_second": (
+        "rows_in_per_second",
+        "Rows a second that arrived for the last batch, as Spark says.",
+    ),
+    "stratalog_query_rows_done_per_second": (
+        "rows_done_per_second",
+        "Rows a second that the last batch processed, as Spark says.",
+    ),
+    "stratalog_query_batch_seconds": ("batch_seconds", "How long the last batch took."),
+}
+"""The console's metrics of each query for Prometheus, gauges: the number on the console's page, and its meaning."""
 
 
 def positions_after(source: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions | None:

@@ -3,8 +3,6 @@
 In: committed offsets, log ends, the first unread records, retention. Out: pages. It never joins a group.
 """
 
-import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from math import isinf
 from typing import Any, Final
@@ -21,16 +19,13 @@ from stratalog.client.aio import Client
 from stratalog.client.calls import TOPIC
 from stratalog.console.cluster import Span
 from stratalog.console.page import Context, Page, PageRequest, missing
-from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
-from stratalog.wire.finding import records_in
+from stratalog.console.unread import age_seconds, first_times
+from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.ids import TopicPartition
 
 __all__ = ["existing_group", "group", "groups"]
 
 _ROWS: Final = 50
-_LOOKUPS_MAX: Final = 200
-"""Partitions whose first unread record is looked up; the others' lag is in records alone."""
-_LOOKUPS_S: Final = 4.0
 _TOPICS_MAX: Final = 50
 
 
@@ -146,13 +141,13 @@ async def _rows(context: Context, client: Client, found: DescribedGroup) -> list
         for key, offset in committed.items()
         if key in spans and offset < spans[key].end
     }
-    times = await _times(context, unread)
+    times = await first_times(context.cluster, unread.items())
     retention = await _retention_ms(client, sorted({key.topic for key in unread})[:_TOPICS_MAX])
     now_ms = context.now_ms
     rows = []
     for key in sorted(spans.keys() & (committed.keys() | readers.keys())):
         span, offset, reader = spans[key], committed.get(key), readers.get(key)
-        time_ms, kept_ms = times.get(key), retention.get(key.topic)
+        time_ms, kept_ms = times.get((key, unread.get(key, -1))), retention.get(key.topic)
         is_behind = key in unread
         row: dict[str, Any] = {
             "topic": key.topic,
@@ -161,7 +156,7 @@ async def _rows(context: Context, client: Client, found: DescribedGroup) -> list
             "start": span.start,
             "end": span.end,
             "lag": None if offset is None else max(0, span.end - offset),
-            "lag_seconds": _seconds(now_ms, time_ms) if is_behind else 0.0,
+            "lag_seconds": age_seconds(now_ms, time_ms) if is_behind else 0.0,
             "deleted_unread": max(0, span.start - offset) if offset is not None else 0,
             "headroom_records": max(0, offset - span.start) if offset is not None else None,
             "headroom_seconds": _headroom_s(now_ms, time_ms, kept_ms) if is_behind else None,
@@ -170,23 +165,6 @@ async def _rows(context: Context, client: Client, found: DescribedGroup) -> list
         }
         rows.append(row)
     return rows
-
-
-async def _times(
-    context: Context, unread: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the time (epoch ms) of each partition's first unread record, of as many as a few seconds allow."""
-    times: dict[TopicPartition, int] = {}
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LOOKUPS_S), context.cluster.own_client() as client:
-            for key, offset in list(unread.items())[:_LOOKUPS_MAX]:
-                with suppress(Rejected, Unavailable, Corrupt):
-                    fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
-                    for _, record in records_in(fetched.records, offset, fetched.aborted):
-                        if record is not None:
-                            times[key] = record.timestamp
-                            break
-    return times
 
 
 async def _retention_ms(client: Client, names: list[str]) -> dict[str, float]:
@@ -198,10 +176,6 @@ async def _retention_ms(client: Client, names: list[str]) -> dict[str, float]:
         deletes = "delete" in (values.get("cleanup.policy") or "delete")
         found[one.name] = kept_ms if deletes and kept_ms >= 0 else float("inf")
     return found
-
-
-def _seconds(now_ms: int, time_ms: int | None) -> float | None:
-    return None if time_ms is None or time_ms < 0 else max(0, now_ms - time_ms) / 1000
 
 
 def _headroom_s(now_ms: int, time_ms: int | None, kept_ms: float | None) -> float | None:

@@ -1,11 +1,11 @@
 """Streaming queries of Spark: their rows, their lag behind the log, their last error.
 
-In: the newest records of the progress topic, log ends. Out: a page. It asks no Spark, so it shows queries of any
-cluster of Spark, and those that ended.
+In: the newest records of the progress topic, log ends, first unread records. Out: a page, and its numbers for
+Prometheus. It asks no Spark, so it shows queries of any cluster of Spark, and those that ended.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -14,11 +14,13 @@ from stratalog.console.charts import Point, chart
 from stratalog.console.cluster import Span
 from stratalog.console.page import Context, Page, PageRequest
 from stratalog.console.reading import Reading, Row
-from stratalog.table.progress import PROGRESS_TOPIC, positions_after
+from stratalog.console.unread import Unread, age_seconds, first_times
+from stratalog.table.offsets import Positions
+from stratalog.table.progress import PROGRESS_TOPIC, QUERY_METRICS, positions_after
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Record
 
-__all__ = ["pipelines"]
+__all__ = ["pipelines", "query_samples"]
 
 _RECORDS_MAX: Final = 2_000
 _BYTES_MAX: Final = 8 << 20
@@ -27,6 +29,8 @@ _POINTS_MAX: Final = 120
 _SILENT_MS: Final = 60_000
 """A query without a record for so long is silent: Spark reports every few seconds, also without new data."""
 _ERROR_MAX: Final = 2_000
+_NUMBER_MAX: Final = 1e300
+"""A larger number, infinity among them, is none that Spark measured."""
 
 
 async def pipelines(context: Context, _request: PageRequest) -> Page:
@@ -41,6 +45,23 @@ async def pipelines(context: Context, _request: PageRequest) -> Page:
         made = [_query(context, records, ends) for records in found]
         data["queries"] = sorted(made, key=lambda one: (one["state"] != "running", -one["at_ms"]))
     return Page("pipelines.html", "Pipelines", data, refresh_s=5)
+
+
+def query_samples(data: Mapping[str, Any]) -> str:
+    """Return the numbers of the page's queries in Prometheus' text format, by the names of `QUERY_METRICS`."""
+    lines = []
+    for name, (field, meaning) in QUERY_METRICS.items():
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+        for query in data["queries"]:
+            value = query["state"] == "running" if field == "state" else query[field]
+            if value is not None:
+                labels = f'query="{_label(query["id"])}",name="{_label(query["name"])}"'
+                lines.append(f"{name}{{{labels}}} {float(value):g}")
+    return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 async def _newest(context: Context, spans: dict[int, Span]) -> list[Row]:
@@ -90,17 +111,18 @@ async def _ends(context: Context, found: Sequence[Sequence[Reported]]) -> "Ends"
     topics = (await context.cluster.metadata()).topics
     ids = {name: one.topic_id for name, one in topics.items()}
     names = {one.topic_id: name for name, one in topics.items()}
-    wanted = set()
-    for records in found:
-        for source in _sources(records[-1][1]):
-            positions = positions_after(source, ids)
-            wanted |= set(positions.topics) if positions is not None else set()
-    read = [topics[names[one]] for one in wanted if one in names]
-    return Ends(ids, names, await context.cluster.spans(read))
+    sources = [source for records in found for source in _sources(records[-1][1])]
+    read = [one for source in sources if (one := positions_after(source, ids)) is not None]
+    wanted = {one for positions in read for one in positions.topics}
+    spans = await context.cluster.spans([topics[names[one]] for one in wanted if one in names])
+    ends = Ends(ids, names, spans)
+    unread = {one for positions in read for one in ends.unread(positions)}
+    ends.times = await first_times(context.cluster, unread) if unread else {}
+    return ends
 
 
 class Ends:
-    """Log ends, and what names topics have."""
+    """Log ends, what names topics have, and the times of records that are not read."""
 
     def __init__(
         self, ids: dict[str, UUID], names: dict[UUID, str], spans: dict[TopicPartition, Span]
@@ -108,25 +130,38 @@ class Ends:
         self._ids = ids
         self._names = names
         self._spans = spans
+        self.times: dict[Unread, int] = {}
 
-    def source(self, source: dict[str, Any]) -> dict[str, Any]:
+    def _offsets(self, positions: Positions) -> Iterator[Unread]:
+        """Yield each partition that has a log end, with the offset that a query reads next."""
+        for topic_id, topic in positions.topics.items():
+            for index, offset in topic.partitions.items():
+                key = TopicPartition(self._names.get(topic_id, ""), index)
+                if key in self._spans:
+                    yield key, max(offset, self._spans[key].start)
+
+    def unread(self, positions: Positions) -> Iterator[Unread]:
+        """Yield the first unread record of each partition that has one."""
+        return (one for one in self._offsets(positions) if one[1] < self._spans[one[0]].end)
+
+    def source(self, source: dict[str, Any], now_ms: int) -> dict[str, Any]:
         """Return the row of a query's source: its topics, and its lag where they are this cluster's."""
         row: dict[str, Any] = {
             "what": str(source.get("description", ""))[:200],
             "topics": [],
             "lag": None,
+            "lag_seconds": None,
         }
         positions = positions_after(source, self._ids)
         if positions is None:
             return row
         row["topics"] = sorted(topic.name for topic in positions.topics.values())
-        lags = [
-            max(0, self._spans[key].end - max(offset, self._spans[key].start))
-            for topic_id, topic in positions.topics.items()
-            for index, offset in topic.partitions.items()
-            if (key := TopicPartition(self._names.get(topic_id, ""), index)) in self._spans
-        ]
-        row["lag"] = sum(lags) if lags else None
+        lags = [max(0, self._spans[key].end - offset) for key, offset in self._offsets(positions)]
+        if lags:
+            ages = [age_seconds(now_ms, self.times.get(one)) for one in self.unread(positions)]
+            dated = [age for age in ages if age is not None]
+            row["lag"] = sum(lags)
+            row["lag_seconds"] = max(dated, default=None if ages else 0.0)
         return row
 
 
@@ -143,8 +178,9 @@ def _progress(record: dict[str, Any]) -> dict[str, Any]:
 def _query(context: Context, records: Sequence[Reported], ends: Ends) -> dict[str, Any]:
     at_ms, newest = records[-1]
     progress = _progress(newest)
-    sources = [ends.source(one) for one in _sources(newest)]
+    sources = [ends.source(one, context.now_ms) for one in _sources(newest)]
     lags = [one["lag"] for one in sources if one["lag"] is not None]
+    ages = [one["lag_seconds"] for one in sources if one["lag_seconds"] is not None]
     error = str(newest.get("error") or "")
     sink = progress.get("sink")
     rows_out = _number(sink.get("numOutputRows")) if isinstance(sink, dict) else None
@@ -164,6 +200,7 @@ def _query(context: Context, records: Sequence[Reported], ends: Ends) -> dict[st
         "sink": str(sink.get("description", ""))[:200] if isinstance(sink, dict) else "",
         "sources": sources,
         "lag": sum(lags) if lags else None,
+        "lag_seconds": max(ages, default=None),
         "chart": chart("Rows processed", "rows/s", {"": _points(records)}),
     }
 
@@ -191,7 +228,9 @@ def _moment(text: object, otherwise: int) -> int:
 
 
 def _number(value: object) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if -_NUMBER_MAX < value < _NUMBER_MAX else None
 
 
 def _seconds(value: object) -> float | None:
