@@ -69,12 +69,15 @@ def apache_kafka(directory: Path, features: Sequence[str] = (), **settings: str)
 
 
 @contextmanager
-def kafka_process(file: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run Kafka with the properties of `file`; yield once it listens on `port`. Its output goes beside the file."""
+def kafka_process(file: Path, port: int, *jars: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run Kafka with the properties of `file`; yield once it listens on `port`. Its output goes beside the file.
+
+    `jars`: directories of more jars.
+    """
     output = file.parent / "kafka.out"
     with output.open("wb") as out:
         process = subprocess.Popen(
-            java_command("kafka.Kafka", str(file), heap="512m"),
+            java_command("kafka.Kafka", str(file), heap="512m", jars=jars),
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from tests.compat.apache_kafka import kafka_process, properties, wait_until_open
-from tests.compat.tools import java_tool
+from tests.compat.tools import java_tool, kafka_tier_lib
 from tests.integration.server_process import STRATA, strata
+from tests.integration.waiting import wait_for
 
 from stratalog.adapters.free_ports import free_ports
 from stratalog.wire.batch import scan
@@ -100,9 +101,21 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(one): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
 
 
+def formatted(directory: Path, ports: list[int], *words: str, **settings: str) -> Path:
+    """Format a directory of Apache Kafka's; return its properties file."""
+    file = directory / "server.properties"
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    file.write_text(properties(directory, ports, SESSION | named))
+    storage = "kafka.tools.StorageTool"
+    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
+    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return file
+
+
 @contextmanager
-def kafka(file: Path, port: int) -> Iterator[str]:
-    with kafka_process(file, port) as process:
+def kafka(file: Path, port: int, *jars: Path) -> Iterator[str]:
+    with kafka_process(file, port, *jars) as process:
         yield f"127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)
         process.wait(TIMEOUT_S)
@@ -130,12 +143,7 @@ def ours_on(file: Path, port: int) -> Iterator[str]:
 def test_a_server_starts_where_apache_kafka_ended_and_back(tmp_path: Path, ending: int) -> None:
     ports = free_ports(2)
     port = ports[0]
-    file = tmp_path / "server.properties"
-    file.write_text(properties(tmp_path, ports, SESSION))
-    storage = "kafka.tools.StorageTool"
-    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
-    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone")
-    assert done.returncode == 0, done.stdout + done.stderr
+    file = formatted(tmp_path, ports)
     address = f"127.0.0.1:{port}"
     theirs = [f"a{number:02}" for number in range(50)]
     with kafka_process(file, port) as process:
@@ -216,14 +224,7 @@ def broker_records(directory: Path) -> set[tuple[str, int]]:
 def test_a_log_of_kafka_4_0_stays_at_its_level_until_it_is_raised(tmp_path: Path) -> None:
     ports = free_ports(2)
     port = ports[0]
-    file = tmp_path / "server.properties"
-    file.write_text(properties(tmp_path, ports, SESSION))
-    storage = "kafka.tools.StorageTool"
-    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
-    words = ("format", "-t", cluster_id, "-c", str(file), "--standalone")
-    lower = ("--release-version", "4.0", "--feature", "group.version=0")
-    done = java_tool(storage, *words, *lower)
-    assert done.returncode == 0, done.stdout + done.stderr
+    file = formatted(tmp_path, ports, "--release-version", "4.0", "--feature", "group.version=0")
     address = f"127.0.0.1:{port}"
     with kafka(file, port):
         produce(address, "plain", ["a1"])
@@ -249,3 +250,57 @@ def test_a_log_of_kafka_4_0_stays_at_its_level_until_it_is_raised(tmp_path: Path
     with kafka(file, port):
         assert level_of(address) == "4.3-IV0"
         assert values_of(address, "plain") == ["a1", "b1", "b3"]
+
+
+def test_a_topic_in_the_store_of_kafkas_plugin_is_refused_by_name(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    port = ports[0]
+    plugin = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+    tier = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": plugin,
+        "rsm.config.dir": str(tmp_path / "tier"),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.retention.check.interval.ms": "500",
+    }
+    lower = [word for name in UNSERVED for word in ("--feature", f"{name}=0")]
+    file = formatted(tmp_path, ports, *lower, **tier)
+    data = tmp_path / "data"
+    small = {"segment.bytes": "1048576", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
+    with kafka(file, port, kafka_tier_lib()) as address:
+        admin = AdminClient(client(address))
+        made = [
+            NewTopic("archived", 1, 1, config=small | {"remote.storage.enable": "true"}),
+            NewTopic("plain", 1, 1),
+        ]
+        for future in admin.create_topics(made).values():
+            future.result(TIMEOUT_S)
+        produce(address, "archived", [str(number) * 100 for number in range(30_000)])
+        produce(address, "plain", ["a"])
+
+        def is_tiered() -> bool:
+            return not (data / "archived-0" / f"{0:020}.log").exists()
+
+        wait_for(is_tiered, "the plugin of Kafka's has the first segment")
+    before = contents(data)
+    code, said = inspected(data)
+    assert code == 1, said
+    assert "archived-0: a plugin of Apache Kafka stores offsets 0 to " in said
+    refused = strata("server", str(file))
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "archived-0: a plugin of Apache Kafka stores offsets 0 to " in refused.stderr
+    assert "Traceback" not in refused.stderr
+    after = contents(data)
+    assert [name for name in before if "archived-0" in name and before[name] != after[name]] == []
+    # Its end may take a minute here, so it is killed.
+    with kafka_process(file, port, kafka_tier_lib()) as process:
+        first = ["0" * 100, "1" * 100]
+        wait_for(lambda: values_of(address, "archived")[:2] == first, "Kafka has its list again")
+        admin = AdminClient(client(address))
+        admin.delete_topics(["archived"])["archived"].result(TIMEOUT_S)
+        process.kill()
+    with ours_on(file, port):
+        assert values_of(address, "plain") == ["a"]

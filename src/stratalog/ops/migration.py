@@ -4,12 +4,24 @@ In: a log directory that no process uses. Out: findings, for people. It changes 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
+from stratalog.broker.storage.survey import (
+    KAFKAS_TIER,
+    METADATA_DIRECTORY,
+    kafkas_tier,
+    parse_directory_name,
+)
 from stratalog.errors import Corrupt
-from stratalog.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, decode_meta_properties
+from stratalog.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    decode_meta_properties,
+    decode_offsets,
+)
 from stratalog.metadata.image import METADATA_VERSION, Image
 from stratalog.metadata.replay import Replay
 from stratalog.metadata.snapshot import decode_snapshot, image_of, parse_file_name
@@ -17,12 +29,12 @@ from stratalog.ports import Disk
 from stratalog.quorum.features import SUPPORTED_FEATURES
 from stratalog.quorum.metadata_batches import decode_record
 from stratalog.wire.batch import scan
+from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import read_records
 
 __all__ = ["Finding", "inspect"]
 
 _FILE_BYTES_MAX: Final = 1 << 31
-_KAFKAS_TIER: Final = "__remote_log_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,7 @@ def inspect(disk: Disk) -> Iterator[Finding]:
         yield Finding("refused", f"{METADATA_DIRECTORY}: {error}")
         return
     yield from _of_image(image)
+    yield from _of_tier(disk, partitions, image)
 
 
 def read_image(disk: Disk) -> Image:
@@ -108,11 +121,23 @@ def _of_image(image: Image) -> Iterator[Finding]:
             yield Finding(
                 "refused", f"{name}={level} is above {served.max_level}, the highest known"
             )
-    if _KAFKAS_TIER in topics:
-        tiered = [
-            name
-            for name in topics
-            if image.topic_configs(name).get("remote.storage.enable") == "true"
-        ]
-        for name in tiered:
-            yield Finding("differs", f"topic {name}: what a plugin of Kafka's tiered is not read")
+    if KAFKAS_TIER in topics:
+        for name in topics:
+            if image.topic_configs(name).get("remote.storage.enable") == "true":
+                yield Finding(
+                    "differs", f"topic {name}: what a plugin of Kafka's tiered is not read"
+                )
+
+
+def _of_tier(disk: Disk, partitions: list[str], image: Image) -> Iterator[Finding]:
+    if KAFKAS_TIER not in image.topic_ids_by_name:
+        return
+    starts: dict[TopicPartition, int] = {}
+    with suppress(FileNotFoundError, Corrupt):
+        starts = decode_offsets(disk.read(LOG_START_OFFSETS, 0, _FILE_BYTES_MAX))
+    for name in partitions:
+        key = parse_directory_name(name)
+        if key and image.topic_configs(key.topic).get("remote.storage.enable") == "true":
+            names = [file.name for file in disk.list(name)]
+            if reason := kafkas_tier(name, names, key, starts.get(key, 0)):
+                yield Finding("refused", reason)

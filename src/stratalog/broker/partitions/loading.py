@@ -16,14 +16,17 @@ from stratalog.broker.storage.asides import Asides
 from stratalog.broker.storage.copies import Claim, Lost, choose_copies, find_lost
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.survey import (
+    KAFKAS_TIER,
     NO_EPOCH,
     Survey,
+    files_of,
+    kafkas_tier,
     parse_directory_name,
     partition_name,
     survey_directory,
 )
 from stratalog.config import LogConfig
-from stratalog.errors import Corrupt, Rejected
+from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.checkpoints import LOG_START_OFFSETS, REPLICATION_OFFSETS
 from stratalog.log.effects import Effect, Rename, SyncDirectory
 from stratalog.log.partition_log import PartitionLog
@@ -83,7 +86,7 @@ class Loading:
     ) -> None:
         """Load every partition that metadata knows. An unreadable directory counts as failed.
 
-        Raises UserError where two directories hold the same partition.
+        Raises UserError where two directories hold the same partition, and where Apache Kafka tiered a topic.
         """
         surveys: dict[LogDirectory, Survey] = {}
 
@@ -117,6 +120,9 @@ class Loading:
 
         # With a hundred thousand partitions it takes seconds.
         claims, self.lost = await next(iter(surveys)).compute(choose)
+        if KAFKAS_TIER in image.topic_ids_by_name:
+            for directory, claim in claims.items():
+                await _refuse_kafkas_tier(directory, surveys[directory], claim, config_of)
         async with asyncio.TaskGroup() as loading:
             for directory, claim in claims.items():
                 loading.create_task(load_one(directory, claim))
@@ -216,6 +222,20 @@ class Loading:
         """Take a damaged partition offline, and leave its files alone."""
         self.damaged[key] = reason
         _log.error("partition is damaged: it is offline", partition=name, reason=reason)
+
+
+async def _refuse_kafkas_tier(
+    directory: LogDirectory, survey: Survey, claim: Claim, config_of: Callable[[Topic], LogConfig]
+) -> None:
+    """Raise UserError if only a plugin of Kafka's has a topic's first offsets. Nothing has changed yet."""
+    for name, topic in claim.loaded:
+        key = parse_directory_name(partition_name(name))
+        assert key is not None
+        if config_of(topic).remote_storage_enable:
+            entries = await directory.run(files_of(name))
+            start, path = survey.log_starts.get(key, 0), f"{directory.path}/{name}"
+            if reason := kafkas_tier(path, entries, key, start):
+                raise UserError(reason)
 
 
 def _log_start(directory: LogDirectory, survey: Survey, key: TopicPartition) -> int:

@@ -4,6 +4,7 @@ In: the directory. Out: a program that ends with its partitions' names and ids, 
 and does not judge the checkpoints: `hosting.py` does.
 """
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
@@ -48,6 +49,10 @@ _CHECKPOINT_BYTES_MAX: Final = 64 << 20
 
 
 NO_EPOCH: Final = -1
+
+
+KAFKAS_TIER: Final = "__remote_log_metadata"
+"""The topic in which Apache Kafka lists the segments that its plugin stored."""
 
 
 class Survey(Struct):
@@ -222,11 +227,36 @@ def _topic_id(directory: str, survey: Survey) -> Program[UUID | None]:
     return None
 
 
+def files_of(directory: str) -> Program[list[str]]:
+    """Return the names of a partition's files."""
+    entries = yield ListDirectory(directory)
+    assert isinstance(entries, list)
+    return [entry.name for entry in entries]
+
+
 def _has_log(directory: str) -> Program[bool]:
     entries = yield ListDirectory(directory)
     assert isinstance(entries, list)
     return any(
         entry.name.endswith(".log") and (entry.size or entry.name != _FIRST) for entry in entries
+    )
+
+
+def kafkas_tier(
+    directory: str, files: Collection[str], key: TopicPartition, log_start: int
+) -> str | None:
+    """Return why a tiered partition cannot be served: only Kafka reads its first offsets. None where they are ours.
+
+    `files`: the names in its directory. Apache Kafka leaves a log start below the first local segment, as we do; but we
+    keep the tier's manifest beside the log.
+    """
+    bases = [name.removesuffix(".log") for name in files if name.endswith(".log")]
+    end = min((int(base) for base in bases if base.isdigit()), default=0)
+    if log_start >= end or TIER_MANIFEST in files:
+        return None
+    return (
+        f"{directory}: a plugin of Apache Kafka stores offsets {log_start} to {end - 1} of topic {key.topic}, "
+        "and only Kafka reads them. While Kafka runs, delete the topic or copy it to one without remote.storage.enable"
     )
 
 
