@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,9 @@ def crowded_cluster(place: Path) -> Iterator[Crowd]:
 
 
 def _ok(address: str, *words: str, stdin: str = "") -> None:
-    done = strata(*words, "-b", address, stdin=stdin)
+    """Run a command that must succeed, on a thread of its own: Playwright's loop may run on this one."""
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(strata, *words, "-b", address, stdin=stdin).result()
     assert done.returncode == 0, done.stderr
 
 
