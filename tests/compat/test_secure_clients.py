@@ -58,7 +58,7 @@ UNKNOWN = ".*alert unknown ca"
 LOST = "socket disconnected"
 REFUSED = {
     "confluent-kafka": ("^_AUTHENTICATION: ", "^_AUTHENTICATION: ", f"^_TRANSPORT: {UNKNOWN}"),
-    "kafka-python": (f"SaslAuthenticationFailed|{LOST}", LOST, f"ConnectionError{UNKNOWN}"),
+    "kafka-python": (*[f"SaslAuthenticationFailed|{LOST}"] * 2, f"ConnectionError{UNKNOWN}"),
     "aiokafka": ("SaslAuthenticationFailed", "KafkaConnectionError", "KafkaConnectionError"),
     "kafkajs": ("SASLAuthenticationError", "ClosedError", f"KafkaJSConnectionError{UNKNOWN}"),
     "kcat": ("Local: Authentication failure", "", f"Local: Broker transport failure{UNKNOWN}"),
