@@ -31,6 +31,16 @@ pytestmark = [pytest.mark.big, pytest.mark.timeout(600)]
 INSTALL_TIMEOUT_S = 540
 WAIT_MS = 30_000
 SMALLEST_PX = 12
+OF_THE_CLUSTER = (
+    "/quorum",
+    "/acls",
+    "/quotas",
+    "/reassignments",
+    "/transactions",
+    "/pipelines",
+    "/metrics",
+    "/settings?q=log",
+)
 PATHS = (
     "/",
     "/brokers",
@@ -48,14 +58,7 @@ PATHS = (
     "/groups/billing",
     "/groups/a%2Fb%20%3Cx%3E",
     "/tier?topic=orders",
-    "/quorum",
-    "/acls",
-    "/quotas",
-    "/reassignments",
-    "/transactions",
-    "/pipelines",
-    "/metrics",
-    "/settings?q=log",
+    *OF_THE_CLUSTER,
 )
 CROWDED = (
     "/",
@@ -69,14 +72,7 @@ CROWDED = (
     f"/groups/{quote(IMAGE, safe='')}",
     f"/groups/{quote(IMAGE, safe='')}/reset",
     f"/groups/{quote(IMAGE, safe='')}/delete",
-    "/quorum",
-    "/acls",
-    "/quotas",
-    "/reassignments",
-    "/transactions",
-    "/pipelines",
-    "/metrics",
-    "/settings?q=log",
+    *OF_THE_CLUSTER,
 )
 LOOKS = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},

@@ -6,6 +6,7 @@ nothing: `copies.py` chooses among a partition's directories, `log/recovery.py` 
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import structlog
@@ -122,7 +123,8 @@ class Loading:
         claims, self.lost = await next(iter(surveys)).compute(choose)
         if KAFKAS_TIER in image.topic_ids_by_name:
             for directory, claim in claims.items():
-                await _refuse_kafkas_tier(directory, surveys[directory], claim, config_of)
+                with suppress(Rejected):  # the directory is away; its loading logs that
+                    await _refuse_kafkas_tier(directory, surveys[directory], claim, config_of)
         async with asyncio.TaskGroup() as loading:
             for directory, claim in claims.items():
                 loading.create_task(load_one(directory, claim))

@@ -5,10 +5,17 @@ from random import Random
 import pytest
 from tests.sim.disk import SimDisk
 
-from stratalog.broker.storage.survey import TIER_INCARNATION, read_incarnation, survey_directory
+from stratalog.broker.storage.survey import (
+    TIER_INCARNATION,
+    TIER_MANIFEST,
+    kafkas_tier,
+    read_incarnation,
+    survey_directory,
+)
 from stratalog.errors import UserError
 from stratalog.log.checkpoints import CLEAN_SHUTDOWN
 from stratalog.log.effects import run
+from stratalog.wire.ids import TopicPartition
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -47,3 +54,22 @@ def test_the_incarnation_of_a_node_that_an_earlier_release_restored_is_in_a_file
     disk.write_file(TIER_INCARNATION, b"three")
     with pytest.raises(UserError, match="b'three' is no number; restore the node again"):
         run(disk, read_incarnation())
+
+
+@pytest.mark.parametrize(
+    ("log_start", "files", "stored"),
+    [
+        (0, ["00000000000000000100.log"], "offsets 0 to 99 of topic t"),
+        (40, ["00000000000000000100.log", "00000000000000000200.log"], "offsets 40 to 99"),
+        (100, ["00000000000000000100.log"], None),
+        (0, ["00000000000000000000.log", "00000000000000000100.log"], None),
+        (0, ["00000000000000000100.log", TIER_MANIFEST], None),
+        (0, [], None),
+    ],
+)
+def test_offsets_that_only_a_plugin_of_kafkas_has_are_named(
+    log_start: int, files: list[str], stored: str | None
+) -> None:
+    reason = kafkas_tier("/data/t-0", files, TopicPartition("t", 0), log_start)
+    assert (reason is None) == (stored is None), reason
+    assert stored is None or (reason is not None and stored in reason)
