@@ -194,8 +194,7 @@ class Machine:
     async def lose_power(self, *, silent: bool = False) -> None:
         """Lose power and unsynced writes. `silent`: peers learn nothing, until the machine is up and they send."""
         process = await self._die()
-        network = self.world.network
-        (network.go_down if silent else network.end_process)(process)
+        self.world.network.lose_power(process, silent=silent)
         for disk in self.host.disks.values():
             disk.crash(self.world.chance)
         await self._close_clients()

@@ -82,7 +82,10 @@ class SimNetwork:
     # Faults
 
     def cut(self, source: str, target: str) -> None:
-        """Hold all bytes from host `source` to host `target` from now on; one direction only."""
+        """Hold all bytes from host `source` to host `target` from now on; one direction only.
+
+        They are in the memory of `source`, which would send them again: they are lost where it loses power.
+        """
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
@@ -119,8 +122,13 @@ class SimNetwork:
         for end in self._ends_of(process):
             end.abort()
 
-    def go_down(self, process: Process) -> None:
-        """The machine lost power: its peers get no answer until the machine runs again and they send."""
+    def lose_power(self, process: Process, *, silent: bool) -> None:
+        """The machine lost power. `silent`: its peers get no answer until the machine runs again and they send."""
+        for end in self._ends_of(process):
+            end.lose_memory()
+        if not silent:
+            self.end_process(process)
+            return
         self._close_listeners(process)
         self._down.add(process.host)
         for end in self._ends_of(process):
@@ -129,8 +137,11 @@ class SimNetwork:
     def come_up(self, host: str) -> None:
         self._down.discard(host)
 
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cut
+
     def reaches(self, source: str, target: str) -> bool:
-        return (source, target) not in self._cut and not self._down & {source, target}
+        return not self.is_cut(source, target) and not self._down & {source, target}
 
     def _close_listeners(self, process: Process) -> None:
         for place, listener in list(self.listeners.items()):
@@ -237,6 +248,7 @@ class SimTransport(asyncio.Transport):
         self._paused = False
         self._closed = False
         self._vanished = False
+        self._memory_lost = False
 
     @property
     def far_host(self) -> str:
@@ -299,6 +311,13 @@ class SimTransport(asyncio.Transport):
         if not self._closed:
             self._lose()
 
+    def lose_memory(self) -> None:
+        """The machine lost power: nothing sends again what a cut holds."""
+        assert self._far is not None, "joined"
+        self._memory_lost = True
+        if self._network.is_cut(self.host, self.far_host):
+            self._far._inbox.clear()
+
     def vanish(self) -> None:
         """Remove the machine without a message to the far end."""
         self._closed = self._vanished = True
@@ -326,9 +345,10 @@ class SimTransport(asyncio.Transport):
         loop.call_at(at, self._arrived, data, context=Context())
 
     def _arrived(self, data: bytes | None) -> None:
+        assert self._far is not None, "joined"
         if self._vanished:
             self._reset_far()
-        else:
+        elif data is None or not self._far._memory_lost or not self._is_cut_off():
             self._inbox.append(data)
             asyncio.get_running_loop().call_soon(self.receive, context=self.context)
 
@@ -339,12 +359,10 @@ class SimTransport(asyncio.Transport):
             far._lose()
 
     def _is_held(self) -> bool:
-        return (
-            self._paused
-            or self._closed
-            or self._protocol is None
-            or not self._network.reaches(self.far_host, self.host)
-        )
+        return self._paused or self._closed or self._protocol is None or self._is_cut_off()
+
+    def _is_cut_off(self) -> bool:
+        return self._network.is_cut(self.far_host, self.host)
 
     def receive(self) -> None:
         while self._inbox and not self._is_held():

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,29 @@ def test_bytes_held_by_a_cut_arrive_in_order_once_it_heals() -> None:
             return offsets
 
         assert await one.process.run(write()) == [0, 1, 2, 3]
+
+    on_two_machines(tell)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_bytes_held_by_a_cut_are_lost_where_their_sender_loses_power(silent: bool) -> None:
+    async def tell(one: Machine, other: Machine) -> None:
+        async def write() -> None:
+            network = one.world.network
+            client = await Client.connect(network, other.address, timeout_s=5)
+            await client.produce(TOPIC, 0, batch([b"arrived"], START_MS))
+            network.cut(ONE, OTHER)
+            with suppress(Unavailable):
+                await client.produce(TOPIC, 0, batch([b"held"], START_MS))
+
+        writing = one.process.run(write())
+        await asyncio.sleep(1)
+        await one.lose_power(silent=silent)
+        await asyncio.wait((writing,))
+        await one.start()
+        one.world.network.heal(ONE, OTHER)
+        await asyncio.sleep(60)
+        assert other.partition(TOPIC).log.log_end_offset == 1
 
     on_two_machines(tell)
 
