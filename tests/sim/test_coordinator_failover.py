@@ -18,13 +18,28 @@ from tests.sim.transactional import Producer, committed, eventually
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.heartbeat import HeartbeatRequest
+from stratalog.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from stratalog.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from stratalog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from stratalog.wire.messages.sync_group import SyncGroupRequest
 
 STATES, OFFSETS = "__transaction_state", "__consumer_offsets"
+JOIN = JoinGroupRequest(
+    group_id="g",
+    session_timeout_ms=10_000,
+    rebalance_timeout_ms=10_000,
+    member_id="",
+    protocol_type="consumer",
+    protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+)
+SYNC = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[])
+LEAVE = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
+BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
 async def created(client: Client, internal: str) -> None:
@@ -205,10 +220,15 @@ def test_a_coordinator_below_its_minimum_refuses_changes_at_once() -> None:
             assert await producer.add(0) is unavailable
             assert await producer.end(commit=True) is unavailable
             assert await Producer(raw, "other").begin() is unavailable
+            assert (await raw.ask(5, JOIN)).error_code == unavailable
+            assert (await raw.ask(3, SYNC)).error_code == unavailable
+            assert (await raw.ask(3, LEAVE)).error_code == unavailable
+            assert (await raw.ask(3, BEAT)).error_code == ErrorCode.unknown_member_id
             assert await offset_of(raw) == (5, 0)
         await cluster.machines[3].restart()
         await eventually(lambda: commit(raw, 6), ErrorCode.none)
         await eventually(lambda: producer.end(commit=True), ErrorCode.none)
+        assert (await raw.ask(5, JOIN)).error_code == ErrorCode.member_id_required
 
     story(
         tell,

@@ -146,11 +146,11 @@ class Groups:
 
     async def join(self, request: JoinGroup) -> JoinGroupAnswer:
         """Join a group; answer once the group has rebalanced."""
-        return await self._ask(request.group_id, request, GroupShard.join)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.join)  # type: ignore[no-any-return]
 
     async def sync(self, request: SyncGroup) -> SyncGroupAnswer:
         """Return a member's assignment, once the group's leader has sent it."""
-        return await self._ask(request.group_id, request, GroupShard.sync)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.sync)  # type: ignore[no-any-return]
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         """Extend a member's session, at once."""
@@ -158,12 +158,11 @@ class Groups:
 
     async def leave(self, request: LeaveGroup) -> LeaveGroupAnswer:
         """Remove members; answer once the change is committed."""
-        return await self._ask(request.group_id, request, GroupShard.leave)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.leave)  # type: ignore[no-any-return]
 
     async def commit(self, request: OffsetCommit) -> OffsetCommitAnswer:
         """Commit offsets; answer once they are committed."""
-        check_available(self._shard(request.group_id).partition)
-        return await self._ask(request.group_id, request, GroupShard.commit)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.commit)  # type: ignore[no-any-return]
 
     async def fetch_offsets(self, request: OffsetFetch) -> OffsetFetchAnswer:
         """Return committed offsets at once, with every earlier commit."""
@@ -181,11 +180,11 @@ class Groups:
 
     async def delete(self, request: DeleteGroup) -> DeleteGroupAnswer:
         """Delete a group; answer once its deletion is committed."""
-        return await self._ask(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.delete)  # type: ignore[no-any-return]
 
     async def delete_offsets(self, request: OffsetDelete) -> OffsetDeleteAnswer:
         """Delete offsets of a group; answer once the deletion is committed."""
-        return await self._ask(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
+        return await self._change(request.group_id, request, GroupShard.delete_offsets)  # type: ignore[no-any-return]
 
     async def describe(self, group_id: str) -> GroupDescription:
         """Return one group's state, with every earlier decision."""
@@ -241,6 +240,11 @@ class Groups:
         """Return whether a topic was deleted while no broker coordinated these groups: a crash came in between."""
         now = self._topic_id(topic)
         return now is None or topic_id not in (now, NO_TOPIC_ID)
+
+    async def _change(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
+        """Ask for what may write records. A rebalance below min ISR would only wait, so it does not begin."""
+        check_available(self._shard(group_id).partition)
+        return await self._ask(group_id, request, step)
 
     async def _ask(self, group_id: str, request: Any, step: Callable[..., GroupDecision]) -> Any:
         return await self._shard(group_id).ask(request, step)
