@@ -307,56 +307,82 @@ def transactions_that_are_wrong_are_refused(broker: Broker) -> None:
     one.end(commit=False)
 
 
-@story
-def offsets_are_committed_in_transactions(broker: Broker) -> None:
-    ask = broker.connect()
-    topic_id = topic(ask, "offsets-of")
-    one = Producer(ask, "offsets-of")
-    one.begin()
-    group = broker.name("g-of-tx")
-    one.find(group, key_type=0)
+class Offsets:
+    """A group's offset of partition 0 of one topic, committed in transactions."""
 
-    def commit(offset: int, **more: Any) -> None:
+    def __init__(self, ask: Connection, name: str, topic_id: UUID | None) -> None:
+        self.ask, self.broker, self.name, self.topic_id = ask, ask.broker, name, topic_id
+        self.group = self.broker.name(name)
+
+    def commit(self, producer: Producer, offset: int, **more: Any) -> None:
         wanted = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
-        topics = [
-            {
-                "name": broker.name("offsets-of"),
-                "partitions": [{**wanted, "committed_metadata": "m"}],
-            }
-        ]
+        partitions = [{**wanted, "committed_metadata": "m"}]
+        topics = [{"name": self.broker.name(self.name), "partitions": partitions}]
         member = {"generation_id": -1, "member_id": "", "group_instance_id": None, **more}
-        ask.ask("TxnOffsetCommit", **one.of(group_id=group, topics=topics, **member))
+        values = producer.of(group_id=self.group, topics=topics, **member)
+        self.ask.ask("TxnOffsetCommit", **values)
 
-    def look(*, stable: bool) -> None:
-        topics = [
-            {"name": broker.name("offsets-of"), "topic_id": topic_id, "partition_indexes": [0]}
-        ]
-        ask.ask(
+    def look(self, *, stable: bool) -> None:
+        name = self.broker.name(self.name)
+        topics = [{"name": name, "topic_id": self.topic_id, "partition_indexes": [0]}]
+        one = {"group_id": self.group, "member_id": None, "member_epoch": -1, "topics": topics}
+        self.ask.ask(
             "OffsetFetch",
-            groups=[{"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}],
-            group_id=group,
+            groups=[one],
+            group_id=self.group,
             topics=topics,
             require_stable=stable,
         )
 
-    for _ in range(400):  # until the coordinator has loaded
-        ask.send("OffsetFetch", groups=[{"group_id": group, "topics": []}], group_id=group)
-        answer = ask.receive(traced=False)
-        if not any(int(one.error_code) for one in getattr(answer, "groups", ()) or [answer]):
-            break
-        sleep(0.02)
+    def wait_until_loaded(self) -> None:
+        for _ in range(400):
+            groups = [{"group_id": self.group, "topics": []}]
+            self.ask.send("OffsetFetch", groups=groups, group_id=self.group)
+            answer = self.ask.receive(traced=False)
+            if not any(int(one.error_code) for one in getattr(answer, "groups", ()) or [answer]):
+                return
+            sleep(0.02)
+
+
+@story
+def offsets_are_committed_in_transactions(broker: Broker) -> None:
+    ask = broker.connect()
+    offsets = Offsets(ask, "offsets-of", topic(ask, "offsets-of"))
+    one = Producer(ask, "offsets-of")
+    one.begin()
+    one.find(offsets.group, key_type=0)
+    offsets.wait_until_loaded()
     for offset, commits in ((5, True), (7, False)):
-        ask.ask("AddOffsetsToTxn", **one.of(group_id=group))
-        commit(offset)
-        look(stable=True)
-        look(stable=False)
+        ask.ask("AddOffsetsToTxn", **one.of(group_id=offsets.group))
+        offsets.commit(one, offset)
+        offsets.look(stable=True)
+        offsets.look(stable=False)
         one.describe()
         one.end(commit=commits)
-        look(stable=True)
-    ask.ask("AddOffsetsToTxn", **one.of(group_id=group))
-    commit(9, generation_id=3, member_id="no-member")
-    commit(9, generation_id=3)
+        offsets.look(stable=True)
+    ask.ask("AddOffsetsToTxn", **one.of(group_id=offsets.group))
+    offsets.commit(one, 9, generation_id=3, member_id="no-member")
+    offsets.commit(one, 9, generation_id=3)
     one.end(commit=False)
+
+
+@story
+def the_newest_offset_of_two_transactions_counts(broker: Broker) -> None:
+    """Not the offset of the transaction that ends last."""
+    ask = broker.connect()
+    offsets = Offsets(ask, "newest-of", topic(ask, "newest-of"))
+    older, newer = Producer(ask, "older-of"), Producer(ask, "newer-of")
+    for one in (older, newer):
+        one.begin()
+    newer.find(offsets.group, key_type=0)
+    offsets.wait_until_loaded()
+    for one, offset in ((older, 9), (newer, 5)):
+        ask.ask("AddOffsetsToTxn", **one.of(group_id=offsets.group))
+        offsets.commit(one, offset)
+    for one in (newer, older):
+        one.end(commit=True)
+        offsets.look(stable=True)
+        offsets.look(stable=False)
 
 
 @story
