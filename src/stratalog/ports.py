@@ -345,6 +345,7 @@ class Network(Protocol):
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: Tls | None = None,
+        buffers: SocketBuffers = ...,
     ) -> Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]:
         """Connect; with `tls`, return after the handshake. Raises UserError for unusable keys and certificates."""
 

@@ -66,6 +66,23 @@ def test_a_listeners_connections_have_its_buffer_sizes(
         assert found == plain_buffers(), "the system's defaults"
 
 
+def test_a_connection_that_is_opened_has_its_buffer_sizes() -> None:
+    async def main() -> int:
+        listener = await TcpNetwork().listen("127.0.0.1", 0, asyncio.Protocol, PLAINTEXT)
+        await listener.accept()
+        async with asyncio.timeout(TIMEOUT_S):
+            transport, _ = await TcpNetwork().connect(
+                "127.0.0.1", listener.port, asyncio.Protocol, buffers=SocketBuffers(receive=60_000)
+            )
+        made: socket.socket = transport.get_extra_info("socket")
+        found = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        transport.close()
+        await listener.close()
+        return found
+
+    assert asyncio.run(main()) == 60_000 * (2 if sys.platform == "linux" else 1)
+
+
 def plain_buffers() -> list[int]:
     """Return the buffer sizes of a connection whose listener sets none."""
     options = (socket.SO_SNDBUF, socket.SO_RCVBUF)

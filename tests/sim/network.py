@@ -68,6 +68,8 @@ class SimNetwork:
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.buffers: list[SocketBuffers] = []
         """The socket buffer sizes of each listener, in order of its opening."""
+        self.buffers_of_clients: list[SocketBuffers] = []
+        """The same of each connection that asks for its own, at the end that opens it."""
         self._random = random
         self._trace = trace
         self._next_port = _FIRST_PORT
@@ -181,8 +183,11 @@ class SimNetwork:
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: Tls | None = None,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         assert tls is None, "the network simulates plain text only"
+        if buffers != SYSTEM_BUFFERS:
+            self.buffers_of_clients.append(buffers)
         process = current()
         source = process.host if process is not None else STORY
         await self._handshake(source, host)

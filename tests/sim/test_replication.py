@@ -26,6 +26,7 @@ from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.log.reading import Slices
 from stratalog.metadata.image import Partition
+from stratalog.ports import SocketBuffers
 from stratalog.quorum.reassignment import Reassignment
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.produce import (
@@ -95,6 +96,15 @@ def test_followers_have_what_is_acknowledged() -> None:
         await equal(cluster)
 
     story(tell)
+
+
+def test_followers_fetch_over_sockets_of_the_size_that_was_set() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await create(client, [1, 2, 3])
+        await client.produce("t", 0, batch([b"x"], START_MS), acks=-1)
+        assert cluster.world.network.buffers_of_clients == [SocketBuffers(receive=70_000)] * 2
+
+    story(tell, replica__socket__receive__buffer__bytes="70000")
 
 
 class Ledger:

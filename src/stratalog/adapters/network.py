@@ -93,6 +93,12 @@ class _Secured:
         return accept
 
 
+def _size(one: socket.socket, buffers: SocketBuffers) -> None:
+    for option, size in zip((socket.SO_SNDBUF, socket.SO_RCVBUF), buffers, strict=True):
+        if size >= 0:
+            one.setsockopt(socket.SOL_SOCKET, option, size)
+
+
 class TcpNetwork:
     """`ports.Network` over TCP sockets."""
 
@@ -116,10 +122,8 @@ class TcpNetwork:
         server = await asyncio.get_running_loop().create_server(
             protocol, host or None, port, backlog=_BACKLOG, start_serving=False
         )
-        options = zip((socket.SO_SNDBUF, socket.SO_RCVBUF), buffers, strict=True)
-        for option, size in options:
-            for one in server.sockets if size >= 0 else ():
-                one.setsockopt(socket.SOL_SOCKET, option, size)  # its connections inherit it
+        for one in server.sockets:
+            _size(one, buffers)  # its connections inherit it
         bound = server.sockets[0].getsockname()
         return TcpListener(host, bound[1], server, secured)
 
@@ -129,6 +133,7 @@ class TcpNetwork:
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: Tls | None = None,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         context = None
         if tls is not None:
@@ -136,7 +141,9 @@ class TcpNetwork:
 
             context = kept_client_context(tls)
         loop = asyncio.get_running_loop()
-        return await loop.create_connection(protocol, host, port, ssl=context)
+        transport, made = await loop.create_connection(protocol, host, port, ssl=context)
+        _size(transport.get_extra_info("socket"), buffers)
+        return transport, made
 
     async def access_token(self, source: TokenSource) -> str:
         from stratalog.adapters.access_tokens import access_token  # noqa: PLC0415 - few clients

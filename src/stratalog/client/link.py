@@ -195,7 +195,9 @@ async def open_link(
     core = ClientConnection(f"{host}:{port}", client_id, spoken, is_secured=tls is not None)
     try:
         async with asyncio.timeout(timeout_s):
-            _, protocol = await dialer.network.connect(host, port, lambda: Link(core), tls)
+            _, protocol = await dialer.network.connect(
+                host, port, lambda: Link(core), tls, dialer.buffers
+            )
     except TimeoutError:
         raise Unavailable(
             f"broker {core.peer} unreachable: no connection in {timeout_s:g} s"

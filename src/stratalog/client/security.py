@@ -19,7 +19,7 @@ from stratalog.config.sasl import PLAIN as PLAIN_MECHANISM
 from stratalog.config.security_settings import JAAS, SECURITY
 from stratalog.config.tls import read_tls
 from stratalog.errors import UserError
-from stratalog.ports import Network, Tls, TokenSource
+from stratalog.ports import SYSTEM_BUFFERS, Network, SocketBuffers, Tls, TokenSource
 
 __all__ = ["PLAIN", "SECRETS", "ClientSecurity", "Dialer", "login_of", "security_of"]
 
@@ -68,10 +68,11 @@ PLAIN: Final = ClientSecurity()
 
 
 class Dialer(Struct, frozen=True):
-    """A network, and the security of the connections that are opened over it."""
+    """A network, and the security and system buffers of the connections that are opened over it."""
 
     network: Network
     security: ClientSecurity = PLAIN
+    buffers: SocketBuffers = SYSTEM_BUFFERS
 
 
 def security_of(properties: Mapping[str, str]) -> ClientSecurity:

@@ -152,7 +152,6 @@ _TABLES: Final = {
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -
         remote.log.manager.follower.thread.pool.size int 2 every
-        replica.socket.receive.buffer.bytes int 65536
         request.timeout.ms int 30000
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000

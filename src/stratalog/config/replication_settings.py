@@ -95,6 +95,15 @@ REPLICATION: Final = (
         Between(1),
     ),
     Setting(
+        "replica.socket.receive.buffer.bytes",
+        Kind.INT,
+        -1,
+        "Size of the system's receive buffer of a connection over which a follower fetches; -1: the system decides, "
+        "which costs less CPU than Kafka's.",
+        Between(-1, INT_MAX),
+        kafka_default="65536",
+    ),
+    Setting(
         "replica.high.watermark.checkpoint.interval.ms",
         Kind.LONG,
         5000,

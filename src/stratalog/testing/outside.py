@@ -139,9 +139,10 @@ class CutNetwork(TcpNetwork):
         port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
         tls: Tls | None = None,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         self._switch.check()
-        transport, made = await super().connect(host, port, protocol, tls)
+        transport, made = await super().connect(host, port, protocol, tls, buffers)
         self._remember(transport)
         if self._switch.cut:  # meanwhile
             self._abort(transport)

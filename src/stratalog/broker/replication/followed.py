@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.dialing import dialer_to_brokers
 from stratalog.broker.coordination.registration import Registration
@@ -21,7 +23,7 @@ from stratalog.broker.replication.throttle import Throttle
 from stratalog.broker.slices import slices
 from stratalog.config import BrokerConfig
 from stratalog.metadata.image import NO_LEADER
-from stratalog.ports import Outside
+from stratalog.ports import Outside, SocketBuffers
 from stratalog.replication.fetcher import FetchLimits
 from stratalog.replication.roles import Transition
 from stratalog.wire.ids import TopicIdPartition
@@ -67,7 +69,10 @@ class Followed:
             ),
             timeout_s=config.int("replica.socket.timeout.ms") / 1000,
             clock=outside.clock,
-            dialer=dialer_to_brokers(config, outside.network),
+            dialer=replace(
+                dialer_to_brokers(config, outside.network),
+                buffers=SocketBuffers(receive=config.int("replica.socket.receive.buffer.bytes")),
+            ),
             image=image,
             registration=registration,
             throttle=throttle,
