@@ -333,6 +333,7 @@ class SimTransport(asyncio.Transport):
         if self._protocol is not None:
             loop = asyncio.get_running_loop()
             loop.call_soon(self._protocol.connection_lost, None, context=self.context)
+            self._protocol = None  # as asyncio's transports do
 
     def _send(self, data: bytes | None) -> None:
         assert self._far is not None, "joined"

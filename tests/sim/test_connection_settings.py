@@ -4,6 +4,8 @@ Method: the real node in virtual time; raw connections come and are refused.
 """
 
 import asyncio
+import gc
+import weakref
 from typing import Final
 
 from tests.sim.altering import alter, story
@@ -24,6 +26,25 @@ def test_socket_buffers_are_those_that_were_set() -> None:
 
     settings = {"socket.send.buffer.bytes": "4000000", "socket.receive.buffer.bytes": "-1"}
     story(tell, settings)
+
+
+def test_an_ended_connection_is_free_without_the_garbage_collector() -> None:
+    """The collector runs seldom, and a connection holds its client's session and buffers."""
+
+    async def tell(machine: Machine, client: Client) -> None:
+        gc.disable()
+        try:
+            before = set(machine.node._connections)
+            raw = await Raw.connect(machine.world.network)
+            await asyncio.sleep(1)
+            alive = weakref.ref((set(machine.node._connections) - before).pop())
+            raw.close()
+            await asyncio.sleep(1)
+            assert alive() is None
+        finally:
+            gc.enable()
+
+    story(tell)
 
 
 def test_limits_of_connections_change_at_work() -> None:

@@ -18,7 +18,15 @@ from stratalog.config.sasl import SaslListener
 from stratalog.ports import PLAINTEXT, Security
 from stratalog.wire.apis import ListenerKind
 
-__all__ = ["ANONYMOUS", "SSL", "USER", "ListenerContext", "Principal", "Session"]
+__all__ = [
+    "ANONYMOUS",
+    "SSL",
+    "USER",
+    "ListenerContext",
+    "Principal",
+    "Session",
+    "mute_no_connection",
+]
 
 USER: Final = "User"
 """The type of every principal that authentication gives (Kafka: `KafkaPrincipal.USER_TYPE`)."""
@@ -65,8 +73,8 @@ class ListenerContext(Struct):
         return None if self.tokens is None else self.tokens.check(token)
 
 
-def _mute_no_connection(_seconds: float) -> None:
-    """Mute no connection: the request came in an envelope."""
+def mute_no_connection(_seconds: float) -> None:
+    """Mute no connection: the request came in an envelope, or its connection has ended."""
 
 
 class Session(Struct):
@@ -88,7 +96,7 @@ class Session(Struct):
     """Whether the handshake is complete, on a listener of TLS."""
     client_id: str = ""
     """The client id of the newest request, "" where it has none."""
-    mute: Callable[[float], None] = _mute_no_connection
+    mute: Callable[[float], None] = mute_no_connection
     """Read nothing from the client for some seconds (KIP-219)."""
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
