@@ -10,6 +10,7 @@ import resource
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -347,6 +348,27 @@ def test_stuck_handshakes_hold_up_no_other_client(
             for _ in range(100):
                 ask(good)
         until(lambda: len(principals(broker)) == STUCK)
+
+
+def test_a_step_of_a_handshake_holds_up_handshakes_alone(
+    broker: TemporaryBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def take_for_long(connection: tls_server.TlsConnection) -> bool:
+        begun.set()
+        return not may_end.wait(TIMEOUT_S)
+
+    with (
+        secured(broker, trusting(authority, authority.issue("alice"))) as good,
+        plain(broker) as stuck,
+    ):
+        ask(good)
+        monkeypatch.setattr(tls_server.TlsConnection, "_take_step", take_for_long)
+        stuck.sendall(client_hello(trusting(authority)))
+        assert begun.wait(TIMEOUT_S)
+        ask(good)  # while the step does not end
+        may_end.set()
 
 
 def test_a_thousand_stuck_handshakes_are_closed_in_time_and_cost_little_memory(

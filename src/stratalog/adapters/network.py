@@ -62,12 +62,12 @@ class _Secured:
     def __init__(self, tls: Tls) -> None:
         """Raises UserError for unusable keys and certificates."""
         # A node without TLS does not pay for the import.
-        from stratalog.adapters.threads import ThreadWorker  # noqa: PLC0415
+        from stratalog.adapters.threads import PacedWorker  # noqa: PLC0415
 
         self._state: tuple[object, ...] = ()
         self.context: ssl.SSLContext
         self.load(tls)
-        self.steps: ThreadWorker = ThreadWorker("tls-handshakes", 1)
+        self.steps: PacedWorker = PacedWorker("tls-handshakes")
 
     def load(self, tls: Tls) -> bool:
         """Build a context where settings or files have changed. Raises UserError, and keeps the present one."""

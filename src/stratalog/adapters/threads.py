@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -25,6 +26,8 @@ _NICE: Final = 5
 """Niceness that leaves a third of a core where the event loop or a client needs it, too. Other threads wait while a
 thread holds the interpreter; at 19 such a thread would hardly ever run to release it.
 """
+_REST_MAX_S: Final = 0.05
+"""Longest rest after one call: a call that the machine held up costs the next one no more."""
 
 
 def take_short_turns() -> None:
@@ -108,3 +111,45 @@ class ThreadWorker:
                 future.set_result(result)
             else:
                 future.set_exception(failure)
+
+
+class Pace:
+    """Decides how long a thread rests between calls: after each one as long as that call took. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._rested_at = 0.0
+
+    def rest(self, now: float) -> float:
+        """Return how long to wait before the next call."""
+        return max(0.0, self._rested_at - now)
+
+    def ran(self, begun: float, ended: float) -> None:
+        """Count a call."""
+        self._rested_at = ended + min(ended - begun, _REST_MAX_S)
+
+
+class PacedWorker:
+    """One thread that runs calls in order, and uses half of one core at most. Create it on the event loop.
+
+    A result is delivered before the rest that follows it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._worker = ThreadWorker(name, 1)
+        self._pace = Pace()
+
+    def submit(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        """Queue a call; the future fails with Unavailable once the worker is closed."""
+        return self._worker.submit(lambda: self._run(call))
+
+    async def close(self) -> None:
+        """End the thread once all queued calls have run."""
+        await self._worker.close()
+
+    def _run(self, call: Callable[[], T]) -> T:
+        time.sleep(self._pace.rest(time.perf_counter()))
+        begun = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self._pace.ran(begun, time.perf_counter())

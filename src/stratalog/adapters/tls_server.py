@@ -5,8 +5,9 @@ client's certificate. It never decides what a client may do.
 
 The inner protocol gets its transport before the handshake, so that limits of connections apply to clients that never
 finish one. A handshake costs a hundred times as much as a small request. So its steps run on one thread, in the order
-of their arrival, and OpenSSL releases the interpreter meanwhile: a thousand handshakes at once delay one another, and
-other clients little. Bytes that arrive during a step wait, because OpenSSL's buffers must not change under it.
+of their arrival, and OpenSSL releases the interpreter meanwhile. The thread rests after each step as long as the step
+took: a thousand handshakes at once delay one another, and other clients little. Bytes that arrive during a step wait,
+because OpenSSL's buffers must not change under it.
 
 asyncio's own TLS computes handshakes on the event loop, and calls the protocol after them.
 """
@@ -18,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from stratalog.adapters.distinguished_name import distinguished_name
-from stratalog.adapters.threads import ThreadWorker
+from stratalog.adapters.threads import PacedWorker
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer, SecuredProtocol
 
@@ -43,7 +44,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self,
         inner: asyncio.BufferedProtocol,
         context: ssl.SSLContext,
-        steps: ThreadWorker,
+        steps: PacedWorker,
     ) -> None:
         """`steps` runs the steps of handshakes."""
         self._inner = inner
