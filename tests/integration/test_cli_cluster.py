@@ -105,7 +105,11 @@ def test_three_nodes_are_started_killed_restarted_and_stopped(cluster: Cluster) 
     assert "no node serves" in cluster.refused("bootstrap")
     assert "--nodes: 4 is not accepted; accepted: 3" in cluster.refused("start", "--nodes", "4")
 
+    properties = cluster.directory / "node-1/server.properties"
+    assert properties.stat().st_mode & 0o777 == 0o600, "a setting may be a secret"
+    properties.chmod(0o644)
     again = cluster.start("--override", "num.partitions=5")
+    assert properties.stat().st_mode & 0o777 == 0o600
     assert [node["port"] for node in again["nodes"]] == ports
     created = strata("topic", "create", "five", "-b", again["bootstrap_servers"], "--json")
     assert json.loads(created.stdout)["partitions"] == 5, created.stderr

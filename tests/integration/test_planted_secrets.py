@@ -6,17 +6,20 @@ and search every line of every log and answer for the word.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from urllib.parse import quote
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from tests.integration.console_process import Console, console_process
 from tests.integration.server_process import Server, strata, strata_process
 
 WORD = "planted"
@@ -39,6 +42,7 @@ ENVIRONMENT = {
     "AWS_SESSION_TOKEN": f"{WORD}14",
 }
 USER = f"user:{WORD}"
+PAGES_MAX = 100
 
 
 @pytest.fixture
@@ -82,6 +86,21 @@ def alter_stores(address: str) -> str:
     return printed(*words)
 
 
+def every_page(console: Console) -> str:
+    """Return the console's pages that links lead to, as HTML and as JSON: each page links its own."""
+    seen, left, said = set[str](), ["/"], ""
+    while left and len(seen) < PAGES_MAX:
+        path = left.pop(0)
+        seen.add(path)
+        text = console.get(path).text
+        said += text
+        links = {unescape(one) for one in re.findall(r'href="(/[^"#]*)"', text)}
+        left += sorted(one for one in links - seen - set(left) if not one.startswith("/static/"))
+    assert {"/brokers/1", "/brokers/1.json", "/topics/t", "/topics/t.json"} <= seen, sorted(seen)
+    assert "ssl.keystore.password" in said
+    return said
+
+
 def test_a_whole_run_prints_no_secret(tmp_path: Path, bucket: str) -> None:
     file = tmp_path / "server.properties"
     file.write_text(FILE)
@@ -104,6 +123,9 @@ def test_a_whole_run_prints_no_secret(tmp_path: Path, bucket: str) -> None:
         said += printed("config", "alter", "--topic", "t", "-s", f"x.{USER}@", *at, ok=False)
         port = json.loads((tmp_path / "ready.json").read_text())["monitor_port"]
         said += "".join(page(port, path) for path in ("/metrics", "/healthz", "/readyz", "/x"))
+        with console_process(tmp_path / "console", server.address) as console:
+            said += every_page(console)
+            said += console.output.read_text()
         for words in (("tier", "list"), ("tier", "verify"), ("restore",)):
             said += printed(*words, bucket, "--json") + printed(*words, bucket)
         assert server.stop() == 0

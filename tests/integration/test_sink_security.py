@@ -5,6 +5,7 @@ settings.
 """
 
 import asyncio
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,6 +102,7 @@ def test_a_batch_is_committed_over_tls_and_sasl(monkeypatch: pytest.MonkeyPatch)
         assert options.exactly_once is not None
         commit_batch(options, options.exactly_once, QUERY, 0, found)
         assert rows_of(broker, security) == [b"row-0", b"row-1"]
+        assert WORD.encode() not in pickle.dumps((options, found)), "Spark's plan has them"
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

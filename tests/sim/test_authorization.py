@@ -22,12 +22,23 @@ from tests.sim.machine import Machine
 from tests.sim.raw import Raw, fetch_body
 from tests.sim.records import batch
 from tests.sim.world import START_MS, World
+from tests.unit.metadata.test_acls import image_of
 
 from stratalog.broker.apis import APIS
-from stratalog.broker.network.authorizer import DENIED, Operation, Resource, Right
+from stratalog.broker.network.authorizer import (
+    CLUSTER_NAME,
+    DENIED,
+    SUPPORTED,
+    Operation,
+    Resource,
+    Right,
+)
 from stratalog.broker.network.session import Principal, Session
+from stratalog.broker.network.standard_authorizer import StandardAuthorizer
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.metadata.acls import Acl, Acls
+from stratalog.metadata.rights import PatternType, Permission
 from stratalog.ports import Security
 from stratalog.quorum.delegation_tokens import NewToken
 from stratalog.wire.ids import TopicPartition
@@ -200,6 +211,41 @@ def test_each_declared_right_is_requested_and_decides(name: str) -> None:
     for right in BY_NAME[name].rights:
         story(partial(without, right))
     assert asked >= set(BY_NAME[name].rights)
+
+
+class Described:
+    """What an authorizer follows: ACLs that permit a client to describe everything."""
+
+    def __init__(self) -> None:
+        kinds = (one for one in Resource if Operation.DESCRIBE in SUPPORTED.get(one, ()))
+        more = (PatternType.LITERAL, "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW)
+        of_kinds = {
+            UUID(int=kind): Acl(kind, CLUSTER_NAME if kind is Resource.CLUSTER else "*", *more)
+            for kind in kinds
+        }
+        self.acls = Acls()
+        self.acls.follow(image_of(of_kinds))
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_client_that_may_only_describe_changes_nothing(name: str) -> None:
+    """With real ACLs: no operation is implied by the right to describe."""
+
+    async def tell(machine: Machine, raw: Either, named: Named) -> None:
+        before = state(machine)
+        machine.broker.authorizer = StandardAuthorizer(Described(), [], default=False)
+        found: Counter[int] = Counter()
+        for case in CASES[name]:
+            found += codes(await raw.ask(case.version, case.ask(named)))
+        assert state(machine) == before
+        needs_more = {
+            right
+            for right in BY_NAME[name].rights
+            if right.operation is not Operation.DESCRIBE and (name, right) not in ENOUGH_WITHOUT
+        }
+        assert bool(needs_more) <= bool(set(DENIED.values()) & set(found)), found
+
+    story(tell)
 
 
 def named_cases() -> Iterator[Any]:

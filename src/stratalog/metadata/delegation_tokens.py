@@ -9,6 +9,7 @@ Kafka: `DelegationTokenCache`, `DelegationTokenManager.createHmac` (KIP-48).
 import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 from stratalog.metadata.image import Image
@@ -55,26 +56,33 @@ def is_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
 
 
 class DelegationTokens:
-    """Finds tokens by key: it knows the key of each token of an image, and of those that later records add."""
+    """Finds tokens by key: it knows the key of each token of an image, and of those that later records add.
+
+    It looks keys up by their SHA-256. So the time of a look-up tells nothing about a key: a client cannot choose the
+    bytes that are compared.
+    """
 
     def __init__(self, secret: TokenSecret) -> None:
         self._secret = secret
         self._ids: dict[bytes, str] | None = None
-        """By key; None before the first question, because keys of thousands of tokens take a while."""
+        """By the key's SHA-256; None before the first question, because keys of thousands of tokens take a while."""
 
     def replay(self, record: Any) -> None:
         """Take a record that the image has from now on."""
         if self._ids is None:
             return
         if isinstance(record, DelegationTokenRecord):
-            self._ids[self._secret.key_of(record.token_id)] = record.token_id
+            self._ids[self._place_of(record.token_id)] = record.token_id
         elif isinstance(record, RemoveDelegationTokenRecord):
-            self._ids.pop(self._secret.key_of(record.token_id), None)
+            self._ids.pop(self._place_of(record.token_id), None)
 
     def of_key(self, image: Image, key: bytes) -> DelegationTokenRecord | None:
         """Return the token of a key; None where no token of the image has it."""
         if self._ids is None:
             ids = (one.token_id for one in tokens_of(image))
-            self._ids = {self._secret.key_of(token_id): token_id for token_id in ids}
-        name = self._ids.get(key)
+            self._ids = {self._place_of(token_id): token_id for token_id in ids}
+        name = self._ids.get(sha256(key).digest())
         return None if name is None else token_of(image, name)
+
+    def _place_of(self, token_id: str) -> bytes:
+        return sha256(self._secret.key_of(token_id)).digest()

@@ -41,6 +41,9 @@ def test_tokens_are_found_by_key_until_they_are_removed() -> None:
     image = replayed(EMPTY, token("token-1"))
     assert tokens.of_key(image, first) == token_of(image, "token-1") == token("token-1")
     assert tokens.of_key(image, b"") is None
+    kept = repr(vars(tokens))
+    assert repr(first) not in kept, "keys are looked up by their hash"
+    assert SECRET.text not in kept
     changes = [token("token-2"), token("token-2", expires=3)]
     gone = RemoveDelegationTokenRecord(token_id="token-1")
     for record in (*changes, gone):

@@ -3,13 +3,15 @@
 In: a directory, a number of nodes, settings. Out: properties files, formatted log directories, processes that are
 started, signalled and waited for. It never signals a process that it did not start, and deletes no data.
 
-    cluster.json                      cluster id, profile, the process of each node node-1/server.properties Kafka's
-    settings with the ports; a person may edit the file node-1/data  node-1/server.log    the node's log directory, and
-    the output of its process node-1/ready.json                 where the node serves, as `strata server --ready-file`
-    writes it
+    cluster.json              cluster id, profile, the process of each node
+    node-1/server.properties  Kafka's settings with the ports, mode 0600; a person may edit the file
+    node-1/data               the node's log directory
+    node-1/server.log         the output of its process
+    node-1/ready.json         where the node serves, as `strata server --ready-file` writes it
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,9 +127,7 @@ class ClusterDirectory:
             BrokerConfig.load(one, profile=self.profile)
         for node, one in of_nodes.items():
             self.folder(node).mkdir()
-            self.properties(node).write_text(
-                "".join(_line(name, value) for name, value in one.items()), encoding="utf-8"
-            )
+            self._add_lines(node, one)
         self.cluster_id = new_cluster_id(SystemEntropy())
         self.processes = dict.fromkeys(ports)
         self.save()
@@ -144,10 +144,15 @@ class ClusterDirectory:
             BrokerConfig.load(
                 read_properties(self.properties(node)) | dict(settings), profile=self.profile
             )
-        added = "".join(_line(name, value) for name, value in settings.items())
-        for node in self.processes if added else ():
-            with self.properties(node).open("a", encoding="utf-8") as file:
-                file.write(added)
+        for node in self.processes if settings else ():
+            self._add_lines(node, settings)
+
+    def _add_lines(self, node: int, settings: Mapping[str, str]) -> None:
+        """Add settings to a node's properties. A setting may be a secret: only the file's owner reads and writes it."""
+        path = self.properties(node)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
+            os.fchmod(file.fileno(), 0o600)  # also of a file that an earlier version wrote
+            file.write("".join(_line(*one) for one in settings.items()).encode())
 
     def folder(self, node: int) -> Path:
         return self.path / f"node-{node}"
