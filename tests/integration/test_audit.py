@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -34,9 +35,14 @@ from tests.integration.test_sasl import Raw
 from tests.integration.waiting import wait_for
 
 from stratalog.adapters import tls_server
+from stratalog.adapters.blocking_socket import BlockingNetwork
 from stratalog.adapters.free_ports import free_ports
 from stratalog.broker.network import connections
-from stratalog.errors import ErrorCode
+from stratalog.client.blocking import BlockingClient
+from stratalog.client.quotas import alter_quotas
+from stratalog.client.security import security_of
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.metadata.client_quotas import entity_of
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.testing.certificates import Authority
 
@@ -153,6 +159,54 @@ def test_each_change_denial_and_failed_login_has_one_line(tmp_path: Path) -> Non
     assert (login["user"], login["mechanism"]) == ("mallory\n", "PLAIN")
     assert login["error"] == "SASL_AUTHENTICATION_FAILED"
     assert login["principal"] == "User:ANONYMOUS"
+
+
+def test_changes_of_records_quotas_and_acls_have_one_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    module = f'{PLAIN_MODULE} required username="%s" password="{WORD}";'
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    as_admin = security_of(login | {"sasl.jaas.config": module % "admin"})
+    as_alice = security_of(login | {"sasl.jaas.config": module % "alice"})
+    literal = ResourcePatternType.LITERAL
+    rule = (ResourceType.GROUP, "g", literal, "User:alice", "*", AclOperation.READ)
+    with TemporaryBroker(settings(path)) as broker:
+        admin = AdminClient(client(broker, "admin"))
+        done(admin.create_topics([NewTopic("orders", 1)]))
+        producer = Producer(client(broker, "admin"))
+        producer.produce("orders", b"x")
+        assert producer.flush(TIMEOUT_S) == 0
+        done(admin.delete_records([TopicPartition("orders", 0, 1)]))
+        topic = ConfigResource(ConfigResource.Type.TOPIC, "orders", {"retention.ms": "9"})
+        with pytest.warns(DeprecationWarning, match="alter_configs"):
+            done(admin.alter_configs([topic]))
+        done(admin.create_acls([AclBinding(*rule, AclPermissionType.ALLOW)]))
+        done(admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.ALLOW)]))
+        network, quota = BlockingNetwork(), {"producer_byte_rate": 1.0}
+        entity = entity_of([("user", "bob")])
+        with BlockingClient(network, broker.address, security=as_admin) as ours:
+            ours.call(alter_quotas(entity, quota))
+        with (
+            BlockingClient(network, broker.address, security=as_alice) as ours,
+            pytest.raises(Rejected, match=r"(?i)authorization|not allowed"),
+        ):
+            ours.call(alter_quotas(entity, quota))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        "topic created",
+        "records deleted",
+        "settings changed",
+        "acl created",
+        "acl deleted",
+        "quotas changed",
+        "denied",
+    ]
+    _, records, changed, _, acl, quotas, denied = lines
+    assert (records["topic"], records["log_start_offsets"]) == ("orders", {"0": 1})
+    assert changed["settings"] == {"retention.ms": "9"}
+    assert acl["acl"]["name"] == "g"
+    assert (quotas["entity"], quotas["quotas"]) == ({"user": "bob"}, quota)
+    assert denied["principal"] == "User:alice"
+    assert denied["denied"] == ["ALTER_CONFIGS CLUSTER kafka-cluster"]
 
 
 @pytest.mark.parametrize("has_authorizer", [True, False])

@@ -208,14 +208,16 @@ def test_wrong_tokens_are_refused_as_any_wrong_login(broker: TemporaryBroker, pl
         jaas = f'{SCRAM_MODULE} required username="{token.token_id}" password="{password}";'
         with client(address, "SCRAM-SHA-256", jaas) as stranger, pytest.raises(Rejected):
             stranger.metadata()  # without tokenauth it is a user's name
+        alice.call(renew_token(token.key))
         alice.call(expire_token(token.key))
-    wait_for(lambda: token.token_id in changed_in(place / "audit.log"), "the last line")
+    audit = place / "audit.log"
+    wait_for(lambda: changed_in(audit).count(token.token_id) == 2, "the last line")
     text = (place / "audit.log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     failed = [line["user"] for line in lines if line["event"] == "login failed"]
     assert failed[-4:] == [token.token_id, "alice", "no\nsuch=id,", token.token_id]
     events = [line for line in lines if line.get("token") == token.token_id]
-    assert [line["event"] for line in events] == ["token created", "token changed"]
+    assert [line["event"] for line in events] == ["token created", *["token changed"] * 2]
     assert events[0]["owner"] == events[1]["principal"] == "User:alice"
     for planted in (WORD, SECRET, password, token.key.hex()):
         assert planted not in text

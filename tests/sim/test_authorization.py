@@ -5,6 +5,7 @@ each API stand in `authorization_cases.py`; an API without requests fails.
 """
 
 import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -25,6 +26,7 @@ from tests.sim.world import START_MS, World
 from tests.unit.metadata.test_acls import image_of
 
 from stratalog.broker.apis import APIS
+from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.authorizer import (
     CLUSTER_NAME,
     DENIED,
@@ -191,6 +193,40 @@ def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str
                 assert answer.cluster_authorized_operations in (0, -(2**31))
         assert nothing.asked <= set(BY_NAME[name].rights)
         assert state(machine) == before
+
+    story(tell)
+
+
+class Lines(list[str]):
+    """An audit's file."""
+
+    def write(self, line: str) -> None:
+        self.append(line)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_each_denial_has_its_line_in_the_audit(name: str) -> None:
+    async def tell(machine: Machine, raw: Either, named: Named) -> None:
+        lines = Lines()
+        machine.broker.authorizer = Denying(lambda _right, _name: True)
+        machine.broker.audit = Audit(lines, machine.broker.clock, has_data_requests=False)
+        for case in CASES[name]:
+            del lines[:]
+            answer = await raw.ask(case.version, case.ask(named))
+            found = [json.loads(line) for line in lines]
+            if codes(answer).keys() & set(DENIED.values()):
+                (line,) = found
+                assert (line["event"], line["api"]) == ("denied", name)
+                rights = {
+                    Right(Operation[one[0]], Resource[one[1]])
+                    for one in map(str.split, line["denied"])
+                }
+                assert rights
+                assert rights <= set(BY_NAME[name].rights)
+            else:
+                assert not found, "nothing was denied"
 
     story(tell)
 

@@ -161,18 +161,18 @@ def error_codes(body: Any) -> Iterator[int]:
         yield from body.topics.errors
         return
     kind: Any = type(body)
-    for path in _paths(kind):
+    for *path, field in _paths(kind):
         holders = [body]
         for name in path:
             holders = [inner for one in holders for inner in getattr(one, name) or ()]
         for one in holders:
-            if one.error_code:
-                yield int(one.error_code)
+            if code := getattr(one, field):
+                yield int(code)
 
 
 @cache
 def _paths(body: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the paths from an answer to its error codes: names of sequences, outermost first."""
+    """Return the paths from an answer to its error codes: names of sequences, outermost first, and the code's name."""
     return tuple(_search(body, ()))
 
 
@@ -180,8 +180,8 @@ def _search(kind: type, above: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     if not hasattr(kind, "__annotations__"):
         return
     for name, hint in get_type_hints(kind).items():
-        if name == "error_code":
-            yield above
+        if name in ("error_code", "partition_error_code"):  # the second one in AddPartitionsToTxn
+            yield (*above, name)
         for inner in _classes_in(hint):
             yield from _search(inner, (*above, name))
 

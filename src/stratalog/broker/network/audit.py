@@ -22,7 +22,7 @@ from stratalog.broker.network.authorizer import DENIED, Authorizer, Operation, R
 from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.session import Session
 from stratalog.config.broker_settings import is_secret
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode
 from stratalog.metadata.acls import Acl
 from stratalog.metadata.image import ResourceType
 from stratalog.ports import AuditLog, Clock
@@ -95,12 +95,7 @@ class Audit:
         noting = None if is_free else _Noting(call.authorizer)
         call = replace(call, authorizer=noting)
         note = partial(self._note, api_key, call, noting)
-        try:
-            result = handle(call)
-        except Rejected as error:
-            if error.code in _DENIALS:
-                self._write(call.session, event="denied", **_denied(api_key, noting))
-            raise
+        result = handle(call)
         if isinstance(result, CoroutineType):
             return call, _noted(result, note, partial(self._given_up, api_key, call))
         if isinstance(result, asyncio.Future):
@@ -130,7 +125,7 @@ class Audit:
     def _note(self, api_key: int, call: Any, noting: _Noting | None, body: Any) -> None:
         session = call.session
         if noting is not None and noting.denied and not _DENIALS.isdisjoint(error_codes(body)):
-            self._write(session, event="denied", **_denied(api_key, noting))
+            self._write(session, event="denied", api=_name(api_key), denied=list(noting.denied))
         if api_key in _DATA_REQUESTS and self.has_data_requests and noting and noting.allowed:
             allowed = list(noting.allowed)
             self._write(session, event="allowed", api=_name(api_key), allowed=allowed)
@@ -176,10 +171,6 @@ async def _noted(
 def _note_result(note: Callable[[Any], None], done: "asyncio.Future[Any]") -> None:
     if not done.cancelled() and done.exception() is None:
         note(done.result())
-
-
-def _denied(api_key: int, noting: _Noting | None) -> _Change:
-    return {"api": _name(api_key), "denied": [] if noting is None else list(noting.denied)}
 
 
 def _name(api_key: int) -> str:
