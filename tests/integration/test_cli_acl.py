@@ -143,6 +143,23 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         wrong = acl(broker, "add", *alice[:3], "reading", *alice[4:])
         assert wrong[0] == 2
         assert wrong[2].startswith("strata: operation 'reading' is not accepted; accepted: all, ")
+        for words, said in (
+            (
+                ("--operation", "create-tokens", "--topic", "t"),
+                "is not one of a topic; accepted: all, ",
+            ),
+            (("--operation", "write", "--group", "g"), "is not one of a group; accepted: all, "),
+            (
+                ("--operation", "read", "--topic", "t", "--host", "a b"),
+                "--host: 'a b' is not accepted",
+            ),
+            (
+                ("--operation", "read", "--topic", "t", "--host", "10.0.0.0/8"),
+                "accepted: an address",
+            ),
+        ):
+            status, _, line = acl(broker, "add", "--deny", "--principal", "User:a", *words)
+            assert (status, said in line, line.count("\n")) == (2, True, 1), line
         assert "--operation is missing" in acl(broker, "add", *alice[:2], *alice[4:])[2]
         assert "name a resource: --topic" in acl(broker, "add", *alice[:4])[2]
     with broker_process(tmp_path / "other") as broker:
@@ -155,6 +172,8 @@ def test_a_wrong_setting_ends_the_server_with_one_line(tmp_path: Path) -> None:
     for setting, accepted in (
         ("authorizer.class.name=com.example.Mine", STANDARD),
         ("super.users=root", "User:admin"),
+        ("sasl.mechanism.inter.broker.protocol=PLAINN", "SCRAM-SHA-256"),
+        ("sasl.mechanism.controller.protocol=PLAINN", "SCRAM-SHA-256"),
     ):
         done = strata("server", "--override", f"log.dirs={tmp_path}", "--override", setting)
         assert done.returncode == 2

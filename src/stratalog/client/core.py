@@ -10,7 +10,7 @@ correlation id means that the stream is lost.
 import os
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -29,13 +29,20 @@ _OTHERS = {
     b"\x15\x03": "it answers with TLS; set security.protocol=SSL",
 }
 """First bytes of an answer, to the server that sends it."""
+_OF_AUTHORITY: Final = "set ssl.truststore.location to the certificate of its authority"
+_OF_NAME: Final = "connect by a name that the certificate has"
+_REMEDIES: Final = {10: "renew it", 62: _OF_NAME, 64: _OF_NAME} | dict.fromkeys(
+    (18, 19, 20, 21), _OF_AUTHORITY
+)
+"""By OpenSSL's number of what is wrong with a server's certificate."""
 
 
 def reason(error: OSError) -> str:
     """Return the system's text of an error (asyncio's text would repeat the address)."""
     verified = getattr(error, "verify_message", "")  # of an ssl.SSLCertVerificationError
     if verified:
-        return f"its certificate is refused: {verified}"
+        remedy = _REMEDIES.get(getattr(error, "verify_code", 0), "")
+        return f"its certificate is refused: {verified.rstrip('.')}" + (remedy and f"; {remedy}")
     if getattr(error, "library", ""):  # of an ssl.SSLError, whose number is none of the system's
         return f"TLS failed: {str(getattr(error, 'reason', error)).replace('_', ' ').lower()}"
     if error.errno is not None and error.errno > 0:
@@ -110,7 +117,13 @@ class ClientConnection:
         """Return the exception for a connection whose first request, ApiVersions, failed with `error`."""
         hint = "is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL"
         if self._is_secured:
+            text = str(error).lower()
             hint = "does it require a client's certificate, set by ssl.keystore.location?"
+            if (
+                "alert certificate" in text.replace("certificate required", "")
+                or "unknown ca" in text
+            ):
+                hint = "it refuses the client's certificate, set by ssl.keystore.location"
         hint = "" if self._began else f"; {hint}"
         return Unavailable(f"broker {self.peer} unreachable: {error}{hint}")
 

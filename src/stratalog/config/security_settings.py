@@ -43,6 +43,8 @@ def _text(name: str, default: str | None, doc: str, check: OneOf | Shaped | None
     return Setting(name, Kind.STRING, default, doc, check, dynamic=Dynamic.PER_BROKER)
 
 
+_MECHANISM: Final = OneOf(("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))
+"""GSSAPI is Kafka's default, and refused where a node would log in with it."""
 SASL: Final = (
     Setting(
         "connection.failed.authentication.delay.ms",
@@ -97,12 +99,14 @@ SASL: Final = (
         Kind.STRING,
         "GSSAPI",
         "The mechanism with which this node logs in to SASL listeners of controllers.",
+        _MECHANISM,
     ),
     Setting(
         "sasl.mechanism.inter.broker.protocol",
         Kind.STRING,
         "GSSAPI",
         "The mechanism with which this node logs in to SASL listeners of brokers.",
+        _MECHANISM,
         dynamic=Dynamic.PER_BROKER,
     ),
     Setting(

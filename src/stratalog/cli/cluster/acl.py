@@ -24,7 +24,7 @@ from stratalog.cli.shared.terminal import (
 
 if TYPE_CHECKING:
     from stratalog.metadata.acls import Acl, AclFilter
-    from stratalog.metadata.rights import Operation
+    from stratalog.metadata.rights import Operation, Resource
 
 acl_app = typer.Typer(
     help="Rights of clients: list, add, remove and check ACLs.", no_args_is_help=True
@@ -132,6 +132,7 @@ def add(
         topic, group, transactional_id, delegation_token, user_principal, cluster
     )
     wanted = _acls(resources, principal, operation, host, prefixed, deny)
+    _check_effect(wanted)
     run(add_acls(bootstrap_server, wanted))
 
 
@@ -202,7 +203,7 @@ async def print_acls(bootstrap: str, filters: "Sequence[AclFilter]", as_json: bo
     show([acl.named() for acl in sorted(found)], as_json=as_json, empty="no ACLs")
 
 
-async def add_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
+async def add_acls(bootstrap: str, acls: Sequence["Acl"]) -> None:
     """Create ACLs, and say how many. Raises Rejected."""
     from stratalog.client.acls import create_acls
 
@@ -211,7 +212,7 @@ async def add_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
     note(f"ACLs in effect: {len(acls)}")
 
 
-async def remove_acls(bootstrap: str, acls: "Sequence[Acl]") -> None:
+async def remove_acls(bootstrap: str, acls: Sequence["Acl"]) -> None:
     """Delete ACLs, and print one row for each. Raises UserError where none of them exists."""
     from stratalog.client.acls import delete_acls
     from stratalog.errors import UserError
@@ -271,6 +272,34 @@ def _filters(
         AclFilter(kind, name, PatternType.MATCH, principal=user)
         for (kind, name), user in product(resources, users)
     ]
+
+
+def _check_effect(acls: Sequence["Acl"]) -> None:
+    """Raise UserError for an ACL that no request could ever match: a denial that has no effect leaves a door open."""
+    from ipaddress import ip_address
+
+    from stratalog.errors import UserError
+    from stratalog.metadata.rights import SUPPORTED, Operation, Resource
+
+    for acl in acls:
+        supported = SUPPORTED[Resource(acl.resource_type)]
+        if acl.operation not in (Operation.ALL, *supported):
+            names = ", ".join(map(_shown, (Operation.ALL, *sorted(supported))))
+            kind = _shown(Resource(acl.resource_type))
+            raise UserError(
+                f"operation {_shown(Operation(acl.operation))!r} is not one of a {kind}; accepted: {names}"
+            )
+        try:
+            if acl.host != "*":
+                ip_address(acl.host)
+        except ValueError:
+            raise UserError(
+                f"--host: {acl.host!r} is not accepted; accepted: an address, or *"
+            ) from None
+
+
+def _shown(name: "Operation | Resource") -> str:
+    return name.name.lower().replace("_", "-")
 
 
 def _acls(
