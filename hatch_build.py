@@ -1,4 +1,4 @@
-"""Compile modules of `stratalog.wire` (`walk`, `sift`, `keys`) with mypyc, and the crate `door/` with cargo.
+"""Compile modules of `stratalog.wire` (`walk`, `sift`, `keys`, `murmur2`) with mypyc, and the crate `door/` with cargo.
 
 In: the checkout. Out: an extension module beside each module, and the library of the door beside its adapter: in the
 wheel or, for an editable install, in the checkout. Without mypyc or a C compiler the modules run as Python, ten to
@@ -20,7 +20,9 @@ try:
 except ModuleNotFoundError:  # run by hand
     BuildHookInterface = object
 
-MODULES = tuple(Path(f"src/stratalog/wire/{name}.py") for name in ("walk", "sift", "keys"))
+MODULES = tuple(
+    Path(f"src/stratalog/wire/{name}.py") for name in ("walk", "sift", "keys", "murmur2")
+)
 DOOR = Path("src/stratalog/adapters/stratalog_door.so")
 TIMEOUT_S = 300
 

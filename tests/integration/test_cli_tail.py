@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.integration.server_process import STRATA, Server, strata
 
+from stratalog.wire.murmur2 import partition_of_key
+
 KILLS = int(os.environ.get("TAIL_KILLS", "5"))
 TIMEOUT_S = 120
 
@@ -88,6 +90,26 @@ def test_keys_several_lines_and_json(server: Server, tmp_path: Path) -> None:
     assert found["ann"]["line"] == "2026 user=ann boom\n  at line 1\n  at line 2"
     assert (found["bob"]["path"], found["bob"]["offset"]) == (str(log), 43)
     assert found[None]["line"] == "2026 none"
+
+
+def test_keys_choose_partitions_as_every_client_does(server: Server, tmp_path: Path) -> None:
+    ok(server, "topic", "create", "keyed", "--partitions", "5")
+    log = tmp_path / os.fsdecode(b"\xff.log")  # a name that is no UTF-8, too
+    log.write_text("".join(f"k{number % 40} {number}\n" for number in range(2000)) + "none\n")
+    words = (str(log), "--topic", "keyed", "--key", r"^(k\d+) ")
+    assert tail(server, tmp_path, *words) == "2001 record(s) to keyed"
+    assert tail(server, tmp_path, *words) == "0 record(s) to keyed"
+    found = rows(server, "keyed")
+    assert sorted(str(row["value"]) for row in found) == sorted(log.read_text().splitlines())
+    for row in found:
+        key = row["key"]
+        if key is None:
+            assert row["value"] == "none"
+        else:
+            assert row["value"].split()[0] == key  # type: ignore[attr-defined]
+            assert row["partition"] == partition_of_key(str(key).encode(), 5)
+    by_key = [[row["value"] for row in found if row["key"] == f"k{one}"] for one in range(40)]
+    assert all(some == sorted(some, key=lambda v: int(str(v).split()[1])) for some in by_key)
 
 
 def test_at_least_once_carries_the_place_of_each_line(server: Server, tmp_path: Path) -> None:

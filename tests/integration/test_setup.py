@@ -22,11 +22,14 @@ esac
 """
 
 
+MODULES = ("walk", "sift", "keys", "murmur2")
+
+
 @pytest.fixture
 def checkout(tmp_path):
     place = tmp_path / "checkout"
     wire = "src/stratalog/wire"
-    compiled = ("hatch_build.py", *(f"{wire}/{name}.py" for name in ("walk", "sift", "keys")))
+    compiled = ("hatch_build.py", *(f"{wire}/{name}.py" for name in MODULES))
     for name in ("scripts/setup.sh", "pyproject.toml", "requirements", "door", *compiled):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)

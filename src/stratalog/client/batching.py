@@ -67,23 +67,29 @@ class Batches:
         self.count += 1
 
     async def extend(
-        self, partition: TopicPartition, values: Sequence[bytes], timestamp: int
+        self,
+        partition: TopicPartition,
+        values: Sequence[bytes],
+        timestamp: int,
+        keys: Sequence[bytes | None] | None = None,
     ) -> None:
-        """Add a record without key and headers for each value, to one partition."""
+        """Add a record without headers for each value, to one partition; `keys` are as many as `values`."""
         for first in range(0, len(values), _GROUP):
             group = values[first : first + _GROUP]
+            named = None if keys is None else keys[first : first + _GROUP]
             size = sum(map(len, group)) + len(group) * RECORD_OVERHEAD_BYTES
+            size += sum(len(key) for key in named or () if key is not None)
             builder = self._open.get(partition)
             if builder is not None and builder.size + size > self._batch_bytes:
                 await self._send(partition)
                 builder = None
             if size > self._batch_bytes // 2:
-                for value in group:
-                    await self.add(partition, None, value, timestamp)
+                for key, value in zip(named or [None] * len(group), group, strict=True):
+                    await self.add(partition, key, value, timestamp)
                 continue
             if builder is None:
                 builder = self._open[partition] = BatchBuilder(self._codec)
-            builder.extend(group, timestamp)
+            builder.extend(group, timestamp, named)
             self.count += len(group)
 
     async def flush(self) -> None:

@@ -6,7 +6,7 @@ leaves a gap in an answer and never fails the rest of it.
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -188,20 +188,18 @@ class Cluster:
                     by_leader.setdefault(one.leader, {})[key] = one.leader_epoch
         answers: dict[TopicPartition, int] = {}
 
-        async def ask(leader: int, epochs: Mapping[TopicPartition, int]) -> None:
-            keys = list(epochs)
-            for first in range(0, len(keys), _PARTITIONS_A_REQUEST):
-                wanted = dict.fromkeys(keys[first : first + _PARTITIONS_A_REQUEST], timestamp)
-                call = calls.list_offsets(wanted, READ_UNCOMMITTED, epochs)
-                try:
-                    found = await client.call(call, leader)
-                except (Unavailable, Rejected):
-                    return
+        async def ask(leader: int, keys: Sequence[TopicPartition]) -> None:
+            wanted = dict.fromkeys(keys, timestamp)
+            call = calls.list_offsets(wanted, READ_UNCOMMITTED, by_leader[leader])
+            with suppress(Unavailable, Rejected):
+                found = await client.call(call, leader)
                 answers.update({key: one.offset for key, one in found.items() if not one.error})
 
         async with asyncio.TaskGroup() as group:
             for leader, epochs in by_leader.items():
-                group.create_task(ask(leader, epochs))
+                keys = list(epochs)
+                for first in range(0, len(keys), _PARTITIONS_A_REQUEST):
+                    group.create_task(ask(leader, keys[first : first + _PARTITIONS_A_REQUEST]))
         return answers
 
     def _sample(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -174,17 +174,30 @@ class BatchBuilder:
         self.count = count + 1
         self.size += len(prefix) + length
 
-    def extend(self, values: Sequence[bytes], timestamp: int) -> None:
-        """Append a record without key and headers for each value; several times as fast as `add`."""
+    def extend(
+        self,
+        values: Sequence[bytes],
+        timestamp: int,
+        keys: Sequence[bytes | None] | None = None,
+    ) -> None:
+        """Append a record without headers for each value; several times as fast as `add`.
+
+        `keys` are as many as `values`, or ValueError; without them no record has a key.
+        """
         if not values:
             return
         if self.count == 0:
             self._base_timestamp = self._max_timestamp = timestamp
         elif timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        # A record is its length, these few bytes, its place in the batch, the value's length, the value and a zero.
+        # A record is its length, these few bytes, its place in the batch, key and value behind their lengths, a zero.
         begin = b"\0" + _signed(timestamp - self._base_timestamp)
-        fixed = len(begin) + 2
+        if keys is None:
+            self._extend_plain(values, begin)
+        else:
+            self._extend_keyed(values, keys, begin)
+
+    def _extend_plain(self, values: Sequence[bytes], begin: bytes) -> None:
         heads: dict[int, tuple[bytes, bytes, int]] = {}
         parts, count, size = self._parts, self.count, self.size
         for value in values:
@@ -193,11 +206,32 @@ class BatchBuilder:
             head = heads.get(form)
             if head is None:
                 middle = b"\x01" + _signed(len(value))
-                length = fixed + len(place) + len(middle) - 1 + len(value)
+                length = len(begin) + len(place) + len(middle) + len(value) + 1
                 prefix = _signed(length)
                 head = heads[form] = (prefix + begin, middle, len(prefix) + length)
             first, middle, whole = head
             parts += (first, place, middle, value, b"\0")
+            size += whole
+            count += 1
+        self.count, self.size = count, size
+
+    def _extend_keyed(
+        self, values: Sequence[bytes], keys: Sequence[bytes | None], begin: bytes
+    ) -> None:
+        heads: dict[tuple[int, int, int], tuple[bytes, bytes, bytes, int]] = {}
+        parts, count, size = self._parts, self.count, self.size
+        for key, value in zip(keys, values, strict=True):
+            place = _SIGNED[count] if count < _SMALL else encode_signed(count)
+            form = (-1 if key is None else len(key), len(value), len(place))
+            head = heads.get(form)
+            if head is None:
+                before, between = _signed(form[0]), _signed(len(value))
+                length = len(begin) + len(place) + len(before) + len(key or b"")
+                length += len(between) + len(value) + 1
+                prefix = _signed(length)
+                head = heads[form] = (prefix + begin, before, between, len(prefix) + length)
+            first, before, between, whole = head
+            parts += (first, place, before, key or b"", between, value, b"\0")
             size += whole
             count += 1
         self.count, self.size = count, size

@@ -134,23 +134,26 @@ def test_a_truncated_batch_is_corrupt():
 @given(
     st.lists(st.lists(st.binary(max_size=300), max_size=20), max_size=4),
     st.lists(st.integers(0, 1 << 40), min_size=4, max_size=4),
+    st.lists(st.none() | st.binary(max_size=200), min_size=20, max_size=20) | st.none(),
 )
-def test_values_added_together_are_the_same_batch_as_one_by_one(groups, times):
+def test_values_added_together_are_the_same_batch_as_one_by_one(groups, times, keys):
     one, other = BatchBuilder(), BatchBuilder()
     for values, timestamp in zip(groups, times, strict=False):
-        one.extend(values, timestamp)
-        for value in values:
-            other.add(None, value, timestamp)
+        named = None if keys is None else keys[: len(values)]
+        one.extend(values, timestamp, named)
+        for key, value in zip(named or [None] * len(values), values, strict=True):
+            other.add(key, value, timestamp)
     assert (one.count, one.size) == (other.count, other.size)
     if one.count:
         assert one.build() == other.build()
 
 
-def test_a_batch_of_many_values_is_the_same_in_either_way():
+@pytest.mark.parametrize("keys", [None, [b"k" * (n % 70) if n % 9 else None for n in range(9000)]])
+def test_a_batch_of_many_values_is_the_same_in_either_way(keys):
     values = [b"x" * (n % 9000) for n in range(9000)]
     one, other = BatchBuilder(), BatchBuilder()
-    one.extend(values, 7)
-    for value in values:
-        other.add(None, value, 7)
+    one.extend(values, 7, keys)
+    for key, value in zip(keys or [None] * 9000, values, strict=True):
+        other.add(key, value, 7)
     assert one.size == other.size
     assert one.build() == other.build()

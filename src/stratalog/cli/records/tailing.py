@@ -7,13 +7,14 @@ After a failure of the cluster the next session begins as after a crash. Memory 
 `ROUND_BYTES`, and the files wait meanwhile.
 """
 
+import os
 from asyncio import CancelledError, get_running_loop, sleep, timeout
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stratalog.adapters.system import SystemClock
-from stratalog.cli.records.line_records import LineRules
+from stratalog.cli.records.line_records import LineRecords, LineRules
 from stratalog.cli.records.tail_state import TailState
 from stratalog.cli.records.tailed_files import Chunk, TailedFiles
 from stratalog.cli.shared.terminal import connected, note
@@ -206,20 +207,27 @@ class _Sender:
         batches = self._batches or await self._begun()
         now_ms = SystemClock().now_ms()
         entry, rules = chunk.before, self._wanted.rules
-        home = self._keys[partition_of_key(entry.origin.encode(), len(self._keys))]
-        before = batches.count
-        if rules.is_plain and self._wanted.exactly_once:
-            lines = chunk.data.split(b"\n")
-            if not lines[-1]:
-                lines.pop()
-            await batches.extend(home, lines, now_ms)
-            return batches.count - before
-        for record in rules.records(chunk.data, entry.path, entry.position):
-            place = f"{rules.host}/{entry.device:x}.{entry.inode:x}/{record.offset}"
-            headers = () if self._wanted.exactly_once else ((HEADER, place.encode()),)
-            key = home if record.key is None else batches.choose(record.key, self._keys)
-            await batches.add(key, record.key, record.value, now_ms, headers)
-        return batches.count - before
+        home = partition_of_key(os.fsencode(entry.origin), len(self._keys))
+        lines = rules.records(chunk.data, entry.path, entry.position)
+        if not self._wanted.exactly_once:
+            file = f"{rules.host}/{entry.device:x}.{entry.inode:x}"
+            await self._add_each(batches, lines, home, file, now_ms)
+        elif lines.keys is None:
+            await batches.extend(self._keys[home], lines.values, now_ms)
+        else:
+            parts = by_partition(lines.keys, lines.values, home, len(self._keys))
+            for partition, (keys, values) in parts.items():
+                await batches.extend(self._keys[partition], values, now_ms, keys)
+        return len(lines.values)
+
+    async def _add_each(
+        self, batches: Batches, lines: LineRecords, home: int, file: str, now_ms: int
+    ) -> None:
+        """Add records with a header by which readers know repeats."""
+        keys = lines.keys or [None] * len(lines.values)
+        for key, value, at in zip(keys, lines.values, lines.offsets, strict=True):
+            chosen = self._keys[home] if key is None else batches.choose(key, self._keys)
+            await batches.add(chosen, key, value, now_ms, ((HEADER, f"{file}/{at}".encode()),))
 
     async def _begun(self) -> Batches:
         if self._wanted.exactly_once:
@@ -259,6 +267,21 @@ class _Sender:
             with suppress(Unavailable, Rejected, TimeoutError):
                 async with timeout(ABORT_S):
                     await end(self._client, self._wanted.group, producer, commit=False)
+
+
+def by_partition(
+    keys: list[bytes | None], values: list[bytes], home: int, partitions: int
+) -> dict[int, tuple[list[bytes | None], list[bytes]]]:
+    """Return keys and values by partition, in their order; those without a key are at `home`."""
+    found: dict[int, tuple[list[bytes | None], list[bytes]]] = {}
+    for key, value in zip(keys, values, strict=True):
+        partition = home if key is None else partition_of_key(key, partitions)
+        some = found.get(partition)
+        if some is None:
+            some = found[partition] = [], []
+        some[0].append(key)
+        some[1].append(value)
+    return found
 
 
 async def committed_number(client: "Client", group: str, key: TopicPartition) -> int | None:
