@@ -208,8 +208,10 @@ class TailedFiles:
             if _size_of(path) == (entry.size if entry.is_done else entry.position):
                 return
             self._idle.discard(key)
-        file = _opened(path)
-        if file is None:
+        file = _opened(path, key)
+        if file is None:  # it was renamed since: the next look names a file that has no entry yet
+            if entry is not None and not entry.is_done:
+                self._read_renamed(entry)
             return
         if entry is not None and not _is_same(file, entry):
             # Its bytes are others: it was truncated while nothing ran, or the inode belongs to a new file.
@@ -281,7 +283,7 @@ class TailedFiles:
         """Open a file whose new name no pattern matches; return whether there is one."""
         for path in _siblings(entry.path):
             if _key_of(path) == entry.key:
-                file = _opened(path)
+                file = _opened(path, entry.key)
                 if file is not None and _is_same(file, entry):
                     self._open[entry.key] = _Open(entry, file, is_replaced=True)
                     return True
@@ -302,7 +304,7 @@ class TailedFiles:
             key = _key_of(path)
             if key is None or key == entry.key or key in self._open or key in self.entries:
                 continue
-            file = _opened(path)
+            file = _opened(path, key)
             if file is None:
                 continue
             is_known_copy = self._copies.get(key) == entry.key
@@ -451,17 +453,22 @@ def _rotated_of(path: str) -> list[str]:
     return [str(one.parent / name) for name in names if rotated.fullmatch(name)]
 
 
-def _opened(path: str) -> BinaryIO | None:
-    """Open a file, through gzip where it is compressed; None where it has gone. Raises OSError where it may not be
-    read.
+def _opened(path: str, key: FileKey) -> BinaryIO | None:
+    """Open a file, through gzip where it is compressed; None where the path names no file or another one by now.
+
+    Raises OSError where it may not be read.
     """
     try:
         file = Path(path).open("rb")  # noqa: SIM115 - it stays open
+        if file.read(2) == _GZIP:
+            file.close()
+            file = cast("BinaryIO", gzip.open(path, "rb"))  # type: ignore[assignment]  # noqa: SIM115
     except FileNotFoundError:
         return None
-    if file.read(2) == _GZIP:
+    found = os.fstat(file.fileno())
+    if FileKey(found.st_dev, found.st_ino) != key:
         file.close()
-        return cast("BinaryIO", gzip.open(path, "rb"))
+        return None
     return file
 
 

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.cli.records import tailed_files
 from stratalog.cli.records.tailed_files import Entry, FileKey, TailedFiles
 
 LINE_BYTES_MAX = 1 << 16
@@ -301,3 +303,42 @@ def test_every_line_comes_once_in_order_through_renames_and_restarts(
             assert not reader.notes
         finally:
             reader.files.close()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("has_next", [False, True])
+def test_a_file_that_is_renamed_between_its_stat_and_its_opening_is_read(
+    reading: Readers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_known: bool,
+    has_next: bool,
+) -> None:
+    """Found by fifty kills: the new file was read as the old one, whose lines were lost."""
+    log, rotated = tmp_path / "app.log", tmp_path / "app.log.1"
+    log.write_text("")
+    reader = reading(str(log))
+    if is_known:
+        reader.read()
+        reader.restart()
+    log.write_text("old 1\nold 2\n")
+    opened = tailed_files._opened
+
+    def late(path: str, key: FileKey) -> BinaryIO | None:
+        if path == str(log) and not rotated.exists():
+            log.rename(rotated)
+            if has_next:
+                log.write_text("new 1\n")
+        return opened(path, key)
+
+    monkeypatch.setattr(tailed_files, "_opened", late)
+    reader.read()
+    reader.read()
+    if not has_next:
+        log.write_text("new 1\n")
+    reader.read()
+    assert sorted(reader.lines) == [b"new 1", b"old 1", b"old 2"]
+    reader.restart()
+    reader.read()
+    assert len(reader.lines) == 3
+    assert reader.notes == []
