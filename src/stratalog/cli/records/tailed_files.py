@@ -197,7 +197,9 @@ class TailedFiles:
                 and stat.st_mtime >= self.looked_s - _MTIME_SLACK_S
             ]
             for _, key, sibling in sorted(found):
-                if key not in self.entries:
+                entry = self.entries.get(key)
+                # A file that ended may have left its inode to a new one.
+                if entry is None or (entry.is_done and _size_of(sibling) != entry.size):
                     named.setdefault(key, sibling)
                     origins.setdefault(key, path)
 
