@@ -5,6 +5,7 @@ broker sends nothing.
 """
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -65,10 +66,14 @@ def running(place: Path, *words: str) -> Iterator[None]:
         process.wait(TIMEOUT_S)
 
 
-def alertmanager() -> str:
-    return str(
-        debian_packages("prometheus-alertmanager") / "usr" / "bin" / "prometheus-alertmanager"
+def alertmanager() -> list[str]:
+    """Its command. Debian's build reads a template below /usr/share, where the unpacked package is only for itself."""
+    root = debian_packages("prometheus-alertmanager")
+    command = (
+        'mount --bind "$0/usr/share" /usr/share && exec "$0/usr/bin/prometheus-alertmanager" "$@"'
     )
+    root_here = ["--map-root-user"] if os.geteuid() else []
+    return ["unshare", "--mount", *root_here, "sh", "-c", command, str(root)]
 
 
 @contextmanager
@@ -102,7 +107,7 @@ receivers: [{{name: hook, webhook_configs: [{{url: "http://127.0.0.1:{webhook}/"
     )
     sending = running(
         place,
-        alertmanager(),
+        *alertmanager(),
         f"--config.file={place / 'alertmanager.yml'}",
         f"--storage.path={place / 'alerts'}",
         f"--web.listen-address=127.0.0.1:{alert_port}",
