@@ -289,13 +289,19 @@ class SecuredProtocol(Protocol):
     """A server's protocol that connections with TLS need. `connection_made` comes before the handshake."""
 
     def secured(self, subject: str) -> None:
-        """Take the distinguished name of the client's verified certificate (RFC 2253), "" without one.
-
-        It comes before any data.
-        """
+        """Take the name of the client's verified certificate (RFC 2253), "" without one; it comes before any data."""
 
     def refuse(self, why: str) -> None:
         """Close the connection, because its handshake failed."""
+
+
+class Certificate(NamedTuple):
+    """A certificate of the store whose settings begin with `setting`; its dates are epoch seconds."""
+
+    setting: str
+    location: str
+    begins_s: float
+    ends_s: float
 
 
 class Listener(Protocol):
@@ -312,6 +318,9 @@ class Listener(Protocol):
 
         Raises UserError where they are unusable: the previous ones stay.
         """
+
+    def certificates(self) -> Sequence[Certificate]:
+        """Return the listener's own certificates and those of its authorities."""
 
     async def close(self) -> None: ...
 

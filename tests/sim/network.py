@@ -56,6 +56,9 @@ class SimListener:
         assert security == PLAINTEXT, "the network simulates plain text only"
         return False
 
+    def certificates(self) -> tuple[()]:
+        return ()
+
     async def close(self) -> None:
         if self.network.listeners.get((self.host, self.port)) is self:
             del self.network.listeners[self.host, self.port]

@@ -6,13 +6,21 @@ or writes a byte itself.
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
 from stratalog.errors import UserError
-from stratalog.ports import PLAINTEXT, SYSTEM_BUFFERS, Security, SocketBuffers, Tls, TokenSource
+from stratalog.ports import (
+    PLAINTEXT,
+    SYSTEM_BUFFERS,
+    Certificate,
+    Security,
+    SocketBuffers,
+    Tls,
+    TokenSource,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -45,6 +53,10 @@ class TcpListener(Struct):
         assert (self.secured is None) == (security.tls is None), "a listener keeps its protocol"
         return self.secured is not None and self.secured.load(cast("Tls", security.tls))
 
+    def certificates(self) -> Sequence[Certificate]:
+        """Return the certificates in use, of both stores."""
+        return () if self.secured is None else self.secured.certificates
+
     async def accept(self) -> None:
         """Accept connections."""
         await self.server.start_serving()
@@ -66,17 +78,23 @@ class _Secured:
 
         self._state: tuple[object, ...] = ()
         self.context: ssl.SSLContext
+        self.certificates: Sequence[Certificate] = ()
         self.load(tls)
         self.steps: PacedWorker = PacedWorker("tls-handshakes")
 
     def load(self, tls: Tls) -> bool:
         """Build a context where settings or files have changed. Raises UserError, and keeps the present one."""
-        from stratalog.adapters.tls_context import server_context, state_of  # noqa: PLC0415
+        from stratalog.adapters.tls_context import (  # noqa: PLC0415
+            certificates_of,
+            server_context,
+            state_of,
+        )
 
         state = (tls, *state_of(tls))
         if state == self._state:
             return False
         self.context = server_context(tls)
+        self.certificates = certificates_of(tls)
         self._state = state
         return True
 

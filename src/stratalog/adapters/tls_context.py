@@ -7,20 +7,28 @@ Python's `ssl` reads keys from files only, so a key from a setting or a PKCS12 f
 PKCS12 file needs the `cryptography` package (`stratalog[tls]`).
 """
 
+import binascii
 import os
 import re
 import ssl
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from stratalog.adapters.certificate_dates import dates
 from stratalog.errors import UserError
-from stratalog.ports import Store, Tls
+from stratalog.ports import Certificate, Store, Tls
 
-__all__ = ["client_context", "kept_client_context", "server_context", "state_of"]
+__all__ = [
+    "certificates_of",
+    "client_context",
+    "kept_client_context",
+    "server_context",
+    "state_of",
+]
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN"
@@ -74,6 +82,19 @@ def state_of(tls: Tls) -> tuple[object, ...]:
         if store is not None and store.location
         for found in [_stat(store)]
     )
+
+
+def certificates_of(tls: Tls) -> list[Certificate]:
+    """Return the certificates of both stores; those without readable dates are left out. Raises UserError."""
+    found = []
+    for store in (tls.own, tls.trusted):
+        if store is None:
+            continue
+        for _label, body in _BLOCK.findall(_certificates(store)):
+            with suppress(ValueError):
+                ends = dates(binascii.a2b_base64(body))
+                found.append(Certificate(store.setting, store.location, *ends))
+    return found
 
 
 def _stat(store: Store) -> os.stat_result:
@@ -136,10 +157,7 @@ def _openssl_name(name: str) -> str:
 
 
 def _trust(context: ssl.SSLContext, store: Store) -> None:
-    if store.location:
-        _key, certificates = _read_file(store, with_key=False)
-    else:
-        certificates = _blocks(store.certificates, "CERTIFICATE")
+    certificates = _certificates(store)
     if not certificates:
         where = store.location or "this value"
         raise UserError(
@@ -149,6 +167,12 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError) as error:
         raise _unreadable(store, _reason(error)) from None
+
+
+def _certificates(store: Store) -> str:
+    if store.location:
+        return _read_file(store, with_key=False)[1]
+    return _blocks(store.certificates, "CERTIFICATE")
 
 
 def _load_own(context: ssl.SSLContext, store: Store) -> None:

@@ -31,10 +31,14 @@ _OTHERS = {
 """First bytes of an answer, to the server that sends it."""
 _OF_AUTHORITY: Final = "set ssl.truststore.location to the certificate of its authority"
 _OF_NAME: Final = "connect by a name that the certificate has"
-_REMEDIES: Final = {10: "renew it", 62: _OF_NAME, 64: _OF_NAME} | dict.fromkeys(
-    (18, 19, 20, 21), _OF_AUTHORITY
-)
+_REMEDIES: Final = {
+    9: "compare the clocks of both machines",
+    10: "renew it",
+    62: _OF_NAME,
+    64: _OF_NAME,
+} | dict.fromkeys((18, 19, 20, 21), _OF_AUTHORITY)
 """By OpenSSL's number of what is wrong with a server's certificate."""
+CERTIFICATE_REFUSED: Final = "its certificate is refused"
 
 
 def reason(error: OSError) -> str:
@@ -42,7 +46,7 @@ def reason(error: OSError) -> str:
     verified = getattr(error, "verify_message", "")  # of an ssl.SSLCertVerificationError
     if verified:
         remedy = _REMEDIES.get(getattr(error, "verify_code", 0), "")
-        return f"its certificate is refused: {verified.rstrip('.')}" + (remedy and f"; {remedy}")
+        return f"{CERTIFICATE_REFUSED}: {verified.rstrip('.')}" + (remedy and f"; {remedy}")
     if getattr(error, "library", ""):  # of an ssl.SSLError, whose number is none of the system's
         return f"TLS failed: {str(getattr(error, 'reason', error)).replace('_', ' ').lower()}"
     if error.errno is not None and error.errno > 0:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.broker.network.certificate_dates import SOON_S
 from stratalog.client.admin import LogDirectory
 from stratalog.client.calls import ClusterInfo
 from stratalog.client.cluster_admin import QuorumInfo, RegisteredBroker
+from stratalog.client.core import CERTIFICATE_REFUSED
 from stratalog.client.differing import differing
 
 __all__ = [
@@ -31,7 +33,6 @@ OK, WARNING, BAD = "ok", "warning", "bad"
 
 _FREE_WARNING: Final = 0.10
 _FREE_BAD: Final = 0.03
-_CERTIFICATE_WARNING_S: Final = 14 * 86_400
 _CLOCK_WARNING_MS: Final = 1_000
 _CLOCK_BAD_MS: Final = 60_000
 _VOTER_SILENT_MS: Final = 10_000
@@ -60,6 +61,9 @@ def of_brokers(
         if one.is_fenced:
             seen, remedy = f"{at} is fenced: it leads nothing", "start the broker, or see its log"
             found.append(Finding("port", place, BAD, seen, remedy))
+        elif isinstance(answer, str) and CERTIFICATE_REFUSED in answer:
+            remedy = "see ssl.keystore.location of the broker"
+            found.append(Finding("tls", place, BAD, answer, remedy))
         elif isinstance(answer, str):
             remedy = f"open {at} to this machine; see advertised.listeners and the broker's log"
             found.append(Finding("port", place, BAD, answer, remedy))
@@ -168,7 +172,7 @@ def of_settings(settings: Mapping[int, Mapping[str, str | None]]) -> list[Findin
 def of_certificate(place: str, ends_s: float, now_s: float) -> Finding:
     """Judge a certificate that was verified; times are epoch seconds."""
     left_s = ends_s - now_s
-    state = WARNING if left_s < _CERTIFICATE_WARNING_S else OK
+    state = WARNING if left_s < SOON_S else OK
     remedy = "renew the broker's certificate" if state != OK else ""
     return Finding("tls", place, state, f"trusted; ends in {left_s / 86_400:.0f} days", remedy)
 

@@ -42,8 +42,8 @@ class Identity:
 class Authority:
     """A certificate authority. `certificate` is the file that others trust."""
 
-    def __init__(self, directory: Path, name: str = "test authority") -> None:
-        """Write the authority's certificate into `directory`, which is created."""
+    def __init__(self, directory: Path, name: str = "test authority", *, days: int = 3650) -> None:
+        """Write the authority's certificate into `directory`, which is created. With negative `days` it has expired."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -61,7 +61,7 @@ class Authority:
             decipher_only=False,
         )
         self._certificate = (
-            self._builder(self._name, self._key, -1, 3650)
+            self._builder(self._name, self._key, min(-1, days - 1), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(identifier, critical=False)
             .add_extension(signs, critical=True)
@@ -90,17 +90,19 @@ class Authority:
         *,
         hosts: Sequence[str] = ("127.0.0.1", "localhost"),
         unit: str = "",
+        begins: int = 0,
         days: int = 365,
     ) -> Identity:
-        """Sign a certificate for CN=`name` and these hosts. With negative `days` it has expired already.
+        """Sign a certificate for CN=`name` and these hosts, valid after `begins` days and until `days` days.
 
-        Its files are `NAME.pem`, `NAME.key` and `NAME.crt`; an earlier identity of the name is replaced.
+        With negative `days` it has expired already. Its files are `NAME.pem`, `NAME.key` and `NAME.crt`; an
+        earlier identity of the name is replaced.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)] if unit else []
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
-            self._builder(subject, key, min(-1, days - 1), days)
+            self._builder(subject, key, begins or min(-1, days - 1), days)
             .add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
             .add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
             .add_extension(

@@ -102,6 +102,12 @@ def test_settings_differ_where_they_should_be_equal() -> None:
     assert found.seen == "broker 1: 1, broker 2: 2"
 
 
+def test_a_broker_whose_certificate_is_refused_is_named_by_its_certificate() -> None:
+    why = "broker h:1 unreachable: its certificate is refused: certificate has expired; renew it"
+    (found,) = of_brokers([RegisteredBroker(1, "h", 1, None, is_fenced=False)], {1: why})
+    assert (found.check, found.state, found.seen) == ("tls", BAD, why)
+
+
 @pytest.mark.parametrize(("days", "state"), [(15, OK), (13, WARNING)])
 def test_a_certificate_is_a_warning_two_weeks_before_its_end(days: int, state: str) -> None:
     assert of_certificate("broker 1", days * DAY_S, 0).state == state

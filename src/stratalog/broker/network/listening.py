@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from stratalog.broker.network.answers import Serve
+from stratalog.broker.network.certificate_dates import Problem, problems
 from stratalog.broker.network.connections import Connections
 from stratalog.broker.network.session import ListenerContext
 from stratalog.config import BrokerConfig, Listener
@@ -36,6 +37,8 @@ class Listening:
         self._serve = serve
         self._log = structlog.get_logger()
         self._bound: list[tuple[ListenerContext, Bound]] = []
+        self._warned: dict[str, list[Problem]] = {}
+        """By listener, the last warnings of its certificates' dates."""
 
     async def open(self, kind: ListenerKind, advertised: Sequence[Listener]) -> list[Endpoint]:
         """Bind every listener of the kind; return the endpoints of the advertised ones. Raises UserError.
@@ -69,7 +72,8 @@ class Listening:
     def secure(self, config: BrokerConfig) -> None:
         """Read the logins, keys and certificates of every listener again; the log says which certificates changed.
 
-        Where they are unusable, the log has an error, and the listener keeps the previous ones.
+        It warns of certificates that have expired since, or do so soon. Where they are unusable, the log has an error,
+        and the listener keeps the previous ones.
         """
         for context, bound in self._bound:
             name = context.name
@@ -88,6 +92,7 @@ class Listening:
                     self._log.info("certificates read again", listener=name)
             except UserError as error:
                 self._log.error("certificates not read", listener=name, reason=str(error))
+            self._look_at_dates(name, bound)
 
     async def close(self) -> None:
         """Accept no more connections."""
@@ -121,6 +126,8 @@ class Listening:
         except OSError as error:
             raise _cannot_listen(str(listener), error) from error
         self._bound.append((context, bound))
+        if security.tls is not None:
+            self._look_at_dates(listener.name, bound)
         if listener.host in _EVERY_ADDRESS and security == PLAINTEXT and context.sasl is None:
             self._log.warning(
                 "listener without security on every address",
@@ -128,6 +135,22 @@ class Listening:
                 remedy="give it a host that only trusted machines reach, or SSL or SASL_SSL",
             )
         return Listener(listener.name, listener.host, bound.port)
+
+    def _look_at_dates(self, name: str, bound: Bound) -> None:
+        """Warn of certificates that are not valid, or not for much longer; repeat a warning only where it changes."""
+        found = problems(bound.certificates(), self._outside.clock.now_ms() / 1000)
+        for one in found:
+            if one not in self._warned.get(name, []):
+                self._log.warning(
+                    "certificate to renew",
+                    listener=name,
+                    file=one.file,
+                    problem=one.problem,
+                    not_before=one.not_before,
+                    not_after=one.not_after,
+                    remedy=one.remedy,
+                )
+        self._warned[name] = found
 
 
 def _cannot_listen(address: str, error: OSError) -> UserError:
