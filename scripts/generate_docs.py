@@ -251,7 +251,7 @@ def protocol() -> str:
 The requests of Apache Kafka's protocol that a broker answers; ApiVersions tells clients the same table. Answers come in
 the order of the requests of a connection. A listener for controllers (`controller.listener.names`)
 serves the APIs of "controller" alone, and all other listeners those of "broker". "rights" are the rights that a request
-needs, as in Apache Kafka. Stratalog has no authorizer yet: each client may do everything.
+needs, as in Apache Kafka, where `authorizer.class.name` is set ([security](security.md#rights)).
 
 {table(("key", "API", "advertised", "served", "listeners", "rights", "handler"), rows)}
 ## What the versions changed
