@@ -65,6 +65,24 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the parts of files that were read to be encrypted."""
+    found: list[int] = []
+    read = local_disk._CachedRange.read
+
+    def counted(self: local_disk._CachedRange, start: int = 0) -> bytes:
+        found.append(len(self) - start)
+        return read(self, start)
+
+    monkeypatch.setattr(local_disk._CachedRange, "read", counted)
+    return found
+
+
+def trust(broker: TemporaryBroker, *, tls: bool) -> ssl.SSLContext | None:
+    return ssl.create_default_context(cafile=str(broker.authority.certificate)) if tls else None
+
+
 def fetch(topic_id: UUID, version: int, offset: int, size: int = 1 << 20) -> FetchRequest:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=size)
     named = {"topic_id": topic_id} if version >= 13 else {"topic": TOPIC}
@@ -75,27 +93,29 @@ def fetch(topic_id: UUID, version: int, offset: int, size: int = 1 << 20) -> Fet
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tls", [False, True])
 def test_every_reader_gets_the_same_bytes(
-    kept: tuple[Path, bytes], sent: list[int], version: int, tls: bool
+    kept: tuple[Path, bytes], sent: list[int], encrypted: list[int], version: int, tls: bool
 ) -> None:
     directory, stored = kept
-    with TemporaryBroker(directory=directory, tls=tls) as broker:
-        trusting = None
-        if tls:
-            trusting = ssl.create_default_context(cafile=str(broker.authority.certificate))
-        with Wire(broker.address, trusting) as wire:
-            topic_id = wire.topic_id(TOPIC)
-            got, offset = bytearray(), 0
-            while len(got) < len(stored):
-                answer = wire.ask(version, fetch(topic_id, version, offset))
-                (found,) = answer.responses[0].partitions
-                assert found.error_code == 0
-                data = bytes(found.records)
-                assert data
-                got += data
-                offset += sum(1 for at in starts(data))
-            assert got == stored
+    with (
+        TemporaryBroker(directory=directory, tls=tls) as broker,
+        Wire(broker.address, trust(broker, tls=tls)) as wire,
+    ):
+        topic_id = wire.topic_id(TOPIC)
+        got, offset = bytearray(), 0
+        while len(got) < len(stored):
+            answer = wire.ask(version, fetch(topic_id, version, offset))
+            (found,) = answer.responses[0].partitions
+            assert found.error_code == 0
+            data = bytes(found.records)
+            assert data
+            got += data
+            offset += sum(1 for at in starts(data))
+        assert got == stored
     assert bool(sent) is not tls
     assert all(size > 64 << 10 for size in sent)
+    if tls:
+        assert encrypted.count(64 << 10) > 20
+        assert max(encrypted) == 64 << 10
 
 
 def starts(data: bytes) -> list[int]:
@@ -135,23 +155,23 @@ def test_a_client_that_does_not_read_gets_all_answers_later(
     assert min(sent) < 900_000, "every answer left at once: the client is not slow enough"
 
 
+@pytest.mark.parametrize("tls", [False, True])
 def test_a_file_that_ends_early_costs_its_reader_alone(
-    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     directory, stored = kept
 
-    def cut_off(self: local_disk._CachedRange, head: bytes, to: int) -> int:
+    def cut_off(self: local_disk._CachedRange, *_: object) -> int:
         raise self._is_shorter()
 
-    with (
-        TemporaryBroker(directory=directory) as broker,
-        Wire(broker.address) as wire,
-        Wire(broker.address) as other,
-    ):
-        topic_id = wire.topic_id(TOPIC)
-        with monkeypatch.context() as patched:
-            patched.setattr(local_disk._CachedRange, "send_behind", cut_off)
-            with pytest.raises(ConnectionError):
-                wire.ask(12, fetch(topic_id, 12, 0))
-        answer = other.ask(12, fetch(topic_id, 12, 0, 900_100))
+    with TemporaryBroker(directory=directory, tls=tls) as broker:
+        trusting = trust(broker, tls=tls)
+        with Wire(broker.address, trusting) as wire, Wire(broker.address, trusting) as other:
+            topic_id = wire.topic_id(TOPIC)
+            with monkeypatch.context() as patched:
+                for way in ("send_behind", "read"):
+                    patched.setattr(local_disk._CachedRange, way, cut_off)
+                with pytest.raises(ConnectionError):
+                    wire.ask(12, fetch(topic_id, 12, 0))
+            answer = other.ask(12, fetch(topic_id, 12, 0, 900_100))
     assert bytes(answer.responses[0].partitions[0].records) == stored[: starts(stored)[1]]

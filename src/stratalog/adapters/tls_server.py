@@ -34,7 +34,8 @@ _SCRATCH: Final = memoryview(bytearray(256 << 10))
 _RECORDS_A_TURN: Final = 256
 """Most records that one turn of the event loop decrypts: 4 MiB, or half a millisecond of tiny ones."""
 _JOIN_BYTES: Final = 16 << 10
-_FLUSH_BYTES: Final = 256 << 10
+_FLUSH_BYTES: Final = 64 << 10
+"""Encrypted bytes that go to the socket at a time: the client decrypts them while the next ones are encrypted."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):

@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session.port = peer[1] if isinstance(peer, tuple) else 0
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
-        self.session.sends_files = takes_files(transport, self.session.listener)
+        self.session.sends_files = takes_files(transport)
         if not self._opened(self):
             self.abort()
 
@@ -496,4 +496,5 @@ class Connection(asyncio.BufferedProtocol):
             return
         size, self._held, self._held_bytes = self._held_bytes, [], 0
         if transport is not None and not transport.is_closing():
-            send(transport, held, size, self.peer)
+            is_encrypted = self.session.listener.security.tls is not None
+            send(transport, held, size, self.peer, is_encrypted=is_encrypted)

@@ -1,31 +1,40 @@
 """Send answers, of which a part may be still in a file (decision 0047).
 
 In: a transport, the pieces of answers in order. Out: their bytes, from files without a copy where the socket takes them
-at once. It sends nothing past bytes that the transport still holds.
+at once, and over TLS in small parts, each read just before its encryption. It sends nothing past bytes that the
+transport still holds.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import structlog
 
-from stratalog.broker.network.session import ListenerContext
 from stratalog.log.reading import FILE_BYTES_MIN
 from stratalog.ports import Buffer, FileRange
 
 __all__ = ["send", "takes_files"]
 
 _IN_MEMORY: Final = (bytes, bytearray, memoryview)
+_PART_BYTES: Final = 64 << 10
+"""Bytes of a file that are read and encrypted at a time: the core's cache keeps them from one copy to the next."""
 _log = structlog.get_logger()
 
 
-def takes_files(transport: asyncio.BaseTransport, listener: ListenerContext) -> bool:
-    """Return whether a file's bytes may go to the client past the transport: there is a socket, and no TLS."""
-    return listener.security.tls is None and transport.get_extra_info("socket") is not None
+def takes_files(transport: asyncio.BaseTransport) -> bool:
+    """Return whether answers may name bytes of files: there is a socket."""
+    return transport.get_extra_info("socket") is not None
 
 
-def send(transport: asyncio.Transport, pieces: list[Buffer], size: int, peer: str) -> None:
+def send(
+    transport: asyncio.Transport,
+    pieces: list[Buffer],
+    size: int,
+    peer: str,
+    *,
+    is_encrypted: bool,
+) -> None:
     """Send pieces of `size` bytes together, of which large ones may be in files.
 
     Where the socket is broken, or a file shorter by now, the connection ends.
@@ -36,11 +45,24 @@ def send(transport: asyncio.Transport, pieces: list[Buffer], size: int, peer: st
         transport.writelines(pieces)
     else:
         try:
-            _send_from_files(transport, pieces)
+            if is_encrypted:
+                transport.writelines(_in_parts(pieces))
+            else:
+                _send_from_files(transport, pieces)
         except OSError as error:
             if not isinstance(error, ConnectionError):
                 _log.warning("answer cut off", peer=peer, reason=str(error))
             transport.abort()
+
+
+def _in_parts(pieces: Sequence[Buffer | FileRange]) -> Iterator[Buffer]:
+    """Yield the bytes of the pieces. Raises OSError where a file is shorter by now."""
+    for piece in pieces:
+        if isinstance(piece, bytes | bytearray | memoryview):
+            yield piece
+            continue
+        for start in range(0, len(piece), _PART_BYTES):
+            yield piece.part(start, min(start + _PART_BYTES, len(piece))).read()
 
 
 def _send_from_files(transport: asyncio.Transport, pieces: Sequence[Buffer | FileRange]) -> None:

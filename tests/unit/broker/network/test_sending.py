@@ -28,7 +28,8 @@ def test_bytes_of_a_file_do_not_pass_bytes_that_wait(tmp_path: Path) -> None:
         arrived = bytearray(
             theirs.recv(100_000)
         )  # now the socket has room, and the transport bytes
-        send(transport, [HEAD, stored, TAIL], len(HEAD) + len(stored) + len(TAIL), "client")
+        pieces = [HEAD, stored, TAIL]
+        send(transport, pieces, sum(map(len, pieces)), "client", is_encrypted=False)
         transport.close()
         while data := await loop.sock_recv(theirs, 1 << 20):
             arrived += data
