@@ -133,6 +133,9 @@ class Node:
             on_failed=lambda error: self._on_fatal(f"metadata quorum: {error}"),
         )
         self._quorum = cluster.quorum
+        if self.config.is_broker:
+            image = cluster.image
+            image.holds.append(lambda: not image.acts or hosting.is_deleting)
         self._stopping.append(cluster.close)
         self._connections.begin(cluster.throttling, cluster.audit)
         first = await self._join_quorum(cluster)
@@ -186,7 +189,6 @@ class Node:
         )
         self._stopping += (registration.leave, lambda: hosting.close(registration.broker_epoch))
         metadata = cluster.image
-        metadata.holds.append(lambda: hosting.is_deleting)
         tiering = await self._open_tier(metadata, hosting)
         assign = registration.assign_directories
         pace = Pace(MOVES, self.config, self.outside.clock)

@@ -84,7 +84,7 @@ def acts_before_it_registered() -> Iterator[Patch]:
     """A node that starts acts on metadata that names its earlier incarnation as a leader."""
 
     def hold(self: Any) -> Any:
-        self._acts = True
+        self.acts = True
         return self.image
 
     yield ClusterImage, "hold", hold

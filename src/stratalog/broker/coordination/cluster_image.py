@@ -49,7 +49,8 @@ class ClusterImage:
         self._client_quotas = ClientQuotas()
         self._node_id = node_id
         self._on_change = on_change
-        self._acts = False
+        self.acts = False
+        """Whether this broker acts on each change as it comes."""
         self._held: list[Delta] | None = None
 
     def topic(self, name: str) -> Topic | None:
@@ -95,17 +96,17 @@ class ClusterImage:
                 if done is not None:
                     await done
         self._held = None
-        self._acts = True
+        self.acts = True
 
     def rest(self) -> None:
         """Act on no further change, because the broker's parts have closed. The next start acts on all of them."""
-        self._acts = False
+        self.acts = False
 
     def publish(self, image: Image, delta: Delta) -> "asyncio.Future[None] | None":
         """Store the image after a committed change, and let this broker act on the change."""
         self.image = image
         done = None
-        if self._acts:
+        if self.acts:
             done = self._on_change(image, delta)
         elif self._held is not None:
             self._held.append(delta)
