@@ -126,7 +126,8 @@ class Login(NamedTuple):
             answer = raw.token(message)
             return message, raw.token(b"\1") if answer is not None and answer[1] else answer
         bare, answer = self.begun(raw, way)
-        assert answer is not None
+        if answer is None or answer[0]:
+            return bare.encode(), answer
         first, hash_name = answer[1].decode(), scram.MECHANISMS[mechanism][1]
         parts = dict(part.split("=", 1) for part in first.split(","))
         salt = scram.decoded(parts["s"])

@@ -3,9 +3,11 @@
 In: a request's changes, and the image. Out: records, and for each user why its changes are refused. It keeps no
 password: a record has the keys that check one.
 
-Refusals and their codes are Kafka's (`ScramControlManager`, KIP-554); the messages are this project's.
+Refusals and their codes are Kafka's (`ScramControlManager`, KIP-554); the messages are this project's. One difference:
+a request may alter two mechanisms of one user, as Kafka's documentation does. Kafka 4.3 refuses that.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -44,16 +46,15 @@ def alteration_records(
 ) -> tuple[list[Any], dict[str, Rejected | None]]:
     """Return records, and for each user why none of its changes are made, or None."""
     results: dict[str, Rejected | None] = {}
-    seen: set[Deletion] = set()
     changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
+    times = Counter((one.user, one.mechanism) for one in changes)
     for change in changes:
-        refusal = refusal_of(change) or _missing(image, change)
-        if refusal is None and Deletion(change.user, change.mechanism) in seen:
+        refusal = refusal_of(change)
+        if refusal is None and times[change.user, change.mechanism] > 1:
             refusal = Rejected(
                 ErrorCode.duplicate_resource, "a credential cannot be altered twice in one request"
             )
-        seen.add(Deletion(change.user, change.mechanism))
-        results[change.user] = results.get(change.user) or refusal
+        results[change.user] = results.get(change.user) or refusal or _missing(image, change)
     records: list[Any] = [
         RemoveUserScramCredentialRecord(name=one.user, mechanism=one.mechanism)
         for one in deletions

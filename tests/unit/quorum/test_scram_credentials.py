@@ -1,0 +1,39 @@
+"""A request may change each credential of a user once; a refused change refuses all of that user."""
+
+import pytest
+
+from stratalog.errors import ErrorCode
+from stratalog.metadata.image import Image
+from stratalog.quorum.scram_credentials import Deletion, Upsertion, alteration_records
+
+NONE, TWICE, MISSING = (
+    ErrorCode.none,
+    ErrorCode.duplicate_resource,
+    ErrorCode.resource_not_found,
+)
+
+
+def new(mechanism: int, user: str = "a") -> Upsertion:
+    return Upsertion(user, mechanism, 4096, b"salt", bytes(32 * mechanism))
+
+
+@pytest.mark.parametrize(
+    ("deletions", "upsertions", "code", "count"),
+    [
+        ([], [new(1)], NONE, 1),
+        ([], [new(1), new(2)], NONE, 2),  # Kafka 4.3 refuses it, and documents it
+        ([], [new(1), new(1)], TWICE, 0),
+        ([Deletion("a", 1)], [], MISSING, 0),
+        ([Deletion("a", 1), Deletion("a", 1)], [], TWICE, 0),
+        ([Deletion("a", 1)], [new(1)], TWICE, 0),
+        ([Deletion("a", 1)], [new(2)], MISSING, 0),
+    ],
+)
+def test_each_credential_is_changed_once(
+    deletions: list[Deletion], upsertions: list[Upsertion], code: ErrorCode, count: int
+) -> None:
+    records, results = alteration_records(Image(), deletions, [*upsertions, new(1, "b")])
+    refusal = results["a"]
+    assert (NONE if refusal is None else refusal.code) == code
+    assert results["b"] is None
+    assert [record.name for record in records] == ["a"] * count + ["b"]
