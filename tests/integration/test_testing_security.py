@@ -2,7 +2,7 @@
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AclBinding, AdminClient, NewTopic
+from confluent_kafka.admin import AclBinding, AdminClient, ConfigResource, NewTopic
 from confluent_kafka.admin import AclOperation as Operation
 from confluent_kafka.admin import AclPermissionType as Permission
 from confluent_kafka.admin import ResourcePatternType as Pattern
@@ -94,6 +94,58 @@ def test_users_log_in_to_each_node_of_a_cluster_also_after_a_kill() -> None:
         three.restart(1)
         again = client(three.brokers[1], "bob", "b", "SCRAM-SHA-256", tls=True, of=three)
         assert "t" in again.list_topics(timeout=TIMEOUT_S).topics
+
+
+@pytest.mark.parametrize(("tls", "users"), [(True, None), (False, USERS)])
+def test_a_cluster_has_only_tls_or_only_users(tls: bool, users: dict[str, str] | None) -> None:
+    with cluster(2, tls=tls, users=users) as two:
+        for broker in two.brokers.values():
+            if tls:
+                secured = certified(broker, two, "alice")
+                assert len(secured.list_topics(timeout=TIMEOUT_S).brokers) == 2
+            else:
+                made = client(broker, "bob", "b", "SCRAM-SHA-512")
+                assert len(made.list_topics(timeout=TIMEOUT_S).brokers) == 2
+            with pytest.raises(KafkaException):
+                AdminClient({"bootstrap.servers": broker.address, "log_level": 0}).list_topics(
+                    timeout=1
+                )
+
+
+def certified(
+    broker: TemporaryBroker, of: TemporaryBroker | TemporaryCluster, name: str
+) -> AdminClient:
+    identity = of.authority.issue(name)
+    return AdminClient(
+        {
+            "bootstrap.servers": broker.address,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(of.authority.certificate),
+            "ssl.certificate.location": str(identity.certificate),
+            "ssl.key.location": str(identity.key),
+        }
+    )
+
+
+def test_a_clients_certificate_is_its_principal() -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:CN=alice;User:ANONYMOUS",
+    }
+    with TemporaryBroker(settings, tls=True) as broker:
+        alice, bob = (certified(broker, broker, name) for name in ("alice", "bob"))
+        for made in alice.create_topics([NewTopic("t", 1)]).values():
+            made.result(TIMEOUT_S)
+        assert set(bob.list_topics(timeout=TIMEOUT_S).topics) == set()
+
+
+def test_a_wrong_password_of_a_test_is_answered_at_once() -> None:
+    with TemporaryBroker(users=USERS) as broker:
+        wanted = ConfigResource(ConfigResource.Type.BROKER, "1")
+        admin = client(broker, "bob", "b", "PLAIN")
+        described = admin.describe_configs([wanted])[wanted]
+        delay = described.result(TIMEOUT_S)["connection.failed.authentication.delay.ms"]
+        assert delay.value == "0"
 
 
 def test_our_own_reader_logs_in_over_tls() -> None:
