@@ -31,7 +31,6 @@ __all__ = ["Delete", "Follow", "Lead", "Role", "Stop", "Transition", "replicas_o
 class Lead(Struct, frozen=True):
     """Lead in `leader_epoch`. `is_new`: the broker had no replica before, so its log begins empty.
 
-    `begins`: the change that brings the role begins the epoch, so no earlier life of the broker led in it.
     `is_recovering`: the broker was elected uncleanly, so its log may lack committed records (KIP-704).
     """
 
@@ -40,7 +39,6 @@ class Lead(Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool = False
-    begins: bool = False
     is_recovering: bool = False
 
 
@@ -100,9 +98,8 @@ def roles(delta: Delta, after: Image, node_id: int) -> dict[TopicIdPartition, Ro
             had_replica = index in before and node_id in before[index].replicas
             partition = now[index]
             if node_id in partition.replicas:
-                begins = index not in before or partition.leader_epoch > before[index].leader_epoch
                 key = TopicIdPartition(topic_id, index)
-                kept[key] = _role(partition, node_id, is_new=not had_replica, begins=begins)
+                kept[key] = _role(partition, node_id, is_new=not had_replica)
             elif had_replica:
                 found[TopicIdPartition(topic_id, index)] = Delete(topic_is_deleted=False)
     found.update(kept)
@@ -117,7 +114,7 @@ def replicas_of(image: Image, node_id: int) -> Iterator[tuple[Topic, int, Partit
                 yield topic, index, partition
 
 
-def _role(now: Partition, node_id: int, *, is_new: bool, begins: bool) -> Lead | Follow | Stop:
+def _role(now: Partition, node_id: int, *, is_new: bool) -> Lead | Follow | Stop:
     directory = now.directories[now.replicas.index(node_id)] if now.directories else None
     if directory == DIRECTORY_LOST or now.leader == NO_LEADER:
         return Stop(now.leader_epoch)
@@ -128,7 +125,6 @@ def _role(now: Partition, node_id: int, *, is_new: bool, begins: bool) -> Lead |
             now.replicas,
             now.isr,
             is_new,
-            begins,
             now.leader_recovery_state == RECOVERING,
         )
     return Follow(now.leader, now.leader_epoch, now.replicas, now.isr, is_new)

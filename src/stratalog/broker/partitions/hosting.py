@@ -214,12 +214,10 @@ class Hosting(HostedPartitions):
         for part in slices(kept, _PARTITIONS_A_TURN):
             for key, role in part:
                 if not isinstance(role, Stop):
-                    # A leader may have led before a restart in an epoch that does not begin now. Any other replica
-                    # begins its epoch now, also one that was added while no broker led.
-                    led_before = isinstance(role, Lead) and not role.begins
-                    epoch = role.leader_epoch if led_before else NO_EPOCH
+                    # A start creates each replica that may have led. One that is created now begins its epoch, also
+                    # one that was added while no broker led.
                     topic = image.topics_by_id[key.topic_id]
-                    self._create(creating, topic, key.partition, epoch, is_new=role.is_new)
+                    self._create(creating, topic, key.partition, NO_EPOCH, is_new=role.is_new)
             if len(part) == _PARTITIONS_A_TURN:
                 yield True
         creating.flush()
