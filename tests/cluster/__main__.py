@@ -14,51 +14,59 @@ import structlog
 from tests.cluster.bugs import BUGS, OF_COMPACTION, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
 from tests.cluster.compacted_run import CompactedRun
+from tests.cluster.lax import LaxCompactedRun, LaxRun
 from tests.cluster.run import Run, check_counts, run_seed
 from tests.cluster.schedule import Fault, shorter
 
 MANY = 20
 """So many runs together must have had every kind of event."""
+KINDS = {
+    (False, False): Run,
+    (False, True): LaxRun,
+    (True, False): CompactedRun,
+    (True, True): LaxCompactedRun,
+}
+"""By whether a run has a compacted topic, and whether its disks are lax."""
 
 
 def outcome(
-    seed: int, faults: list[Fault] | None = None, *, tiered: bool = False, compacted: bool = False
+    seed: int, faults: list[Fault] | None = None, *, tiered: bool = False, kind: type[Run] = Run
 ) -> Counter[str] | Exception:
     """Return the counts of a run, or its error."""
     try:
-        return run_seed(seed, faults, tiered=tiered, kind=CompactedRun if compacted else None)
+        return run_seed(seed, faults, tiered=tiered, kind=kind)
     except Exception as error:  # noqa: BLE001 - the seed is reported
         return error
 
 
-def runs(first: int, count: int, *, shrink: bool, tiered: bool, compacted: bool) -> int:
+def runs(first: int, count: int, *, shrink: bool, tiered: bool, kind: type[Run]) -> int:
     counts: Counter[str] = Counter()
     broken = 0
     for seed in range(first, first + count):
-        found = outcome(seed, tiered=tiered, compacted=compacted)
+        found = outcome(seed, tiered=tiered, kind=kind)
         if isinstance(found, Counter):
             counts += found
             continue
         broken += 1
         if shrink:
-            found = shrunk(seed, found, tiered=tiered, compacted=compacted)
+            found = shrunk(seed, found, tiered=tiered, kind=kind)
         print(f"seed {seed}: {described(found)}", flush=True)
     print(
         f"{count} seeds, {broken} broke; {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"
     )
-    if count >= MANY:
+    if count >= MANY and kind in (Run, CompactedRun):
         check_counts(counts)
     return 1 if broken else 0
 
 
-def shrunk(seed: int, error: Exception, *, tiered: bool, compacted: bool) -> Exception:
+def shrunk(seed: int, error: Exception, *, tiered: bool, kind: type[Run]) -> Exception:
     """Return the error of the shortest list of faults that still ends in the same kind of error."""
 
     def fails(fewer: list[Fault]) -> bool:
-        return type(outcome(seed, fewer, tiered=tiered, compacted=compacted)) is type(error)
+        return type(outcome(seed, fewer, tiered=tiered, kind=kind)) is type(error)
 
-    fewest = shorter(Run.faults_of(seed, tiered=tiered), fails)
-    found = outcome(seed, fewest, tiered=tiered, compacted=compacted)
+    fewest = shorter(kind.faults_of(seed, tiered=tiered), fails)
+    found = outcome(seed, fewest, tiered=tiered, kind=kind)
     assert isinstance(found, Exception), "it failed just before"
     return found
 
@@ -71,7 +79,8 @@ def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     """Return after how many seeds a planted bug broke a property, and which; None where it never did."""
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
-            found = outcome(seed, tiered=name in OF_THE_TIER, compacted=name in OF_COMPACTION)
+            kind = CompactedRun if name in OF_COMPACTION else Run
+            found = outcome(seed, tiered=name in OF_THE_TIER, kind=kind)
             if isinstance(found, Broken):
                 return number, str(found).partition("\n")[0]
     return None
@@ -98,6 +107,7 @@ def main() -> int:
     parser.add_argument("--bug", choices=BUGS, help="plant this bug")
     parser.add_argument("--tiered", action="store_true", help="with a bucket, which fails too")
     parser.add_argument("--compacted", action="store_true", help="with a compacted topic too")
+    parser.add_argument("--lax", action="store_true", help="with disks that keep no order")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     chosen = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -108,7 +118,7 @@ def main() -> int:
         chosen.seeds,
         shrink=chosen.shrink,
         tiered=chosen.tiered,
-        compacted=chosen.compacted,
+        kind=KINDS[chosen.compacted, chosen.lax],
     )
 
 

@@ -170,6 +170,8 @@ class Run:
     """See the module."""
 
     settings: Mapping[str, str] = SETTINGS
+    disks_keep_order = True
+    """As `SimDisk.keeps_order`."""
 
     def __init__(
         self, seed: int, faults: list[Fault] | None = None, *, tiered: bool = False
@@ -182,7 +184,7 @@ class Run:
         self._voters_change = chance.random() < 0.5
         begins = {1: Begin(standalone=True)} if self._voters_change else None
         settings = {**self.settings, "replica.lag.time.max.ms": str(chance.choice(LAGS_MS))}
-        world = World(seed)
+        world = World(seed, disks_keep_order=self.disks_keep_order)
         self._bucket: FaultyStore | None = None
         self._watched: WatchedStore | None = None
         if tiered:

@@ -11,12 +11,14 @@ from tests.cluster.bugs import BUGS, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
 from tests.cluster.compacted import NEEDED, NEEDED_WITH_A_BUCKET
 from tests.cluster.compacted_run import CompactedRun
+from tests.cluster.lax import LaxCompactedRun
 from tests.cluster.run import check_counts, run_seed
 from tests.cluster.schedule import Fault
 from tests.cluster.totals import is_tiered
 
 SEEDS = range(7, 11)
 COMPACTED_SEEDS = range(2)
+LAX_SEEDS = 2, 5
 STORIES = ("last replica", "late proposal", "late archiver")
 BUGS_OF_STORIES = (
     ("last replica", "least isr ignored"),
@@ -73,6 +75,12 @@ def test_the_last_value_of_each_key_survives_in_a_compacted_topic() -> None:
         counts += run_seed(seed, tiered=True, kind=CompactedRun)
     missing = [what for what in (*NEEDED, *NEEDED_WITH_A_BUCKET) if not counts[what]]
     assert not missing, "nothing was tried"
+
+
+@pytest.mark.parametrize("seed", LAX_SEEDS)
+def test_answers_stay_true_on_disks_that_lose_any_change_of_a_directory(seed: int) -> None:
+    counts = run_seed(seed, tiered=True, kind=LaxCompactedRun)
+    assert counts["loss of power"] > 2, "nothing was tried"
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
