@@ -252,6 +252,22 @@ def test_a_log_of_kafka_4_0_stays_at_its_level_until_it_is_raised(tmp_path: Path
         assert values_of(address, "plain") == ["a1", "b1", "b3"]
 
 
+def test_a_directory_that_kafka_only_formatted_begins_at_its_level(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    port = ports[0]
+    file = formatted(tmp_path, ports, "--release-version", "4.0", "--feature", "group.version=0")
+    code, said = inspected(tmp_path / "data")
+    assert code == 0, said
+    assert "bootstrap.checkpoint has metadata.version=25" in said
+    address = f"127.0.0.1:{port}"
+    with ours_on(file, port):
+        assert level_of(address) == "4.0-IV3"
+        produce(address, "plain", ["a1"])
+    with kafka(file, port):
+        assert level_of(address) == "4.0-IV3"
+        assert values_of(address, "plain") == ["a1"]
+
+
 def test_a_topic_in_the_store_of_kafkas_plugin_is_refused_by_name(tmp_path: Path) -> None:
     ports = free_ports(2)
     port = ports[0]

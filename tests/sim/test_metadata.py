@@ -6,6 +6,7 @@ power cut at any moment, also while the node starts.
 
 import asyncio
 from contextlib import suppress
+from uuid import UUID
 
 import pytest
 from tests.sim.disk import PowerLoss
@@ -16,7 +17,12 @@ from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
-from stratalog.metadata.snapshot import parse_file_name
+from stratalog.log.checkpoints import MetaProperties, encode_meta_properties
+from stratalog.metadata.snapshot import encode_checkpoint, parse_file_name
+from stratalog.wire.batch import assign, scan
+from stratalog.wire.internal.metadata import encode
+from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+from stratalog.wire.records import BatchBuilder
 
 RECORD_BYTES = 60
 SNAPSHOT_BYTES = 1500
@@ -175,6 +181,58 @@ def test_no_snapshot_replaces_a_deletion_that_a_start_has_yet_to_carry_out() -> 
         await asyncio.sleep(2)
         assert "t-0" not in {info.name for info in machine.host.disk("/data").list("")}
         await machine.stop()
+
+    run(story())
+
+
+def level(number: int) -> FeatureLevelRecord:
+    return FeatureLevelRecord(name="metadata.version", feature_level=number)
+
+
+@pytest.mark.parametrize("number", [25, 29, 31])
+def test_a_log_begins_at_the_level_of_its_format_or_not_at_all(number: int) -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        disk = machine.host.disk("/data")
+        meta = MetaProperties("a", 1, UUID(int=1 << 64))
+        disk.write_file("meta.properties", encode_meta_properties(meta))
+        first = encode_checkpoint([level(number)], 0, last_contained_timestamp_ms=0, epoch=0)
+        disk.write_file("bootstrap.checkpoint", first)
+        if number > 30:
+            with pytest.raises(UserError, match=r"metadata\.version 31, .* later release"):
+                await machine.start()
+            assert not disk.list(METADATA), "nothing is written"
+            return
+        for _ in range(2):
+            await machine.start()
+            assert machine.broker.metadata.image.features["metadata.version"] == number
+            await machine.stop()
+
+    run(story())
+
+
+def test_a_log_of_a_later_level_is_refused_and_stays_as_it_is() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        await machine.start()
+        await machine.stop()
+        disk = machine.host.disk("/data")
+        logs = [
+            f"{METADATA}/{one.name}" for one in disk.list(METADATA) if one.name.endswith(".log")
+        ]
+        path = max(logs)
+        data = disk.read(path, 0, 1 << 30)
+        *_, (_, last) = scan(memoryview(data))
+        later = BatchBuilder()
+        later.add(None, encode(level(31)), 0)
+        later.add(None, b"\x01\x64\x00later", 0)
+        batch = later.build()
+        assign(batch, 0, last.next_offset, last.leader_epoch)
+        disk.append(path, len(data), [batch])
+        whole = disk.read(path, 0, 1 << 30)
+        with pytest.raises(UserError, match=r"metadata\.version 31, .* later release"):
+            await machine.start()
+        assert disk.read(path, 0, 1 << 30) == whole
 
     run(story())
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from stratalog.errors import Corrupt
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import EMPTY, METADATA_VERSION, Broker, Image, Partition, Topic
+from stratalog.metadata.levels import unreadable
 from stratalog.ports import Buffer
 from stratalog.wire.batch import crc_holds, scan
 from stratalog.wire.internal.control import ControlRecord, decode_control, encode_control
@@ -196,7 +197,7 @@ def decode_snapshot(data: Buffer) -> Snapshot:
                 found = decode_control(record.key, record.value)
                 control += [] if found is None else [found]
             elif record.value is not None:
-                records.append(decode(record.value))
+                records.append(_decoded(record.value, records))
     if end != len(view):
         raise Corrupt(f"snapshot: {len(view) - end} bytes after the last whole batch")
     if len(control) < 2 or not isinstance(control[-1], SnapshotFooterRecord):
@@ -205,6 +206,24 @@ def decode_snapshot(data: Buffer) -> Snapshot:
     if not isinstance(first, SnapshotHeaderRecord):
         raise Corrupt("snapshot: no header")
     return Snapshot(first.last_contained_log_timestamp, tuple(control[1:-1]), tuple(records))
+
+
+def _decoded(value: Buffer, before: Sequence[Any]) -> Any:
+    """Return a record. Raises Corrupt, which names the level where the records before have one of a later release."""
+    try:
+        return decode(value)
+    except Corrupt as error:
+        raise unreadable(error, level_in(before)) from error
+
+
+def level_in(records: Iterable[Any]) -> int | None:
+    """Return the level of metadata.version that records set."""
+    levels = [
+        one.feature_level
+        for one in records
+        if isinstance(one, FeatureLevelRecord) and one.name == METADATA_VERSION
+    ]
+    return levels[-1] if levels else None
 
 
 def image_of(snapshot: Snapshot, identity: SnapshotId) -> Image:

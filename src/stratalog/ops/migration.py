@@ -3,11 +3,14 @@
 In: a log directory that no process uses. Out: findings, for people. It changes nothing, and starts nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
+from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, first_levels
 from stratalog.broker.storage.survey import (
     KAFKAS_TIER,
     METADATA_DIRECTORY,
@@ -22,7 +25,8 @@ from stratalog.log.checkpoints import (
     decode_meta_properties,
     decode_offsets,
 )
-from stratalog.metadata.image import METADATA_VERSION, Image
+from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, Image
+from stratalog.metadata.levels import unreadable
 from stratalog.metadata.replay import Replay
 from stratalog.metadata.snapshot import decode_snapshot, image_of, parse_file_name
 from stratalog.ports import Disk
@@ -64,13 +68,23 @@ def inspect(disk: Disk) -> Iterator[Finding]:
     size = sum(file.size for name in partitions for file in disk.list(name))
     yield Finding("holds", f"{len(partitions)} partitions of {size} bytes")
     if METADATA_DIRECTORY not in names:
-        yield Finding("differs", f"it has no {METADATA_DIRECTORY}: that is in another directory")
+        text = f"it has no {METADATA_DIRECTORY}: without it in another one of log.dirs no server starts"
+        yield Finding("differs", text)
         return
     try:
         image = read_image(disk)
     except Corrupt as error:
         yield Finding("refused", f"{METADATA_DIRECTORY}: {error}")
         return
+    if METADATA_VERSION not in image.features and BOOTSTRAP_FILE in names:
+        try:
+            levels = first_levels(disk.read(BOOTSTRAP_FILE, 0, _FILE_BYTES_MAX))
+        except Corrupt as error:
+            yield Finding("refused", f"{BOOTSTRAP_FILE}: {error}")
+            return
+        yield from _of_first_levels(levels)
+        level = levels.get(METADATA_VERSION, METADATA_VERSION_LEVEL)
+        image = replace(image, features={METADATA_VERSION: level})
     yield from _of_image(image)
     yield from _of_tier(disk, partitions, image)
 
@@ -91,9 +105,22 @@ def read_image(disk: Disk) -> Image:
             if len(batch) < header.size:
                 break
             for record in read_records(batch):
-                decoded = decode_record(record, is_control=header.is_control)
+                try:
+                    decoded = decode_record(record, is_control=header.is_control)
+                except Corrupt as error:
+                    level = replay.image().features.get(METADATA_VERSION)
+                    raise unreadable(error, level) from error
                 replay.replay(record.offset, header.leader_epoch, decoded)
     return replay.image()
+
+
+def _of_first_levels(levels: Mapping[str, int]) -> Iterator[Finding]:
+    shown = ", ".join(f"{name}={level}" for name, level in levels.items() if level)
+    yield Finding("holds", f"no records yet; {BOOTSTRAP_FILE} has {shown}")
+    served = {one.name for one in SUPPORTED_FEATURES}
+    left = [name for name, level in sorted(levels.items()) if level and name not in served]
+    if left:
+        yield Finding("differs", f"the cluster begins without {', '.join(left)}: not served")
 
 
 def _of_image(image: Image) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl, AclFilter, Acls
 from stratalog.metadata.client_quotas import ClientQuotas
 from stratalog.metadata.delegation_tokens import DelegationTokens
@@ -20,10 +20,10 @@ from stratalog.metadata.image import (
     EMPTY,
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
-    METADATA_VERSION_MIN,
     Image,
     Partition,
 )
+from stratalog.metadata.levels import check_level
 from stratalog.ports import Entropy
 from stratalog.quorum import acls, brokers, client_quotas, delegation_tokens
 from stratalog.quorum.broker_sessions import SESSION_TIMEOUT_MS, BrokerSessions
@@ -67,6 +67,7 @@ from stratalog.statemachine import Decision
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.marker_records import AbortTransactionRecord
 from stratalog.wire.internal.metadata_records import (
+    FeatureLevelRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
@@ -140,9 +141,10 @@ class Controller:
             self._name_appeared(self.image.topics_by_id[topic_id].name)
         return delta
 
-    def bootstrap(self, users: Sequence[Any] = ()) -> Decision[Any, int]:
-        """Return the first records of a log without feature levels: a new one's with its first users, or a restored
-        one's.
+    def bootstrap(self, first: Sequence[Any] = ()) -> Decision[Any, int]:
+        """Return the first records of a log without feature levels: a new one's or a restored one's.
+
+        `first`: the records with which a new log begins; its users, and its level of metadata.version.
 
         Later none, or the end of a transaction that a controller of Apache Kafka left open. Answer: the level of
         metadata.version.
@@ -154,17 +156,12 @@ class Controller:
         if self.image.open_transaction is not None:
             records.append(AbortTransactionRecord(reason="the controller changed"))
         if level is None:
-            level = METADATA_VERSION_LEVEL
+            levels = [one.feature_level for one in first if isinstance(one, FeatureLevelRecord)]
+            level = levels[0] if levels else METADATA_VERSION_LEVEL
             min_isr = self._rules.elections().min_insync_replicas
-            records += [*initial_records(self.image, min_isr), *users]
-        if not METADATA_VERSION_MIN <= level <= METADATA_VERSION_LEVEL:
-            remedy = "start Apache Kafka 4.3 there and raise it: kafka-features.sh upgrade --release-version 4.3"
-            if level > METADATA_VERSION_LEVEL:
-                remedy = "a later release of Stratalog may know it"
-            raise Corrupt(
-                f"the metadata log is at {METADATA_VERSION} {level}, known are {METADATA_VERSION_MIN} to "
-                f"{METADATA_VERSION_LEVEL}; {remedy}"
-            )
+            users = [one for one in first if not isinstance(one, FeatureLevelRecord)]
+            records += [*initial_records(self.image, min_isr, level), *users]
+        check_level(level)
         return Decision(records, level)
 
     # Brokers

@@ -61,9 +61,12 @@ class FeatureUpdate(Struct, frozen=True):
 FeatureRecord = FeatureLevelRecord | ConfigRecord
 
 
-def initial_records(image: Image, min_insync_replicas: int) -> list[FeatureRecord]:
+def initial_records(
+    image: Image, min_insync_replicas: int, metadata_version: int
+) -> list[FeatureRecord]:
     """Return the first records of a cluster without levels, whose brokers are set to `min.insync.replicas`."""
-    levels = [FeatureLevelRecord(name=one, feature_level=n) for one, n in INITIAL_LEVELS.items()]
+    named = {**INITIAL_LEVELS, METADATA_VERSION: metadata_version}
+    levels = [FeatureLevelRecord(name=one, feature_level=level) for one, level in named.items()]
     return [*levels, *_one_min_isr(image, min_insync_replicas)]
 
 

@@ -52,8 +52,8 @@ class ActiveController:
 
     lost = ErrorCode.not_controller
     flush = True
-    first_users: Sequence[Any] = ()
-    """The users that an empty log begins with."""
+    first_records: Sequence[Any] = ()
+    """The users and the level that an empty log begins with."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ActiveController:
         Raises UserError for a log of a metadata version that this broker does not know.
         """
         try:
-            await self.submit(lambda controller: controller.bootstrap(self.first_users))
+            await self.submit(lambda controller: controller.bootstrap(self.first_records))
         except Corrupt as error:
             raise UserError(
                 f"{self._log.directory.path}/{self._log.log.directory}: {error}"
@@ -215,10 +215,10 @@ async def open_controller(
     clock: Clock,
     log: MetadataLog,
     image: ClusterImage,
-    users: Sequence[Any],
+    first: Sequence[Any],
     silent_since: Mapping[int, int],
 ) -> ActiveController:
-    """Make the controller of a node that leads the log and has applied all of it. `users` begin an empty log."""
+    """Make the controller of a node that leads the log and has applied all of it. `first` begins an empty log."""
     index = PartitionIndex()
     added = 0
     for topic in image.image.topics_by_id.values():
@@ -228,5 +228,5 @@ async def open_controller(
             added = 0
             await asyncio.sleep(0)
     opened = ActiveController(config, clock, log, image, index, silent_since)
-    opened.first_users = users
+    opened.first_records = first
     return opened

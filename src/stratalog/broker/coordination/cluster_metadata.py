@@ -100,7 +100,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
             own_listener=next((one.name for one in config.controller_listeners), ""),
             request_timeout_ms=timeouts.request_ms,
         ),
-        open_controller=partial(open_controller, config, clock, log, image, opened.first_users),
+        open_controller=partial(open_controller, config, clock, log, image, opened.first_records),
         on_failed=on_failed,
     )
     snapshots = MetadataSnapshots(config, clock, quorum, image)

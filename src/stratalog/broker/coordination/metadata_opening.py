@@ -22,7 +22,7 @@ from stratalog.broker.coordination.metadata_log import (
 )
 from stratalog.broker.coordination.runtime import load
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, users_in
+from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, FirstRecord, first_records
 from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.checkpoints import PARTITION_METADATA
@@ -32,8 +32,10 @@ from stratalog.log.partition_log import PartitionLog
 from stratalog.log.recovery import load as recover
 from stratalog.log.recovery import read_topic_id
 from stratalog.log.segment import LOG
+from stratalog.metadata.image import METADATA_VERSION
+from stratalog.metadata.levels import check_level, unreadable
 from stratalog.metadata.replay import Replay
-from stratalog.metadata.snapshot import SnapshotId, parse_file_name
+from stratalog.metadata.snapshot import SnapshotId, level_in, parse_file_name
 from stratalog.ports import Clock
 from stratalog.quorum.metadata_batches import METADATA_TOPIC_ID, decode_record
 from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, decode_quorum_state
@@ -41,7 +43,6 @@ from stratalog.quorum.voters import Opening, VoterSet, opening, voter_set
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
-from stratalog.wire.internal.security_records import UserScramCredentialRecord
 from stratalog.wire.records import Record
 
 __all__ = ["OpenedLog", "open_metadata_log"]
@@ -59,8 +60,8 @@ class OpenedLog(Struct, frozen=True):
     replay: Replay
     voters: list[tuple[int, VoterSet]]
     last_opening: Opening | None
-    first_users: Sequence[UserScramCredentialRecord]
-    """The users that an empty log begins with, where this node was formatted with some."""
+    first_records: Sequence[FirstRecord]
+    """The users and the level that an empty log begins with, where this node was formatted with some."""
 
 
 async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
@@ -69,6 +70,7 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
     With `is_alone` this node is the only voter: all of the log is committed, and the replay has it. Else the replay has
     the snapshot, and the quorum says how far the log counts. Raises UserError where a file is damaged.
     """
+    replay = Replay()
     try:
         found = await directory.run(_read_state(is_alone=is_alone))
         replay = found.replay
@@ -81,10 +83,16 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
             voters.append((start_offset - 1, voter_set(replay.voters)))
         openings: deque[Opening] = deque(maxlen=1)
         await load(log, partial(_take_record, replay if is_alone else None, voters, openings))
+        level = replay.image().features.get(METADATA_VERSION)
+        if is_alone and level is not None:
+            check_level(level)
     except (Corrupt, Rejected) as error:
-        raise UserError(f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {error}") from error
+        reason = unreadable(error, replay.image().features.get(METADATA_VERSION))
+        raise UserError(
+            f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {reason}"
+        ) from error
     last = openings[0] if openings else None
-    return OpenedLog(log, state, replay, voters, last, found.first_users)
+    return OpenedLog(log, state, replay, voters, last, found.first_records)
 
 
 def _take_record(
@@ -146,7 +154,7 @@ class _Saved(Struct, frozen=True):
     snapshot: SnapshotId | None
     snapshot_bytes: int
     state: bytes | None
-    first_users: Sequence[UserScramCredentialRecord]
+    first_records: Sequence[FirstRecord]
 
 
 def _read_state(*, is_alone: bool) -> Program[_Saved]:
@@ -187,14 +195,16 @@ def _read_state(*, is_alone: bool) -> Program[_Saved]:
         older = parse_file_name(entry.name) not in (None, newest)
         if older or entry.name.endswith(PART):
             yield Unlink(f"{METADATA_DIRECTORY}/{entry.name}")
-    users: Sequence[UserScramCredentialRecord] = ()
+    records: Sequence[FirstRecord] = ()
     beside = yield ListDirectory("")
     assert isinstance(beside, list)
     if any(entry.name == BOOTSTRAP_FILE for entry in beside):
         first = yield Read(BOOTSTRAP_FILE, 0, FILE_BYTES_MAX)
         assert isinstance(first, bytes)
-        users = users_in(first)
-    return _Saved(exists, replay, newest, size, state, users)
+        records = first_records(first)
+        if not exists and (level := level_in(records)) is not None:
+            check_level(level)  # before the log begins
+    return _Saved(exists, replay, newest, size, state, records)
 
 
 def _check_topic_id() -> Program[None]:

@@ -26,6 +26,8 @@ from stratalog.config.quorum_settings import Address
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.difference import difference
+from stratalog.metadata.image import METADATA_VERSION
+from stratalog.metadata.levels import unreadable
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.ports import Clock
 from stratalog.quorum.messages import (
@@ -318,7 +320,12 @@ class MetadataQuorum:
             start, end = self.image.image.offset + 1, self._readable()
             if self._opened is None and start < end:
                 delta = Delta(self.image.image)
-                await load(self.log, partial(_apply, delta), start=start, end=end)
+                try:
+                    await load(self.log, partial(_apply, delta), start=start, end=end)
+                except Corrupt as error:
+                    level = delta.image().features.get(METADATA_VERSION)
+                    path = f"{self.log.directory.path}/{self.log.log.directory}"
+                    raise UserError(f"{path}: {unreadable(error, level)}") from error
                 if delta.offset + 1 < end:
                     raise Corrupt(
                         f"{self.log.path_of(start)}: offsets {start} to {end} are missing"

@@ -18,8 +18,16 @@ from stratalog.wire import scram
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord
 from stratalog.wire.internal.security_records import UserScramCredentialRecord
 
-__all__ = ["BOOTSTRAP_FILE", "first_users", "users_in", "write_first_users"]
+__all__ = [
+    "BOOTSTRAP_FILE",
+    "FirstRecord",
+    "first_levels",
+    "first_records",
+    "first_users",
+    "write_first_users",
+]
 
+FirstRecord = FeatureLevelRecord | UserScramCredentialRecord
 BOOTSTRAP_FILE: Final = "bootstrap.checkpoint"
 _ITERATIONS: Final = 4096
 """Kafka's default."""
@@ -39,10 +47,23 @@ def write_first_users(disk: Disk, users: Sequence[UserScramCredentialRecord], wa
     disk.write_file(BOOTSTRAP_FILE, data)
 
 
-def users_in(data: bytes) -> list[UserScramCredentialRecord]:
-    """Return the users in a bootstrap file. Raises Corrupt."""
+def first_records(data: bytes) -> list[FirstRecord]:
+    """Return the level of metadata.version and the users in a bootstrap file, ours or Kafka's. Raises Corrupt.
+
+    Other features have the levels of a new cluster: those that are served.
+    """
+    return [
+        one
+        for one in decode_snapshot(data).records
+        if isinstance(one, UserScramCredentialRecord)
+        or (isinstance(one, FeatureLevelRecord) and one.name == METADATA_VERSION)
+    ]
+
+
+def first_levels(data: bytes) -> dict[str, int]:
+    """Return the levels of features in a bootstrap file. Raises Corrupt."""
     records = decode_snapshot(data).records
-    return [one for one in records if isinstance(one, UserScramCredentialRecord)]
+    return {one.name: one.feature_level for one in records if isinstance(one, FeatureLevelRecord)}
 
 
 def _credential(text: str, entropy: Entropy) -> Upsertion:
