@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -154,9 +154,7 @@ class ObjectStore(Protocol):
         """Return `size` bytes from `start`; fewer only past the end of the object."""
 
     def get_ranges(self, path: str, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield neighbouring ranges from `start` on, requested at once, each as it arrives. Ranges are short or
-        empty only past the end of the object.
-        """
+        """Yield neighbouring ranges from `start` on as they arrive; they are short only past the object's end."""
 
     def size(self, path: str) -> int: ...
 
@@ -221,15 +219,23 @@ class Entropy(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
 
+class Secret:
+    """The base of values with a secret: none is pickled, so no plan and no task has one."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} has a secret and is never pickled")
+
+
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Secret):
     """Keys or certificates as Kafka's settings give them: PEM text, or a file. `setting` begins the settings' names."""
 
     setting: str
     """For error messages: `ssl.keystore`, or with a prefix `listener.name.internal.ssl.keystore`."""
     location: str = ""
     password: str = field(default="", repr=False)
-    """The password of the file."""
     key: str = field(default="", repr=False)
     key_password: str = field(default="", repr=False)
     certificates: str = ""
@@ -253,7 +259,7 @@ class Tls(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSource:
+class TokenSource(Secret):
     """Where a client gets its tokens of OAUTHBEARER: a file, or a server that knows the client by a secret."""
 
     url: str
@@ -282,7 +288,6 @@ class Security(Struct, frozen=True):
 
 
 PLAINTEXT: Final = Security("PLAINTEXT")
-"""Neither TLS nor SASL."""
 
 
 class SecuredProtocol(Protocol):
@@ -379,7 +384,6 @@ class RowGroup(NamedTuple):
 Answers = Sequence[tuple[int, int, int, int]]
 """For each row: 1 where the door answers it, base offset, append time (-1: none), log start offset."""
 
-
 FetchRow = tuple[int, bytes]
 """A Fetch: its connection, and its frame without the correlation id. Equal requests have equal bytes."""
 
@@ -422,10 +426,7 @@ class Door(Protocol):
         """Return whether a frame could be a row, if its partition were hosted."""
 
     def borrow(self, transport: asyncio.Transport, client_id: str) -> int:
-        """Read the connection from now on; return its id, or -1 where that is impossible.
-
-        Requests with another client id are no rows.
-        """
+        """Read the connection; return its id, or -1 where it cannot. Requests of another client id are no rows."""
 
     def give_back(self, connection: int) -> tuple[list[Buffer], bytes]:
         """Let the transport's protocol read again; return answers that were not sent, and bytes that are no rows."""

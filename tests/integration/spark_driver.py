@@ -56,6 +56,12 @@ def batch(
     return summary(with_origin(spark.read.format(source).options(**options).load()))
 
 
+def explained(spark: SparkSession, options: dict[str, str]) -> str:
+    """Return all plans of a batch, as `explain` prints them."""
+    found = spark.read.format("stratalog").options(**options).load()
+    return str(found._jdf.queryExecution().toString())
+
+
 def gated(spark: SparkSession, options: dict[str, str], gate: str) -> list[dict[str, Any]]:
     """Run a batch whose tasks read their first rows, make a file below `gate`, and wait until `gate`/go exists."""
 
@@ -292,6 +298,7 @@ def take_kafka_token(spark: SparkSession, cluster: str) -> str:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "batch": batch,
+    "explained": explained,
     "gated": gated,
     "pruned": pruned,
     "stream": stream,

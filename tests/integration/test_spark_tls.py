@@ -1,4 +1,4 @@
-"""Spark reads and writes over mutual TLS, and no plan, checkpoint or log holds the password of its key."""
+"""Spark reads and writes over mutual TLS; no plan, checkpoint, event log or log holds the password of its key."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,11 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 @pytest.mark.big
 def test_rows_are_read_and_written_over_mutual_tls(tmp_path: Path) -> None:
     word = "planted-password"
-    driver = Driver(tmp_path / "driver")
+    events = tmp_path / "events"
+    events.mkdir()
+    logging = {"enabled": "true", "compress": "false", "dir": events.as_uri()}
+    conf = {f"spark.eventLog.{name}": text for name, text in logging.items()}
+    driver = Driver(tmp_path / "driver", conf)
     with TemporaryBroker({"ssl.client.auth": "required"}, tls=True) as broker:
         authority = broker.authority
         keys = authority.pkcs12(authority.issue("spark"), word)
@@ -40,6 +44,7 @@ def test_rows_are_read_and_written_over_mutual_tls(tmp_path: Path) -> None:
         driver.ask(
             "copy", options=read, sink={**secured, "topic": "target"}, checkpoint=str(checkpoint)
         )
+        plan = driver.ask("explained", options=read)
         found = driver.ask(
             "batch", options={**read, "subscribe": "target", "includeOrigin": "true"}
         )
@@ -48,9 +53,13 @@ def test_rows_are_read_and_written_over_mutual_tls(tmp_path: Path) -> None:
         assert "a secret would be in Spark" in wrong["error"]
     driver.kill()
     assert word not in wrong["error"]
+    assert "stratalog" in plan.lower()
+    assert word not in plan
     written = [path for path in checkpoint.rglob("*") if path.is_file()]
+    logged = [path for path in events.rglob("*") if path.is_file()]
     assert written
-    for path in (driver.log, *written):
+    assert any(b"SparkListenerSQLExecutionStart" in path.read_bytes() for path in logged)
+    for path in (driver.log, *written, *logged):
         assert word.encode() not in path.read_bytes(), path
 
 

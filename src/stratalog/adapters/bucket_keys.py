@@ -16,6 +16,7 @@ from typing import Final
 
 from stratalog.adapters.bucket_url import BucketUrl
 from stratalog.errors import UserError
+from stratalog.ports import Secret
 
 __all__ = ["AccessKeys", "find_keys", "read_access_keys", "read_customer_key"]
 
@@ -65,7 +66,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AccessKeys:
+class AccessKeys(Secret):
     """The keys that sign a request to S3. Never printed."""
 
     access_key_id: str

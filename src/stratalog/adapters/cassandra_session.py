@@ -32,6 +32,7 @@ from cassandra.protocol import IsBootstrappingErrorMessage, OverloadedErrorMessa
 from cassandra.query import UNSET_VALUE, PreparedStatement, tuple_factory
 
 from stratalog.errors import Unavailable, UserError
+from stratalog.ports import Secret
 
 __all__ = ["Access", "CassandraSession", "Failed", "PreparedStatement", "Shape", "pause"]
 
@@ -56,7 +57,7 @@ RECONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Access:
+class Access(Secret):
     """Credentials: a user and a password, and a file with the authority that signed the servers' certificates; each may
     be None. Never printed.
     """

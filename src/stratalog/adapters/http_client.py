@@ -12,12 +12,13 @@ from ssl import SSLCertVerificationError
 import urllib3
 
 from stratalog.errors import Unavailable, UserError
+from stratalog.ports import Secret
 
 __all__ = ["Answer", "Credentials", "HttpClient"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Credentials:
+class Credentials(Secret):
     """A user and a password. Never printed."""
 
     user: str

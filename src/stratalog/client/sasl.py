@@ -16,7 +16,7 @@ from typing import Any, Final
 from stratalog.client.calls import Call, asking, error_of
 from stratalog.config.sasl import OAUTHBEARER, PLAIN, SERVED_MECHANISMS
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.ports import TokenSource
+from stratalog.ports import Secret, TokenSource
 from stratalog.wire import scram
 from stratalog.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -31,7 +31,7 @@ OF_LIFETIME: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class Login(Secret):
     """The user, the password and the mechanism."""
 
     mechanism: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stratalog.client.calls import Call, asking
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Secret
 from stratalog.wire.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -32,7 +33,7 @@ __all__ = ["Token", "create_token", "describe_tokens", "expire_token", "renew_to
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Token(Secret):
     """A delegation token; principals are text (`User:alice`), times epoch ms. A client logs in with id and key."""
 
     token_id: str

@@ -10,6 +10,7 @@ from secrets import token_bytes  # noqa: TID251 - a salt; the simulator creates 
 
 from stratalog.client.calls import Call, asking
 from stratalog.errors import ErrorCode, Rejected
+from stratalog.ports import Secret
 from stratalog.wire import scram
 from stratalog.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -29,7 +30,7 @@ _NAMES = {number: name for name, (number, _) in scram.MECHANISMS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Secret):
     """A password of a user for one mechanism."""
 
     user: str

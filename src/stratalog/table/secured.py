@@ -11,6 +11,9 @@ from typing import Final
 
 from stratalog.adapters.references import resolved
 from stratalog.client.security import SECRETS, ClientSecurity, security_of
+from stratalog.config.jaas import read_jaas
+from stratalog.config.kinds import BadValue
+from stratalog.config.security_settings import JAAS
 from stratalog.errors import UserError
 
 __all__ = ["Secured", "is_about_security", "read_security", "security_options"]
@@ -19,7 +22,9 @@ Secured = tuple[tuple[str, str], ...]
 """Properties as pairs, in order of name."""
 _PREFIX: Final = "kafka."
 _OURS: Final = ("kafka.security.", "kafka.ssl.", "kafka.sasl.")
-_REFERENCE: Final = re.compile(r"\$\{(env|file):[^}]+\}")
+_REFERENCES: Final = re.compile(r"(\$\{(env|file):[^}]+\})+")
+_OF_LOGIN: Final = ("password", "clientsecret")
+"""The options of a login module that are secrets, in lower case."""
 
 
 def is_about_security(name: str) -> bool:
@@ -38,7 +43,7 @@ def security_options(given: Mapping[str, str], *, literal_secrets: bool = False)
         if is_about_security(name)
     }
     for name, text in found.items():
-        if name in SECRETS and not literal_secrets and not _REFERENCE.search(text):
+        if name in SECRETS and not literal_secrets and not _is_elsewhere(name, text):
             raise ValueError(
                 f"option '{_PREFIX}{name}': a secret would be in Spark's plan; accepted: ${{env:NAME}} or "
                 "${file:PATH:KEY}, which driver and executors read"
@@ -48,6 +53,18 @@ def security_options(given: Mapping[str, str], *, literal_secrets: bool = False)
     except UserError as error:
         raise ValueError(f"option '{_PREFIX}{error}'") from None
     return tuple(sorted(found.items()))
+
+
+def _is_elsewhere(name: str, text: str) -> bool:
+    """Return whether the whole secret is at the place that `text` names; a login has other options, too."""
+    secrets = [text]
+    if name == JAAS and not _REFERENCES.fullmatch(text):
+        try:
+            options = read_jaas(text).options
+        except BadValue:
+            return False
+        secrets = [value for key, value in options.items() if key.lower() in _OF_LOGIN]
+    return all(map(_REFERENCES.fullmatch, secrets))
 
 
 def read_security(secured: Secured) -> ClientSecurity:
