@@ -23,7 +23,9 @@ from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.world import World
 
+from stratalog.client.admin import alter_configs
 from stratalog.client.calls import NewTopic
+from stratalog.config.rules import Resource
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.effects import SyncDirectory
 from stratalog.wire.records import BatchBuilder
@@ -87,6 +89,31 @@ async def damage() -> None:
 
 def test_a_damaged_log_is_set_aside_and_stops_no_other() -> None:
     run(damage())
+
+
+def test_a_log_whose_keys_need_more_memory_is_cleaned_once_there_is_more() -> None:
+    async def story() -> None:
+        name = "log.cleaner.dedupe.buffer.size"
+        machine = Machine(World(8), {**SETTINGS, name: "480"})
+        client = await machine.restart()
+        await client.create_topics([NewTopic(TOPIC, partitions=1, configs=CONFIGS)])
+        for _ in range(6):
+            builder = BatchBuilder()
+            for key in range(100):
+                builder.add(b"%d" % key, b"value", machine.world.clock.now_ms())
+            await client.produce(TOPIC, 0, builder.build())
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(5)
+        cleaners = machine.broker.cleaners
+        (reason,) = cleaners.uncleanable.values()
+        assert reason == f"18 keys are too few for the batch at offset 0: raise {name}"
+        await client.on_controller(alter_configs(Resource.BROKER, "", {name: "48000"}))
+        await asyncio.sleep(5)
+        assert not cleaners.uncleanable
+        assert machine.partition(TOPIC).log.cleaned_end > 0
+        await machine.stop()
+
+    run(story())
 
 
 async def keys() -> ErrorCode:

@@ -452,8 +452,8 @@ CLEANER_UNCLEANABLE = _metric(
     "log_cleaner_uncleanable_partitions",
     _GAUGE,
     "",
-    "Compacted partitions that could not be cleaned and are set aside until a restart; the log says why "
-    "(Kafka: uncleanable-partitions-count).",
+    "Compacted partitions that could not be cleaned and are set aside until a restart or a change of "
+    "the cleaners' memory; the log says why (Kafka: uncleanable-partitions-count).",
 )
 CLEANER_DIRTIEST = _metric(
     "log_cleaner_max_dirty_ratio",

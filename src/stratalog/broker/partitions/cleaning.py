@@ -62,7 +62,9 @@ class Cleaners:
         self._log = structlog.get_logger()
 
     def configure(self, in_effect: BrokerConfig) -> None:
-        """Take settings that may change while the broker runs."""
+        """Take settings that may change while the broker runs. With another memory, each log is tried again."""
+        if self._config is None or memory_of(self._config) != memory_of(in_effect):
+            self.uncleanable.clear()
         self._config = in_effect
         is_on = in_effect.bool("log.cleaner.enable")
         self._threads = in_effect.int("log.cleaner.threads") if is_on else 0
@@ -243,6 +245,15 @@ class Cleaners:
             bytes_read=done.bytes_read,
             bytes_written=done.bytes_written,
         )
+
+
+def memory_of(config: BrokerConfig) -> tuple[int, float, int]:
+    """Return the settings that say how many keys a cleaner's table takes."""
+    return (
+        config.int("log.cleaner.dedupe.buffer.size"),
+        config.float("log.cleaner.io.buffer.load.factor"),
+        config.int("log.cleaner.threads"),
+    )
 
 
 def _has_all(hosted: HostedPartition, found: Cleanable) -> bool:

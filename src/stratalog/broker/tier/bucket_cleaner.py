@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from stratalog.broker.partitions.cleaning import memory_of
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.slices import slices
 from stratalog.broker.tier.bucket import ClaimedBucket
@@ -74,7 +75,9 @@ class BucketCleaner:
         self._log = structlog.get_logger()
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take settings that may change while the broker runs."""
+        """Take settings that may change while the broker runs. With another memory, each partition is tried again."""
+        if memory_of(self._config) != memory_of(config):
+            self.uncleanable.clear()
         self._config = config
 
     async def repeat(self) -> None:
