@@ -103,7 +103,8 @@ class Setting(Struct, frozen=True):
         """The accepted values, for error messages and the documentation."""
         match self.check:
             case OneOf(words):
-                return ("items of " if self.kind is Kind.LIST else "one of ") + ", ".join(words)
+                listed = ", ".join(word or "empty" for word in words)
+                return f"{'items of' if self.kind is Kind.LIST else 'one of'} {listed}"
             case Shaped(_, accepted):
                 return accepted
             case Between():

@@ -93,7 +93,7 @@ def _refusal(acl: Acl) -> Rejected | None:
     elif acl.permission not in _PERMISSIONS:
         reason = f"an ACL cannot have permission {acl.permission}; accepted: 2 (DENY), 3 (ALLOW)"
     elif not acl.name:
-        reason = "the name of the resource is empty"
+        reason = "the name of the resource is empty; accepted: a name, or * for each"
     elif acl.resource_type == Resource.CLUSTER and acl.name != CLUSTER_NAME:
         reason = f"the only resource of type CLUSTER is {CLUSTER_NAME}"
     elif not all(acl.principal.partition(":")):

@@ -85,6 +85,7 @@ def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
         ("transaction.state.log.segment.bytes=2000", "a whole number from 1048576"),
         ("log.segment.bytes=2147483648", "a whole number from 1048576 to 2147483647"),
         ("auto.create.topics.enable=yes", "true or false"),
+        ("authorizer.class.name=Other", "accepted: one of empty, org.apache.kafka"),
         ("compression.type=brotli", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ("log.cleanup.policy=delete,shrink", "items of delete, compact"),
         ("listeners=localhost:9092", "NAME://host:port"),
