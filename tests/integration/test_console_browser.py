@@ -4,13 +4,11 @@ No page runs a foreign script, scrolls sideways, shows small text, breaks a numb
 reach everything; without JavaScript everything works but freshness.
 """
 
-import asyncio
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -19,12 +17,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.broker_process import BrokerProcess
 from tests.compat.tools import cannot_be_had
-from tests.integration.console_cluster import filled_broker
+from tests.integration.console_cluster import apart, filled_broker
 from tests.integration.console_crowd import IMAGE, LONG, crowded_cluster
 from tests.integration.console_process import Console, console_process
 
 from stratalog.adapters.network import TcpNetwork
 from stratalog.client.aio import Client
+from stratalog.client.calls import NewTopic
 from stratalog.wire.records import BatchBuilder
 
 pytestmark = [pytest.mark.big, pytest.mark.timeout(600)]
@@ -313,8 +312,15 @@ def produce(address: str, value: bytes) -> None:
             builder.add(None, value, int(time.time() * 1000))
             await client.produce("empty", 0, builder.build())
 
-    with ThreadPoolExecutor(1) as apart:  # Playwright's own loop runs on this thread
-        apart.submit(lambda: asyncio.run(send())).result()
+    apart(send())
+
+
+async def topic_of(address: str, name: str, *, is_deleted: bool = False) -> None:
+    async with await Client.connect(TcpNetwork(), address) as client:
+        if is_deleted:
+            await client.delete_topics([name])
+        else:
+            await client.create_topics([NewTopic(name, 1, 1)])
 
 
 def test_following_shows_new_records_as_text_through_a_killed_broker(
@@ -326,13 +332,23 @@ def test_following_shows_new_records_as_text_through_a_killed_broker(
     produce(broker.address, b"<script>document.title='owned'</script>")
     expect(opened.locator("#records")).to_contain_text("document.title='owned'")
     broker.kill()
-    opened.wait_for_timeout(1500)
+    expect(opened.locator("#state")).to_contain_text("it is asked again", timeout=WAIT_MS)
     broker.start()
-    opened.goto("/topics/empty/messages")
-    opened.locator("#follow").press("Enter")
     produce(broker.address, b"second")
-    expect(opened.locator("#records tr").first).to_contain_text("second")
+    expect(opened.locator("#records tr").first).to_contain_text("second", timeout=2 * WAIT_MS)
     assert "owned" not in opened.title()
+
+
+def test_following_a_topic_that_is_deleted_ends_with_its_name(
+    opened: Page, broker: BrokerProcess
+) -> None:
+    apart(topic_of(broker.address, "short"))
+    opened.goto("/topics/short/messages")
+    opened.locator("#follow").press("Enter")
+    expect(opened.locator("#state")).to_contain_text("Following")
+    apart(topic_of(broker.address, "short", is_deleted=True))
+    expect(opened.locator("#state")).to_have_text("topic short does not exist: following ended.")
+    expect(opened.locator("#follow")).to_have_text("Follow")
 
 
 def test_a_page_that_is_watched_says_that_the_broker_is_gone_and_recovers(

@@ -40,7 +40,7 @@ class Registry:
             try:
                 return self.schemas.decode(data)
             except (Unavailable, UserError) as error:
-                failure = str(error)
+                failure = f"{error}; check --registry, and that the registry runs"
                 return Undecoded(-1, failure)
 
         return [(one(row.record.key), one(row.record.value)) for row in rows]

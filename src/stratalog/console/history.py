@@ -115,7 +115,7 @@ class History:
         return await self._topics.get()
 
     def _all_topics(self) -> tuple[list[TieredTopic], bool]:
-        bucket = self._opened()
+        self._bucket = bucket = open_bucket(self._store)  # anew: it may be gone
         rows: list[TieredTopic] = []
         left = _PARTITIONS_MAX
         for topic in bucket.topics():

@@ -14,12 +14,22 @@ from stratalog.console.decoded import Registry
 from stratalog.console.history import History
 from stratalog.console.measured import Measured
 from stratalog.console.prices import Prices
-from stratalog.errors import UserError
+from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.ports import Worker
 
-__all__ = ["Context", "Page", "PageRequest", "failed", "missing", "path_of"]
+__all__ = ["Context", "Page", "PageRequest", "failed", "missing", "path_of", "refused"]
 
 JSON: Final = ".json"
+_REFUSALS: Final = {
+    ErrorCode.unknown_topic_or_partition: (404, "see the topics' page; it may be deleted"),
+    ErrorCode.offset_out_of_range: (503, "records were deleted while they were read: ask again"),
+    ErrorCode.corrupt_message: (
+        502,
+        "the broker's disk or bucket is damaged: its log names the file, strata tier verify checks the bucket",
+    ),
+    ErrorCode.kafka_storage_error: (503, "the broker's disk or bucket fails: its log says why"),
+}
+"""By a broker's refusal: the status and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ def failed(status: int, what: str, remedy: str = "") -> Page:
     """Return the page of a failure: what failed, and what a person can do."""
     title = {
         400: "Not understood",
+        502: "Not readable",
         403: "Refused",
         404: "Not found",
         405: "Not accepted",
@@ -99,6 +110,16 @@ def failed(status: int, what: str, remedy: str = "") -> Page:
         504: "Too slow",
     }.get(status, "Failed")
     return Page("error.html", title, {"error": what, "remedy": remedy}, status)
+
+
+def refused(error: Rejected) -> Page:
+    """Return the page of a request that a broker refused, with what a person can do."""
+    name = error.code.name.upper()
+    text = error.message if name in error.message.upper() else f"{error.message} ({name})"
+    if name.endswith("_AUTHORIZATION_FAILED"):
+        return failed(403, text, "give the console's user the right to see it: strata acl add")
+    status, remedy = _REFUSALS.get(error.code, (400, ""))
+    return failed(status, text, remedy)
 
 
 def missing(what: str, remedy: str = "") -> Page:

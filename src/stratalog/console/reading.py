@@ -2,7 +2,7 @@
 
 In: positions by partition, a filter, limits. Out: rows, and the positions after and before them. A read is bounded in
 rows, bytes and time, and says which bound ended it. It never holds up another page: it has connections of its own, and
-a thread decodes.
+a thread decodes. A bucket that cannot be read costs a page one attempt: the broker is asked instead.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.client.aio import Client
-from stratalog.console.history import History
+from stratalog.console.history import Batches, History
+from stratalog.errors import Corrupt, Unavailable, UserError
 from stratalog.ports import Worker
 from stratalog.wire.finding import records_in
 from stratalog.wire.records import Record
@@ -45,6 +46,8 @@ class Found:
     read_bytes: int = 0
     ended_by: str = ""
     """The bound that ended the read early: bytes or time; empty where it came to its ends."""
+    bucket_error: str = ""
+    """Why the bucket could not be read directly; empty where it could, or was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +101,7 @@ class Reading:
         behind = offset
         if offset < self.local_starts.get(index, 0):
             source = BUCKET_BY_BROKER
-            batches = None
-            if self.history is not None:
-                batches = await self.history.batches(self.topic, index, offset, _FETCH_BYTES)
+            batches = await self._from_bucket(found, index, offset)
             if batches is not None:
                 source, data, aborted = BUCKET, batches.records, batches.aborted
                 behind = batches.next_offset if not data else offset
@@ -117,6 +118,16 @@ class Reading:
         records, next_offset, looked = await self.decoding.submit(decode)
         found.looked += looked
         return [Row(index, record, source) for record in records], max(next_offset, behind)
+
+    async def _from_bucket(self, found: Found, index: int, offset: int) -> Batches | None:
+        """Return batches that the bucket has; None where it has none, or cannot be read."""
+        if self.history is None or found.bucket_error:
+            return None
+        try:
+            return await self.history.batches(self.topic, index, offset, _FETCH_BYTES)
+        except (Unavailable, Corrupt, UserError, OSError) as error:
+            found.bucket_error = str(error)
+            return None
 
     def _decoded(
         self,

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from stratalog.console.logins import CHALLENGE, Logins
-from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of
+from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of, refused
 from stratalog.console.pages import page_of
 from stratalog.console.pages.pipelines import query_samples
 from stratalog.console.rendering import STATIC, html, json_bytes
-from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, UserError
+from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
 from stratalog.http_server import HttpLimits, HttpServer
 from stratalog.ports import PLAINTEXT, Network, Security
 
@@ -141,14 +141,9 @@ class ConsoleServer:
                 503, str(error), f"start the brokers of {bootstrap}; this page tries again"
             )
         except Rejected as error:
-            name = error.code.name.upper()
-            text = error.message
-            status = 404 if error.code is ErrorCode.unknown_topic_or_partition else 400
-            return failed(status, text if name in text.upper() else f"{text} ({name})")
+            return refused(error)
         except (UserError, Corrupt, Fenced) as error:
             return failed(400, str(error))
-        except FileNotFoundError as error:
-            return failed(404, f"the bucket has no object {error}", "ask again: it may be new")
 
     async def _page_request(self, request: Request, parts: tuple[str, ...]) -> PageRequest:
         """Return the request as a value. Raises UserError for one that is too large or not of one of our pages."""

@@ -8,34 +8,36 @@ position. So a renamed file goes on where it was, a reused inode is another file
 gzip) is read from where its original was left.
 """
 
-import gzip
 import os
-import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from glob import has_magic, iglob
 from hashlib import blake2b
-from pathlib import Path
-from stat import S_ISREG
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from stratalog.cli.records.found_files import (
+    FileKey,
+    is_family,
+    is_packed,
+    key_of,
+    opened,
+    packed_size,
+    rotated_of,
+    siblings,
+    size_of,
+    stat_of,
+)
 
 __all__ = ["Chunk", "Entry", "FileKey", "TailedFiles"]
 
 _HASHED_BYTES: Final = 1024
-_GZIP: Final = b"\x1f\x8b"
-_SIBLINGS_MAX: Final = 2_000
 _ENTRIES_MAX: Final = 20_000
 _IDLE_S: Final = 60.0
-_ROTATION: Final = r"[-._](\d[\dT:+._-]*|old|prev)"
+_UNREADABLE: Final = (OSError, EOFError, zlib.error)
+"""What reading raises: of the disk, of rights, of a .gz file that is damaged or not whole yet."""
 _MTIME_SLACK_S: Final = 2.0
 """Some file systems keep times in whole seconds, or two."""
-
-
-class FileKey(NamedTuple):
-    """What a file is while it exists."""
-
-    device: int
-    inode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,16 @@ class TailedFiles:
     """Files whose bytes are gone, and of which a copy is read."""
     _idle: set[FileKey] = field(default_factory=set)
     """Files that were read to their ends and closed, until they grow."""
+    _unreadable: set[str] = field(default_factory=set)
+    """Paths that a note names already."""
     _now_s: float = 0.0
     _has_looked: bool = False
 
     def look(self, now_s: float, wall_s: float) -> None:
-        """Find new, renamed, replaced and truncated files. `wall_s` is epoch seconds. Raises OSError."""
+        """Find new, renamed, replaced and truncated files. `wall_s` is epoch seconds.
+
+        A file that cannot be read is a note, and it is tried again; with `until_end` it raises OSError.
+        """
         self._now_s = now_s
         named: dict[FileKey, str] = {}
         origins: dict[FileKey, str] = {}
@@ -123,10 +130,11 @@ class TailedFiles:
             self._name_rotated(paths, named, origins)
         self.looked_s = wall_s
         for path in paths:
-            key = _key_of(path)
+            key = key_of(path)
             if key is not None and key not in named:
                 named[key] = path
         if not self._has_looked:
+            self._name_absent()
             for entry in list(self.entries.values()):
                 if not entry.is_done and entry.key not in named and not self._read_renamed(entry):
                     self._read_copy(entry)
@@ -180,10 +188,14 @@ class TailedFiles:
 
     def _paths(self) -> Iterator[str]:
         for pattern in self.patterns:
-            if has_magic(pattern):
-                yield from sorted(iglob(pattern, recursive=True))  # noqa: PTH207 - a whole path
-            else:
-                yield pattern
+            yield from _paths_of(pattern)
+
+    def _name_absent(self) -> None:
+        """Note each pattern that names no file: it may be mistyped."""
+        for pattern in self.patterns:
+            if not any(key_of(path) for path in _paths_of(pattern)):
+                later = "" if self.until_end else " yet; it is looked for every second"
+                self.notes.append(f"{pattern} names no regular file{later}")
 
     def _name_rotated(
         self, paths: Iterable[str], named: dict[FileKey, str], origins: dict[FileKey, str]
@@ -192,14 +204,14 @@ class TailedFiles:
         for path in paths:
             found = [
                 (stat.st_mtime, FileKey(stat.st_dev, stat.st_ino), sibling)
-                for sibling in _rotated_of(path)
-                if (stat := _stat_of(sibling)) is not None
+                for sibling in rotated_of(path)
+                if (stat := stat_of(sibling)) is not None
                 and stat.st_mtime >= self.looked_s - _MTIME_SLACK_S
             ]
             for _, key, sibling in sorted(found):
                 entry = self.entries.get(key)
                 # A file that ended may have left its inode to a new one.
-                if entry is None or (entry.is_done and _size_of(sibling) != entry.size):
+                if entry is None or (entry.is_done and size_of(sibling) != entry.size):
                     named.setdefault(key, sibling)
                     origins.setdefault(key, path)
 
@@ -207,10 +219,10 @@ class TailedFiles:
         """Open a file of the patterns, at its entry's position where it has one."""
         entry = self.entries.get(key)
         if entry is not None and (entry.is_done or key in self._idle):
-            if _size_of(path) == (entry.size if entry.is_done else entry.position):
+            if size_of(path) == (entry.size if entry.is_done else entry.position):
                 return
             self._idle.discard(key)
-        file = _opened(path, key)
+        file = self._opened(path, key)
         if file is None:  # it was renamed since: the next look names a file that has no entry yet
             if entry is not None and not entry.is_done:
                 self._read_renamed(entry)
@@ -251,7 +263,7 @@ class TailedFiles:
     def _original_of(self, path: str, file: BinaryIO) -> Entry | None:
         """Return the entry of which a new file is a copy, or the begin of one that is still under way."""
         for other in reversed(self.entries.values()):
-            if not _is_family(other.path, path):
+            if not is_family(other.path, path):
                 continue
             one = self._open.get(other.key)
             if one is not None and _is_copy(file, one.file):
@@ -266,26 +278,26 @@ class TailedFiles:
         size = os.fstat(one.file.fileno()).st_size
         if size != one.size:
             one.size, one.quiet_since_s = size, self._now_s
-            if not _is_packed(one.file) and not _is_same(one.file, one.entry):
+            if not is_packed(one.file) and not _is_same(one.file, one.entry):
                 self._read_copy(one.entry)
                 fresh = Entry(one.entry.path, *key, origin=one.entry.origin)
                 one.entry = self.entries[key] = fresh
-        is_packed = _is_packed(one.file)
-        if _key_of(one.entry.path) != key or is_packed:
+        packed = is_packed(one.file)
+        if key_of(one.entry.path) != key or packed:
             one.is_replaced = True
         if path is not None and path != one.entry.path:
             one.entry = self.entries[key] = replace(one.entry, path=path)
         is_quiet = self._now_s - one.quiet_since_s >= _IDLE_S and size == one.entry.position
-        if is_quiet and not one.is_replaced and not is_packed:
+        if is_quiet and not one.is_replaced and not packed:
             one.file.close()
             del self._open[key]
             self._idle.add(key)
 
     def _read_renamed(self, entry: Entry) -> bool:
         """Open a file whose new name no pattern matches; return whether there is one."""
-        for path in _siblings(entry.path):
-            if _key_of(path) == entry.key:
-                file = _opened(path, entry.key)
+        for path in siblings(entry.path):
+            if key_of(path) == entry.key:
+                file = self._opened(path, entry.key)
                 if file is not None and _is_same(file, entry):
                     self._open[entry.key] = _Open(entry, file, is_replaced=True)
                     return True
@@ -302,11 +314,11 @@ class TailedFiles:
         # The copy goes on for it: a new file may get its inode.
         self.entries.pop(entry.key, None)
         found = False
-        for path in _siblings(entry.path):
-            key = _key_of(path)
+        for path in siblings(entry.path):
+            key = key_of(path)
             if key is None or key == entry.key or key in self._open or key in self.entries:
                 continue
-            file = _opened(path, key)
+            file = self._opened(path, key)
             if file is None:
                 continue
             is_known_copy = self._copies.get(key) == entry.key
@@ -324,17 +336,37 @@ class TailedFiles:
         if not found:
             self.notes.append(
                 f"{entry.path} was truncated or replaced, and its directory has no copy of it: lines behind byte "
-                f"{entry.position}, if there were any, are lost"
+                f"{entry.position}, if there were any, are lost; it is read from its beginning"
             )
+
+    def _opened(self, path: str, key: FileKey) -> BinaryIO | None:
+        """Open a file; None where that cannot be, with a note unless it is gone."""
+        try:
+            file = opened(path, key)
+        except OSError as error:
+            self._cannot_read(path, error)
+            return None
+        self._unreadable.discard(path)
+        return file
+
+    def _cannot_read(self, path: str, error: Exception) -> None:
+        """Note it once. Raises OSError with `until_end`, as the file is not tried again."""
+        reason = getattr(error, "strerror", None) or str(error)
+        if self.until_end:
+            raise OSError(f"{path} cannot be read: {reason}") from error
+        if path not in self._unreadable:
+            self._unreadable.add(path)
+            self.notes.append(f"{path} cannot be read: {reason}; it is tried again")
 
     def _chunk(self, one: _Open, bytes_max: int) -> Chunk | None:
         position = one.entry.position
-        one.file.seek(position)
         try:
+            one.file.seek(position)
             data = one.file.read(bytes_max)
-        except (OSError, EOFError) as error:  # a .gz file that is damaged, or not whole yet
-            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-                raise
+        except _UNREADABLE as error:
+            # A .gz file that is written just now is read again, without a word.
+            if self.until_end or not is_packed(one.file):
+                self._cannot_read(one.entry.path, error)
             return None
         end = data.rfind(b"\n") + 1
         is_at_end = len(data) < bytes_max
@@ -351,6 +383,12 @@ class TailedFiles:
             return None
         data = data[:end]
         return Chunk(data, one.entry, _moved(one.entry, one.file, position + end, is_done=is_done))
+
+
+def _paths_of(pattern: str) -> list[str]:
+    if has_magic(pattern):
+        return sorted(iglob(pattern, recursive=True))  # noqa: PTH207 - a whole path
+    return [pattern]
 
 
 def _moved(entry: Entry, file: BinaryIO, position: int, *, is_done: bool = False) -> Entry:
@@ -387,33 +425,35 @@ def _is_same(file: BinaryIO, entry: Entry) -> bool:
             and _hash_of(file, max(0, entry.position - _HASHED_BYTES), entry.position)
             == entry.behind
         )
-    except (OSError, EOFError):  # a damaged .gz file
+    except _UNREADABLE:
         return False
 
 
 def _is_copy(file: BinaryIO, original: BinaryIO) -> bool:
     """Return whether a file is a copy of an open one, or the begin of a copy under way."""
-    if _is_packed(original):
+    if is_packed(original):
         return False
-    size = _packed_size(file) if _is_packed(file) else os.fstat(file.fileno()).st_size
-    if not size or (_is_packed(file) and size != os.fstat(original.fileno()).st_size % (1 << 32)):
+    try:
+        return _begins_alike(file, original)
+    except _UNREADABLE:
+        return False
+
+
+def _begins_alike(file: BinaryIO, original: BinaryIO) -> bool:
+    size = packed_size(file) if is_packed(file) else os.fstat(file.fileno()).st_size
+    if not size or (is_packed(file) and size != os.fstat(original.fileno()).st_size % (1 << 32)):
         return False
     head, last = min(size, _HASHED_BYTES), max(0, size - _HASHED_BYTES)
-    ranges = ((0, head),) if _is_packed(file) else ((0, head), (last, size))
+    ranges = ((0, head),) if is_packed(file) else ((0, head), (last, size))
     return all(_hash_of(file, *one) == _hash_of(original, *one) for one in ranges)
-
-
-def _packed_size(file: BinaryIO) -> int:
-    """Return the size of what a .gz file packs, modulo 2**32, from its last four bytes (RFC 1952)."""
-    with Path(file.name).open("rb") as packed:
-        size = packed.seek(0, os.SEEK_END)
-        packed.seek(max(0, size - 4))
-        return int.from_bytes(packed.read(4), "little")
 
 
 def _last_line_start(file: BinaryIO) -> int:
     """Return where the last line without an end begins: the file's end where there is none."""
-    end = file.seek(0, os.SEEK_END)
+    try:
+        end = file.seek(0, os.SEEK_END)
+    except _UNREADABLE:
+        return 0
     while end:
         start = max(0, end - (64 << 10))
         file.seek(start)
@@ -422,79 +462,3 @@ def _last_line_start(file: BinaryIO) -> int:
             return start + found + 1
         end = start
     return 0
-
-
-def _stat_of(path: str) -> os.stat_result | None:
-    """Return what a regular file is; None for anything else, and for nothing."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - thousands of them
-    except OSError:
-        return None
-    return found if S_ISREG(found.st_mode) else None
-
-
-def _key_of(path: str) -> FileKey | None:
-    found = _stat_of(path)
-    return None if found is None else FileKey(found.st_dev, found.st_ino)
-
-
-def _size_of(path: str) -> int:
-    found = _stat_of(path)
-    return -1 if found is None else found.st_size
-
-
-def _rotated_of(path: str) -> list[str]:
-    """Return the files beside a file whose names a rotation gives it: app.log.1, app.log-20261124.gz, app-2026.log."""
-    one = Path(path)
-    stem, ending = re.escape(one.stem), re.escape(one.suffix)
-    rotated = re.compile(rf"({stem}{ending}{_ROTATION}|{stem}{_ROTATION}{ending})(\.gz)?")
-    try:
-        names = os.listdir(one.parent)  # noqa: PTH208 - names alone
-    except OSError:
-        return []
-    return [str(one.parent / name) for name in names if rotated.fullmatch(name)]
-
-
-def _opened(path: str, key: FileKey) -> BinaryIO | None:
-    """Open a file, through gzip where it is compressed; None where the path names no file or another one by now.
-
-    Raises OSError where it may not be read.
-    """
-    try:
-        file = Path(path).open("rb")  # noqa: SIM115 - it stays open
-        if file.read(2) == _GZIP:
-            file.close()
-            file = cast("BinaryIO", gzip.open(path, "rb"))  # type: ignore[assignment]  # noqa: SIM115
-    except FileNotFoundError:
-        return None
-    found = os.fstat(file.fileno())
-    if FileKey(found.st_dev, found.st_ino) != key:
-        file.close()
-        return None
-    return file
-
-
-def _is_packed(file: object) -> bool:
-    return isinstance(file, gzip.GzipFile)
-
-
-def _is_family(path: str, other: str) -> bool:
-    """Return whether a rotation may give one of these names to the other file: app.log, app.log.1, app-2026.log.gz."""
-    one, two = Path(path), Path(other)
-    return one.parent == two.parent and one.name.split(".")[0][:3] == two.name.split(".")[0][:3]
-
-
-def _siblings(path: str) -> list[str]:
-    """Return the files of a file's directory that may be it under another name, the newest first."""
-    directory = Path(path).parent
-    try:
-        found = [one.path for one in os.scandir(directory) if one.is_file()]
-    except OSError:
-        return []
-    close = [one for one in found if _is_family(path, one)]
-    return sorted(close, key=_modified, reverse=True)[:_SIBLINGS_MAX]
-
-
-def _modified(path: str) -> float:
-    found = _stat_of(path)
-    return 0.0 if found is None else found.st_mtime

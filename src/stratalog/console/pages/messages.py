@@ -245,7 +245,12 @@ def _link(
 
 
 def _of_read(found: Found) -> dict[str, Any]:
-    return {"looked": found.looked, "read_bytes": found.read_bytes, "ended_by": found.ended_by}
+    return {
+        "looked": found.looked,
+        "read_bytes": found.read_bytes,
+        "ended_by": found.ended_by,
+        "bucket_error": found.bucket_error,
+    }
 
 
 async def _of_rows(

@@ -25,7 +25,7 @@ function say(text) {
 
 async function loaded(address) {
   const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
-  return new DOMParser().parseFromString(await answer.text(), "text/html");
+  return { status: answer.status, page: new DOMParser().parseFromString(await answer.text(), "text/html") };
 }
 
 // Replace the page's middle with a fresh one, and keep the focus and the scrolled tables where they are.
@@ -33,7 +33,7 @@ async function refresh() {
   if (isBusy()) return;
   let next;
   try {
-    next = await loaded(location.href);
+    next = (await loaded(location.href)).page;
   } catch {
     say("The console does not answer; it is asked again.");
     return;
@@ -53,7 +53,7 @@ async function refresh() {
   document.getElementById("state").replaceChildren(...state.childNodes);
 }
 
-// Follow a topic: ask for what comes after the last record, and put it above.
+// Follow a topic: ask for what comes after the last record, and put it above. Brokers that do not answer are asked again.
 const FOLLOWED_ROWS_MAX = 1000;
 async function follow(button) {
   const rows = document.getElementById("records");
@@ -63,20 +63,22 @@ async function follow(button) {
   while (button.getAttribute("aria-pressed") === "true") {
     if (!document.hidden) {
       try {
-        const page = await loaded(address);
+        const { status, page } = await loaded(address);
         const after = page.getElementById("follow");
         if (!after) {
-          say(page.querySelector(".notice strong")?.textContent || "No more records can be read.");
-          break;
+          const failure = page.querySelector(".notice strong")?.textContent || "No more records can be read.";
+          if (status < 500) { say(`${failure}: following ended.`); break; }
+          say(`${failure}; it is asked again.`);
+        } else {
+          address = after.dataset.next;
+          const found = [...page.querySelectorAll("#records > tr[data-offset]")];
+          if (found.length) {
+            rows.querySelector(".empty")?.closest("tr").remove();
+            for (const row of found) { localTimes(row); rows.prepend(row); }
+            while (rows.children.length > FOLLOWED_ROWS_MAX) rows.lastElementChild.remove();
+          }
+          say(`Following: ${rows.querySelectorAll("tr[data-offset]").length} records are shown.`);
         }
-        address = after.dataset.next;
-        const found = [...page.querySelectorAll("#records > tr[data-offset]")];
-        if (found.length) {
-          rows.querySelector(".empty")?.closest("tr").remove();
-          for (const row of found) { localTimes(row); rows.prepend(row); }
-          while (rows.children.length > FOLLOWED_ROWS_MAX) rows.lastElementChild.remove();
-        }
-        say(`Following: ${rows.querySelectorAll("tr[data-offset]").length} records are shown.`);
       } catch {
         say("The console does not answer; it is asked again.");
       }

@@ -204,6 +204,67 @@ def test_a_truncated_file_without_a_copy_is_a_warning(log: Path, reading: Reader
     reader.read()
     assert reader.lines == [b"a" * 50, b"b"]
     assert "has no copy of it: lines behind byte 51" in reader.notes[0]
+    assert reader.notes[0].endswith("it is read from its beginning")
+
+
+def test_a_file_that_shrinks_in_its_middle_is_read_again_with_a_warning(
+    log: Path, reading: Readers
+) -> None:
+    reader = reading(str(log))
+    append(log, "a" * 50, "b" * 50)
+    reader.read()
+    os.truncate(log, 60)
+    reader.read()
+    append(log, "")
+    reader.read()
+    assert reader.lines == [b"a" * 50, b"b" * 50, b"a" * 50, b"b" * 9]
+    assert len(reader.notes) == 1
+    assert "lines behind byte 102" in reader.notes[0]
+
+
+UNREADABLE = "/proc/self/mem"
+"""A regular file whose first page cannot be read."""
+
+
+def test_a_file_that_cannot_be_read_holds_up_no_other(log: Path, reading: Readers) -> None:
+    append(log, "one")
+    reader = reading(UNREADABLE, str(log))
+    reader.read()
+    append(log, "two")
+    reader.read()
+    assert reader.lines == [b"one", b"two"]
+    assert reader.notes == [f"{UNREADABLE} cannot be read: Input/output error; it is tried again"]
+    reader.files.until_end = True
+    with pytest.raises(OSError, match=f"{UNREADABLE} cannot be read: Input/output error"):
+        reader.read()
+
+
+@pytest.mark.parametrize("from_end", [False, True])
+def test_a_damaged_gzip_file_holds_up_no_other(
+    log: Path, reading: Readers, *, from_end: bool
+) -> None:
+    packed = bytearray(gzip.compress(os.urandom(5_000)))
+    packed[20:2_000] = bytes(1_980)
+    log.with_name("app.log.1.gz").write_bytes(packed)
+    log.touch()
+    reader = reading(str(log) + "*", from_end=from_end)
+    reader.read()
+    append(log, "two")
+    reader.read()
+    assert reader.lines == [b"two"]
+    reader.files.until_end = True
+    with pytest.raises(OSError, match=r"app\.log\.1\.gz cannot be read: "):
+        reader.read()
+
+
+def test_a_path_that_names_no_file_is_a_note(log: Path, reading: Readers) -> None:
+    reader = reading(str(log.parent), str(log))
+    reader.read()
+    append(log, "one")
+    reader.read()
+    assert reader.lines == [b"one"]
+    later = "names no regular file yet; it is looked for every second"
+    assert reader.notes == [f"{log.parent} {later}", f"{log} {later}"]
 
 
 def test_a_reused_inode_is_another_file(log: Path, reading: Readers) -> None:
@@ -325,7 +386,7 @@ def test_a_file_that_is_renamed_between_its_stat_and_its_opening_is_read(
         reader.read()
         reader.restart()
     log.write_text("old 1\nold 2\n")
-    opened = tailed_files._opened
+    opened = tailed_files.opened
 
     def late(path: str, key: FileKey) -> BinaryIO | None:
         if path == str(log) and not rotated.exists():
@@ -334,7 +395,7 @@ def test_a_file_that_is_renamed_between_its_stat_and_its_opening_is_read(
                 log.write_text("new 1\n")
         return opened(path, key)
 
-    monkeypatch.setattr(tailed_files, "_opened", late)
+    monkeypatch.setattr(tailed_files, "opened", late)
     reader.read()
     reader.read()
     if not has_next:
