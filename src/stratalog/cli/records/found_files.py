@@ -19,7 +19,6 @@ __all__ = [
     "packed_size",
     "rotated_of",
     "siblings",
-    "size_of",
     "stat_of",
 ]
 
@@ -56,12 +55,6 @@ def key_of(path: str) -> FileKey | None:
     """Return the device and inode of a regular file; None for anything else."""
     found = stat_of(path)
     return None if found is None else FileKey(found.st_dev, found.st_ino)
-
-
-def size_of(path: str) -> int:
-    """Return a regular file's bytes; -1 for anything else."""
-    found = stat_of(path)
-    return -1 if found is None else found.st_size
 
 
 def rotated_of(path: str) -> list[str]:

@@ -25,7 +25,6 @@ from stratalog.cli.records.found_files import (
     packed_size,
     rotated_of,
     siblings,
-    size_of,
     stat_of,
 )
 
@@ -55,12 +54,19 @@ class Entry:
     """Whether the file was rotated away and read to its end."""
     size: int = 0
     """Its size on the disk then."""
+    modified_ns: int = 0
+    """When it was written last, as of the last read, in epoch ns: a file that gets its inode has another time."""
     origin: str = ""
     """The path at which it was first met, which its rotated copies keep."""
 
     @property
     def key(self) -> FileKey:
         return FileKey(self.device, self.inode)
+
+    def is_unchanged(self, stat: os.stat_result) -> bool:
+        """Return whether a file that was read to its end is as it was then."""
+        size = self.size if self.is_done else self.position
+        return (stat.st_size, stat.st_mtime_ns) == (size, self.modified_ns)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -203,15 +209,15 @@ class TailedFiles:
         """Add the files that came and were rotated away since the last look, the oldest first."""
         for path in paths:
             found = [
-                (stat.st_mtime, FileKey(stat.st_dev, stat.st_ino), sibling)
+                (stat.st_mtime, FileKey(stat.st_dev, stat.st_ino), sibling, stat)
                 for sibling in rotated_of(path)
                 if (stat := stat_of(sibling)) is not None
                 and stat.st_mtime >= self.looked_s - _MTIME_SLACK_S
             ]
-            for _, key, sibling in sorted(found):
+            for _, key, sibling, stat in sorted(found):
                 entry = self.entries.get(key)
                 # A file that ended may have left its inode to a new one.
-                if entry is None or (entry.is_done and size_of(sibling) != entry.size):
+                if entry is None or (entry.is_done and not entry.is_unchanged(stat)):
                     named.setdefault(key, sibling)
                     origins.setdefault(key, path)
 
@@ -219,7 +225,8 @@ class TailedFiles:
         """Open a file of the patterns, at its entry's position where it has one."""
         entry = self.entries.get(key)
         if entry is not None and (entry.is_done or key in self._idle):
-            if size_of(path) == (entry.size if entry.is_done else entry.position):
+            stat = stat_of(path)
+            if stat is not None and entry.is_unchanged(stat):
                 return
             self._idle.discard(key)
         file = self._opened(path, key)
@@ -275,7 +282,8 @@ class TailedFiles:
     def _watch(self, one: _Open, path: str | None) -> None:
         """Notice that an open file was truncated, renamed, replaced, or has grown."""
         key = one.entry.key
-        size = os.fstat(one.file.fileno()).st_size
+        stat = os.fstat(one.file.fileno())
+        size = stat.st_size
         if size != one.size:
             one.size, one.quiet_since_s = size, self._now_s
             if not is_packed(one.file) and not _is_same(one.file, one.entry):
@@ -291,6 +299,7 @@ class TailedFiles:
         if is_quiet and not one.is_replaced and not packed:
             one.file.close()
             del self._open[key]
+            self.entries[key] = replace(one.entry, modified_ns=stat.st_mtime_ns)
             self._idle.add(key)
 
     def _read_renamed(self, entry: Entry) -> bool:
@@ -398,6 +407,7 @@ def _moved(entry: Entry, file: BinaryIO, position: int, *, is_done: bool = False
         head_bytes = min(_HASHED_BYTES, position)
         head = _hash_of(file, 0, head_bytes)
     behind = _hash_of(file, max(0, position - _HASHED_BYTES), position)
+    stat = os.fstat(file.fileno())
     return replace(
         entry,
         position=position,
@@ -405,7 +415,8 @@ def _moved(entry: Entry, file: BinaryIO, position: int, *, is_done: bool = False
         head=head,
         behind=behind,
         is_done=is_done,
-        size=os.fstat(file.fileno()).st_size,
+        size=stat.st_size,
+        modified_ns=stat.st_mtime_ns,
     )
 
 

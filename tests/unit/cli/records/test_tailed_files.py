@@ -317,6 +317,22 @@ def test_an_idle_file_is_closed_and_read_on_when_it_grows(log: Path, reading: Re
     assert reader.lines == [b"1", b"2"]
 
 
+def test_an_inode_that_an_idle_file_left_is_another_file_of_its_size(
+    log: Path, reading: Readers
+) -> None:
+    reader = reading(str(log))
+    append(log, "1")
+    reader.read()
+    reader.read()
+    reader.read(seconds=100)
+    assert not reader.files._open
+    inode = log.stat().st_ino
+    log.write_text("2\n")  # as if it were removed, and its inode used again
+    assert log.stat().st_ino == inode
+    reader.read()
+    assert reader.lines == [b"1", b"2"]
+
+
 STEPS = st.sampled_from(["write", "write", "part", "read", "rename", "pack", "restart"])
 
 
@@ -324,6 +340,7 @@ STEPS = st.sampled_from(["write", "write", "part", "read", "rename", "pack", "re
 @example(  # an inode that is used again, by a file that is rotated away between two looks
     ["rename", "pack", *["part"] * 5, "rename", "write", "rename"], False
 )
+@example(["part", "rename", "pack", *["part"] * 5, "rename", "part"], False)  # of the same size
 @given(st.lists(STEPS, max_size=25), st.booleans())
 def test_every_line_comes_once_in_order_through_renames_and_restarts(
     steps: list[str], wide: bool
