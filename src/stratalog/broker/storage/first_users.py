@@ -1,7 +1,7 @@
-"""The users that a cluster begins with: `strata storage format --add-scram`.
+"""The users and the level of metadata.version that a cluster begins with, from `strata storage format` or Kafka's.
 
-In: texts in Kafka's form, `SCRAM-SHA-256=[name=alice,password=…]`. Out: `bootstrap.checkpoint`, whose users the first
-active controller writes into the empty metadata log. It keeps no password, and no error repeats one.
+In: texts in Kafka's form, `SCRAM-SHA-256=[name=alice,password=…]`. Out: `bootstrap.checkpoint`, whose users and level
+the first active controller writes into the empty metadata log. It keeps no password, and no error repeats one.
 
 Kafka: `ScramParser`, `BootstrapDirectory`.
 """
