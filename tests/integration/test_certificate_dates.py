@@ -1,5 +1,5 @@
 """A broker names each of its certificates that has expired, is not valid yet, or ends soon: at its start, when it reads
-new files, and while it runs. `strata check` names it, too.
+new files, and while it runs. `strata check` and `strata console` name it, too.
 
 Apache Kafka 4.3 says nothing of a client's listener, and does not start where the listener between brokers has such a
 certificate (`docs/security.md`).
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.integration.console_process import console_process
 from tests.integration.server_process import strata
 
 from stratalog.testing.broker import TemporaryBroker
@@ -118,3 +119,29 @@ def test_strata_check_names_the_certificate(tmp_path: Path) -> None:
             done = strata("--config", str(config), "check", "--json", "-b", broker.address)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("begins", "days", "problem", "remedy"),
+    [
+        (0, 400, "", ""),
+        (0, 5, "expires in 5 days", "renew it"),
+        (0, -1, "has expired", "renew it"),
+        (2, 400, "is not valid yet", "check this machine's clock"),
+    ],
+)
+def test_a_console_names_its_certificate(
+    tmp_path: Path, begins: int, days: int, problem: str, remedy: str
+) -> None:
+    identity = Authority(tmp_path).issue("console", begins=begins, days=days)
+    options = ("--keystore", str(identity.pem))
+    with console_process(tmp_path, "127.0.0.1:1", *options) as started:
+        warnings = [line for line in started.output.read_text().splitlines() if "warning" in line]
+    if not problem:
+        assert not warnings
+        return
+    (line,) = warnings
+    assert line.startswith(f"warning: --keystore {identity.pem}: the certificate {problem} (")
+    assert line.count("+00:00") == 2
+    assert f"; {remedy}" in line
+    assert line.endswith(", and restart the console")

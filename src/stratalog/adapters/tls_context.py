@@ -12,6 +12,7 @@ import os
 import re
 import ssl
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -34,6 +35,8 @@ _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN"
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE: Final = 64
+_OF_DAMAGE: Final = re.compile("PEM lib|ASN1 lib|BASE64|does not contain a certificate")
+"""OpenSSL's reasons for contents that it cannot parse."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OF_TLS_13: Final = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
@@ -170,17 +173,23 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _certificates(store: Store) -> str:
+    return _contents(store, with_key=False)[1]
+
+
+def _contents(store: Store, *, with_key: bool) -> tuple[str, str]:
+    """Return the private key and the certificates of a store as PEM text. Raises UserError."""
     if store.location:
-        return _read_file(store, with_key=False)[1]
-    return _blocks(store.certificates, "CERTIFICATE")
+        found = _read_file(store, with_key=with_key)
+    else:
+        key = _blocks(store.key, "PRIVATE KEY") if with_key else ""
+        found = key, _blocks(store.certificates, "CERTIFICATE")
+    if not "".join(found).isascii():
+        raise _unreadable(store, "a key or a certificate has a character that is not ASCII")
+    return found
 
 
 def _load_own(context: ssl.SSLContext, store: Store) -> None:
-    if store.location:
-        key, certificates = _read_file(store, with_key=True)
-    else:
-        key = _blocks(store.key, "PRIVATE KEY")
-        certificates = _blocks(store.certificates, "CERTIFICATE")
+    key, certificates = _contents(store, with_key=True)
     for what, text in (("private key", key), ("certificate", certificates)):
         if not text:
             where = store.location or "this value"
@@ -236,7 +245,9 @@ def _read_pkcs12(store: Store, data: bytes) -> tuple[str, str]:
             "pip install 'stratalog[tls]', or use PEM"
         ) from None
     try:
-        found = pkcs12.load_pkcs12(data, store.password.encode() if store.password else None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of BER, which Java reads, too
+            found = pkcs12.load_pkcs12(data, store.password.encode() if store.password else None)
     except ValueError:
         raise _unreadable(
             store, f"{store.setting}.password does not open it, or it is damaged"
@@ -272,7 +283,7 @@ def _whole_lines(label: str, body: str) -> str:
 @contextmanager
 def _in_memory(text: str) -> Iterator[str]:
     """Yield the path of a file with the text; on Linux it is in memory and has no name."""
-    data = text.encode("latin-1")
+    data = text.encode("ascii")
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(prefix="strata-") as file:  # readable by its owner only
             file.write(data)
@@ -299,4 +310,5 @@ def _unreadable(store: Store, reason: str) -> UserError:
 
 def _reason(error: Exception) -> str:
     """Return OpenSSL's reason without its place in OpenSSL's source."""
-    return getattr(error, "reason", None) or str(error).partition(" (_ssl.c")[0]
+    reason = getattr(error, "reason", None) or str(error).partition(" (_ssl.c")[0]
+    return "a key or a certificate is damaged" if _OF_DAMAGE.search(reason) else reason

@@ -74,6 +74,16 @@ def test_a_pkcs12_file_of_openssls_own_command_is_read(tmp_path: Path, server: I
     server_context(own(Store(SETTING, str(path), PASSWORD)))
 
 
+def test_a_pkcs12_file_without_lengths_is_read_and_nothing_is_warned(
+    tmp_path: Path, authority: Authority, server: Identity
+) -> None:
+    path = tmp_path / "ber.p12"
+    der = authority.pkcs12(server, PASSWORD).read_bytes()
+    assert der[:2] == b"\x30\x82"
+    path.write_bytes(b"\x30\x80" + der[4:] + bytes(2))  # an end instead of a length: BER
+    server_context(own(Store(SETTING, str(path), PASSWORD)))
+
+
 def damaged(tmp_path: Path, content: bytes) -> Store:
     path = tmp_path / "file"
     path.write_bytes(content)

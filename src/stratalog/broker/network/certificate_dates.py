@@ -1,4 +1,4 @@
-"""Judge the dates of a listener's certificates: one that has expired, or does so soon, deserves a warning.
+"""Judge the dates of a server's certificates: one that has expired, or does so soon, deserves a warning.
 
 In: certificates, the time. Out: what is wrong with each store, and the remedy. Nothing is refused: a client decides by
 its own clock.
@@ -61,7 +61,7 @@ def _problem(which: str, one: Certificate, now_s: float) -> Problem:
         f"{which} {_what(one, now_s)}",
         _date(one.begins_s),
         _date(one.ends_s),
-        f"{remedy}; the node reads changed files without a restart",
+        remedy,
     )
 
 

@@ -148,7 +148,7 @@ class Listening:
                     problem=one.problem,
                     not_before=one.not_before,
                     not_after=one.not_after,
-                    remedy=one.remedy,
+                    remedy=f"{one.remedy}; the node reads changed files without a restart",
                 )
         self._warned[name] = found
 

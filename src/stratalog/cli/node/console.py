@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stratalog.console.measured import Measured
     from stratalog.console.prices import Prices
     from stratalog.console.server import ConsoleServer
-    from stratalog.ports import Outside, Security
+    from stratalog.ports import Outside, Security, Tls
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
 READING_THREADS = 4
@@ -182,6 +182,8 @@ async def serve(wanted: Wanted) -> None:
     server = ConsoleServer(context, host, wanted.names, logins)
     bound = await opened(server, system, wanted, port, keys)
     try:
+        if keys.tls is not None:
+            warn_of_dates(keys.tls, system.clock.now_ms() / 1000)
         await announced(wanted, host, bound)
     finally:
         await server.close()
@@ -206,6 +208,18 @@ async def opened(
         ) from error
     except UserError as error:  # of the keystore, by the name that it has as a setting
         raise UserError(str(error).replace("--keystore.location", "--keystore")) from None
+
+
+def warn_of_dates(keys: "Tls", now_s: float) -> None:
+    """Print a line for a keystore whose certificate is not valid at `now_s`, or not for much longer."""
+    from stratalog.adapters.tls_context import certificates_of
+    from stratalog.broker.network.certificate_dates import problems
+
+    for one in problems(certificates_of(keys), now_s):
+        between = f"{one.not_before} to {one.not_after}"
+        note(
+            f"warning: --keystore {one.file}: {one.problem} ({between}); {one.remedy}, and restart the console"
+        )
 
 
 async def announced(wanted: Wanted, host: str, port: int) -> None:

@@ -1,0 +1,110 @@
+"""Damaged keystores and truststores: a context, or one line that names the setting; never another error.
+
+Each round damages a file at random places with a seed of its own, so a failure names the seed that repeats it.
+"""
+
+import base64
+import random
+import re
+import ssl
+from pathlib import Path
+
+import pytest
+
+from stratalog.adapters.certificate_dates import dates
+from stratalog.adapters.tls_context import certificates_of, server_context
+from stratalog.errors import UserError
+from stratalog.ports import Store, Tls
+from stratalog.testing.certificates import Authority
+
+ROUNDS = 250
+PASSWORD = "planted-password"
+FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799
+"""The first and the last second of the calendar."""
+BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----(.*?)-----END", re.DOTALL)
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """Return the bytes with some replaced, cut off, or inserted."""
+    changed = bytearray(data)
+    at = chance.randrange(len(changed))
+    kind = chance.randrange(4)
+    if kind == 0:
+        return data[:at]
+    if kind == 1:
+        changed[at:at] = chance.randbytes(chance.randrange(1, 130))
+    elif kind == 2:  # what a length or a tag may be
+        changed[at] = chance.choice([0, 0x7F, 0x80, 0x84, 0xFF, 0x17, 0x18, 0x30])
+    else:
+        for _ in range(chance.randrange(1, 5)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return bytes(changed)
+
+
+def damaged_inside(pem: bytes, chance: random.Random) -> bytes:
+    """Return PEM text whose form is right, and the contents of one block damaged."""
+    blocks = [(label, base64.b64decode(body)) for label, body in BLOCK.findall(pem)]
+    which = chance.randrange(len(blocks))
+    text = b""
+    for index, (label, body) in enumerate(blocks):
+        shown = base64.encodebytes(damaged(body, chance) if index == which else body)
+        text += b"-----BEGIN %s-----\n%s-----END %s-----\n" % (label, shown, label)
+    return text
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """A key and its certificate as PEM, and as PKCS12."""
+    authority = Authority(tmp_path_factory.mktemp("keys"))
+    server = authority.issue("server")
+    return [server.pem.read_bytes(), authority.pkcs12(server, PASSWORD).read_bytes()]
+
+
+@pytest.mark.parametrize("kind", ["PEM", "PEM's contents", "PKCS12"])
+@pytest.mark.parametrize("setting", ["ssl.keystore", "ssl.truststore"])
+def test_a_damaged_store_is_one_line(
+    tmp_path: Path, stores: list[bytes], kind: str, setting: str
+) -> None:
+    path, refused = tmp_path / "store", 0
+    store = Store(setting, str(path), PASSWORD)
+    tls = Tls(own=store) if setting == "ssl.keystore" else Tls(trusted=store)
+    for seed in range(ROUNDS):
+        change = damaged_inside if kind == "PEM's contents" else damaged
+        path.write_bytes(change(stores[kind == "PKCS12"], random.Random(seed)))
+        try:
+            server_context(tls)
+            certificates_of(tls)
+        except UserError as error:
+            refused += 1
+            line = str(error)
+            assert line.startswith(f"{setting}.location: "), (seed, line)
+            assert str(path) in line, (seed, line)
+            assert not re.search(r"\n| lib|cadata", line), (seed, line)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert refused > ROUNDS / 4
+
+
+@pytest.mark.parametrize("letter", ["é", "…"])
+def test_text_that_is_not_ascii_is_one_line(stores: list[bytes], letter: str) -> None:
+    whole = stores[0].decode()
+    wrong = re.sub(r"[A-Za-z]{3}(?=\n-----END)|(?<=\n)M", letter, whole)
+    assert wrong.count(letter) >= 2
+    own = Tls(own=Store("ssl.keystore", key=wrong, certificates=whole))
+    trusting = Tls(trusted=Store("ssl.truststore", certificates=wrong))
+    for tls, setting in ((own, "ssl.keystore.key"), (trusting, "ssl.truststore.certificates")):
+        with pytest.raises(UserError, match=f"^{setting}: .* is not ASCII$"):
+            server_context(tls)
+
+
+def test_a_damaged_certificate_has_dates_or_none(stores: list[bytes]) -> None:
+    whole = ssl.PEM_cert_to_DER_cert(stores[0][stores[0].index(b"-----BEGIN CERT") :].decode())
+    read = 0
+    for seed in range(10 * ROUNDS):
+        try:
+            found = dates(damaged(whole, random.Random(seed)))
+        except ValueError:
+            continue
+        read += 1
+        assert all(FIRST_S <= one <= LAST_S for one in found), seed
+    assert 0 < read < 10 * ROUNDS
