@@ -167,3 +167,48 @@ def test_last_values_of_damage_are_those_of_a_plain_reader(found, damage, at):
         with suppress(Corrupt):
             read = {one.key: one.value for one in read_records(batch)}
             assert said[0][1] == {key: one for key, one in read.items() if one is not None}
+
+
+kinds = st.sampled_from(["plain", "plain", "plain", "gzip", "transactional", "control", "damaged"])
+
+
+def batch_of(found, kind):
+    batch = build_batch(
+        found,
+        codec="gzip" if kind == "gzip" else "none",
+        transactional=kind == "transactional",
+        control=kind == "control",
+    )
+    if kind == "damaged":
+        batch[-1] ^= 1
+    return batch
+
+
+@given(st.lists(st.tuples(keyed, kinds), max_size=4), st.integers(0, 600), st.integers(0, 70))
+def test_plain_values_are_those_of_batches_that_need_no_other_reader(made, stop, cut):
+    log, end, expected, is_exact = bytearray(), 0, {}, True
+    for found, kind in made:
+        at = len(log)
+        log += batch_of(found, kind)
+        is_readable = all(one.key is not None and not one.headers for one in found)
+        if end == at < stop and kind == "plain":
+            is_exact = is_readable
+            if is_readable:
+                end = len(log)
+                expected |= {one.key: one.value for one in found}
+    expected = {key: value for key, value in expected.items() if value is not None}
+    whole = bytes(log) + bytes(build_batch(made[0][0]) if made else b"")[:cut]
+    for module in (imported, PLAIN):
+        values = module.LastValues()
+        assert module.plain_values(whole, 0, min(stop, len(log)), values) == end
+        if is_exact:
+            assert dict(values.take()) == expected
+
+
+def test_plain_values_end_before_a_batch_that_is_not_whole():
+    batch = bytes(build_batch([Record(0, 0, b"k", b"v")]))
+    for module in (imported, PLAIN):
+        for size in range(len(batch)):
+            assert module.plain_values(batch + batch[:size], 0, 999, module.LastValues()) == len(
+                batch
+            )

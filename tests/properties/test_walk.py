@@ -1,5 +1,5 @@
-"""Goal: the walk over records accepts the records that `read_records` accepts, and gives the same results compiled and
-interpreted.
+"""Goal: the walk over records accepts the records that `read_records` accepts, the walk over batches passes those that
+`scan` yields, and both give the same results compiled and interpreted.
 
 Method: sound, damaged and malformed batches. The test loads the interpreted module from its text, also beside a
 compiled extension.
@@ -17,7 +17,7 @@ from tests.fuzz.poison import lying_records, sound
 
 from stratalog.errors import Corrupt
 from stratalog.wire import walk as imported
-from stratalog.wire.batch import HEADER_SIZE, parse_header
+from stratalog.wire.batch import HEADER_SIZE, parse_header, scan
 from stratalog.wire.compression import decompress
 from stratalog.wire.records import Record, build_batch, read_records
 
@@ -124,3 +124,46 @@ def test_an_interrupted_walk_continues_where_it_stopped() -> None:
     _, position, index, _ = imported.walk(data, 0, 0, 2, base, *ALWAYS)
     verdict, position, index, largest = imported.walk(data, position, index, 5, base, *ALWAYS)
     assert (verdict, position, index, largest) == (imported.FINE, len(data), 5, base + 4)
+
+
+def passed(data: bytes, *bounds: int) -> tuple[int, int]:
+    """Return the result of a walk over batches, which must be the same compiled and interpreted."""
+    plain: tuple[int, int] = PLAIN.pass_batches(data, *bounds)
+    assert imported.pass_batches(data, *bounds) == plain
+    return plain
+
+
+@given(st.lists(st.tuples(records, st.booleans()), max_size=4), st.data())
+def test_batches_without_a_gap_are_passed(
+    made: list[tuple[list[Record], bool]], data: st.DataObject
+) -> None:
+    log, offset = bytearray(), 7
+    for found, has_gap in made:
+        log += build_batch(found, base_offset=offset + has_gap)
+        offset += has_gap + len(found)
+    first = parse_header(log).base_offset if log else 7
+    stop = data.draw(st.integers(0, len(log) + 9))
+    offset_end = data.draw(st.integers(0, offset + 2))
+    expected = (0, first)
+    for position, header in scan(log):
+        behind = position + header.size
+        is_next = header.base_offset == expected[1]
+        if not is_next or behind > stop or header.next_offset > offset_end:
+            break
+        expected = behind, header.next_offset
+    assert passed(bytes(log), 0, first, stop, offset_end) == expected
+
+
+@given(records, st.integers(0, 60), st.binary(min_size=1, max_size=8))
+def test_a_damaged_header_ends_the_walk_or_is_one_that_a_reader_accepts(
+    made: list[Record], at: int, damage: bytes
+) -> None:
+    first, second = (build_batch(made, base_offset=base) for base in (0, len(made)))
+    second[at : at + len(damage)] = damage
+    log = bytes(first + second)
+    position, offset = passed(log, 0, 0, len(log), 1 << 40)
+    assert (position, offset) >= (len(first), len(made))
+    if position > len(first):
+        header = parse_header(log, len(first))
+        assert header.base_offset == len(made)
+        assert (position, offset) == (len(first) + header.size, header.next_offset)

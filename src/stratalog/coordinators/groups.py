@@ -66,7 +66,7 @@ from stratalog.wire.internal.offsets import (
     decode_key,
     decode_value,
 )
-from stratalog.wire.sift import LastValues, last_values
+from stratalog.wire.sift import LastValues, last_values, plain_values
 
 DEADLINES_PER_TICK_MAX = 100
 """Deadlines per tick, so that the records of one step stay one moderate batch; `next_deadline_ms` is then now."""
@@ -279,6 +279,15 @@ class GroupShard:
         if self._loading is None or self._loading_pending:
             return False
         return last_values(records, count, self._loading)
+
+    def replay_plain(self, data: bytes, position: int, stop: int) -> int:
+        """While loading: apply batches outside transactions that begin between two positions of `data`.
+
+        Return the position of the first batch that is not applied: damaged, compressed, or for `replay` to judge.
+        """
+        if self._loading is None or self._loading_pending:
+            return position
+        return plain_values(data, position, stop, self._loading)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker: the producer's transactional records count now, or never."""

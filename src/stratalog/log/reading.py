@@ -28,6 +28,7 @@ from stratalog.wire.batch import (
     BatchHeader,
     parse_header,
 )
+from stratalog.wire.walk import pass_batches
 
 __all__ = [
     "FILE_BYTES_MIN",
@@ -57,6 +58,8 @@ FILE_BYTES_MIN: Final = 64 << 10
 """Batches of at least so many bytes may stay in their file on the way to a socket."""
 _FILE_BATCH_MIN: Final = 16 << 10
 """With smaller batches, each header is a system call that costs as much as the copy of its batch."""
+_SMALL_BATCH: Final = 4 << 10
+"""Behind a batch below this size, `pass_batches` is worth the copy that it may need."""
 Data = bytes | bytearray | FileRange
 """The bytes of a read, or their place in the page cache."""
 
@@ -355,14 +358,24 @@ class _Walk:
             if behind > end or (self.in_doubt and start >= 0):
                 self.wanted = max(behind - at, self.max_bytes)
                 break
+            self.next_offset = self.expected = next_offset
             if start < 0:
                 start, self.first_offset = at, first
-            at, self.next_offset, self.expected = behind, next_offset, next_offset
+                if behind - at < _SMALL_BATCH and isinstance(data, bytes | bytearray):
+                    behind = self._pass_small(data, behind, at + self.max_bytes)
+            at = behind
         if start >= 0:
             self.done = True
             self.view = _view(data, start, at)
         elif at_end and not self.done and at < end:
             raise cut_off(self.segment, self.segment.readable)
+        return at
+
+    def _pass_small(self, data: bytes | bytearray, at: int, stop: int) -> int:
+        """Do as `feed` for the batches at `at` that end before `stop`, up to the first one behind a gap."""
+        end_offset = min(self.end_offset, self.segment.next_offset)
+        at, offset = pass_batches(bytes(data), at, self.next_offset, stop, end_offset)
+        self.next_offset = self.expected = offset
         return at
 
     def _check_gap(self, position: int, header: BatchHeader, behind: bytes | bytearray) -> None:

@@ -13,18 +13,31 @@ from array import array
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from crc32c import crc32c
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mypy_extensions import i64
 
-__all__ = ["BYTES_A_KEY", "KeyOffsets", "LastValues", "last_values", "note", "restamp", "sift"]
+__all__ = [
+    "BYTES_A_KEY",
+    "KeyOffsets",
+    "LastValues",
+    "last_values",
+    "note",
+    "plain_values",
+    "restamp",
+    "sift",
+]
 
 BYTES_A_KEY: Final = 24
 """What one place of `KeyOffsets` takes, as in Kafka's `SkimpyOffsetMap`."""
 _PARTS: Final = 64
 _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
+_HEADER: Final = 61
+"""The bytes of a batch before its records (`batch`)."""
 
 
 class KeyOffsets:
@@ -188,6 +201,36 @@ def last_values(data: bytes, count: i64, values: LastValues) -> bool:
     except IndexError:
         return False
     return at == len(data)
+
+
+def plain_values(data: bytes, at: i64, stop: i64, values: LastValues) -> i64:
+    """Do as `last_values` for the batches at `at` and behind it that begin before `stop`, a header's work included.
+
+    Return the position of the first batch that was not taken: it is not whole or not sound, is compressed, has control
+    records or a transaction, or `last_values` does not take it.
+    """
+    while at < stop and at + _HEADER <= len(data):
+        size: i64 = 12 + _number(data, at + 8)
+        attributes: i64 = data[at + 22] & 0x37
+        if size < _HEADER or at + size > len(data) or data[at + 16] != 2 or attributes:
+            return at
+        end: i64 = at + size
+        crc: i64 = crc32c(data[at + 21 : end])
+        if crc != _number(data, at + 17):
+            return at
+        if not last_values(data[at + _HEADER : end], _number(data, at + 57), values):
+            return at
+        at = end
+    return at
+
+
+def _number(data: bytes, at: i64) -> i64:
+    """Four bytes as an unsigned number."""
+    first: i64 = data[at]
+    second: i64 = data[at + 1]
+    third: i64 = data[at + 2]
+    fourth: i64 = data[at + 3]
+    return first << 24 | second << 16 | third << 8 | fourth
 
 
 def sift(  # noqa: PLR0912, PLR0913, PLR0917 - as `walk`

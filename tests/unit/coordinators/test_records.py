@@ -123,6 +123,30 @@ def test_a_batch_is_replayed_at_once_with_the_same_result():
     assert shard.fetch_offsets(OffsetFetch("g")) == loaded(*records).fetch_offsets(OffsetFetch("g"))
 
 
+def test_plain_batches_are_replayed_at_once_with_the_same_result():
+    records = (
+        offset_record("g", "t", 0, KeptOffset(1)),
+        offset_record("g", "t", 1, KeptOffset(2)),
+        offset_record("g", "t", 0, KeptOffset(3, 4, "note", 10)),
+        offset_tombstone("g", "t", 1),
+    )
+    log = bytes(b"".join(build_batch([Record(0, 0, *one)]) for one in records))
+    shard = GroupShard(GroupSettings(), CountingEntropy())
+    assert shard.replay_plain(log, 0, len(log)) == len(log)
+    list(shard.load_complete(Now(0, 0)))
+    assert shard.fetch_offsets(OffsetFetch("g")) == loaded(*records).fetch_offsets(OffsetFetch("g"))
+    assert shard.replay_plain(log, 0, len(log)) == 0, "it is loaded: each record counts"
+
+
+def test_plain_batches_wait_for_the_end_of_an_open_transaction():
+    log = bytes(build_batch([Record(0, 0, *offset_record("g", "t", 0, KeptOffset(2)))]))
+    shard = GroupShard(GroupSettings(), CountingEntropy())
+    shard.replay(0, *offset_record("g", "t", 0, KeptOffset(1)), 7)
+    assert shard.replay_plain(log, 0, len(log)) == 0
+    shard.end_transaction(7, commit=True)
+    assert shard.replay_plain(log, 0, len(log)) == len(log)
+
+
 def test_beside_an_open_transaction_and_after_the_load_records_are_replayed_one_by_one():
     batch = restored(offset_record("g", "t", 0, KeptOffset(2)))
     shard = GroupShard(GroupSettings(), CountingEntropy())

@@ -312,10 +312,10 @@ class _Shard:
             body = decompress(header.codec, batch[HEADER_SIZE:])
             return self._machine.replay_batch(body, header.record_count)
 
-        await load(self.partition, replay, replay_batch=replay_batch)
-        await (
-            self.partition.all_committed()
-        )  # else offsets could be answered that the next leader lacks
+        plain = self._machine.replay_plain
+        await load(self.partition, replay, replay_batch=replay_batch, replay_plain=plain)
+        # Else offsets could be answered that the next leader lacks.
+        await self.partition.all_committed()
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
         await in_turns(self._machine.load_complete(now))
         self._set_timer()
