@@ -50,21 +50,39 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         transactional.abort_transaction(WAIT_S)
 
 
+PAGES = (
+    "/",
+    "/brokers",
+    "/topics?internal=yes",
+    "/topics/orders",
+    "/topics/orders/messages",
+    "/topics/orders/alter",
+    "/topics/orders/delete",
+    "/topics/orders/delete-records",
+    "/new-topic",
+    "/groups",
+    "/groups/billing",
+    "/groups/billing/reset",
+    "/groups/billing/delete",
+    "/quorum",
+    "/transactions",
+    "/reassignments",
+    "/acls",
+    "/quotas",
+    "/tier",
+    "/pipelines",
+    "/metrics",
+    "/settings",
+)
+
+
 def test_every_page_is_there(console: Console) -> None:
-    for path in ("/", "/brokers", "/topics", "/topics/orders", "/topics/orders/messages"):
-        assert console.get(path).status == 200, path
-    for path in (
-        "/groups",
-        "/groups/billing",
-        "/quorum",
-        "/transactions",
-        "/settings",
-        "/tier",
-        "/acls",
-        "/quotas",
-        "/reassignments",
-    ):
-        assert console.get(path).status == 200, path
+    (broker,) = console.json("/brokers.json")["brokers"]
+    for path in (*PAGES, f"/brokers/{broker['id']}"):
+        answer = console.get(path)
+        assert answer.status == 200, (path, answer.text)
+    assert broker["directories"][0]["replicas"] > 0
+    assert console.json(f"/brokers/{broker['id']}.json")["settings"]
     assert "no <code>tier.url</code>" in console.get("/tier").text
 
 

@@ -25,6 +25,8 @@ from stratalog.wire.ids import TopicPartition
 
 SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = '"><img src=x onerror=document.title="owned">'
+RIGHT_TO_LEFT = "\u05e7\u05d1\u05d5\u05e6\u05d4 \u202emoc.elpmaxe 123"
+"""Hebrew, then an override that shows "example.com" where it is obeyed."""
 LONG = "long-name." * 24 + "123456789"
 """A topic's longest name: 249 characters."""
 DIGITS = 18_446_744_073_709_551_615
@@ -139,7 +141,7 @@ def _reports(address: str) -> None:
 async def _commit(address: str) -> None:
     client = await Client.connect(TcpNetwork(), address)
     async with client:
-        for group in (IMAGE, f"{LONG}-readers"):
+        for group in (IMAGE, RIGHT_TO_LEFT, f"{LONG}-readers"):
             committed = {TopicPartition(LONG, 0): OFFSET, TopicPartition("moving", 0): 7}
             await client.on_coordinator(group, commit_offsets(group, committed))
 

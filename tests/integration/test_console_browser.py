@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.broker_process import BrokerProcess
 from tests.compat.tools import cannot_be_had
 from tests.integration.console_cluster import apart, filled_broker
-from tests.integration.console_crowd import IMAGE, LONG, crowded_cluster
+from tests.integration.console_crowd import IMAGE, LONG, RIGHT_TO_LEFT, crowded_cluster
 from tests.integration.console_process import Console, console_process
 
 from stratalog.adapters.network import TcpNetwork
@@ -62,6 +62,7 @@ PATHS = (
 CROWDED = (
     "/",
     "/brokers",
+    *(f"/brokers/{node}" for node in (1, 2, 3)),
     "/topics?internal=yes",
     f"/topics/{LONG}",
     f"/topics/{LONG}/messages",
@@ -71,12 +72,14 @@ CROWDED = (
     f"/groups/{quote(IMAGE, safe='')}",
     f"/groups/{quote(IMAGE, safe='')}/reset",
     f"/groups/{quote(IMAGE, safe='')}/delete",
+    f"/groups/{quote(RIGHT_TO_LEFT)}",
+    f"/groups/{quote(RIGHT_TO_LEFT)}/delete",
     *OF_THE_CLUSTER,
 )
 LOOKS = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+    "phone": {"viewport": {"width": 360, "height": 780}, "color_scheme": "light"},
 }
 SMALL_TEXT = """() => [...document.querySelectorAll("body *")].filter((one) =>
   [...one.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())
@@ -213,6 +216,7 @@ def check_looks(page: Page, path: str) -> None:
     assert page.evaluate(CONTRAST) == [], path
     assert page.evaluate(BROKEN_NUMBERS) == [], path
     assert page.title() != "owned"
+    assert "\u202e" not in page.inner_text("html") + page.title(), path
 
 
 @pytest.mark.parametrize("opened", LOOKS.values(), ids=LOOKS, indirect=True)

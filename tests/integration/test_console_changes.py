@@ -1,12 +1,21 @@
 """Changes through the web console: a preview first, a typed name for a deletion, and nothing without permission."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from tests.broker_process import BrokerProcess
 from tests.integration.console_cluster import HOSTILE, Tags, filled_broker
 from tests.integration.console_process import Console, console_process
+
+from stratalog.adapters.network import TcpNetwork
+from stratalog.client.admin import commit_offsets
+from stratalog.client.aio import Client
+from stratalog.wire.ids import TopicPartition
+
+GROUP = "\u202egroup"
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +95,29 @@ def test_records_below_an_offset_are_deleted_as_the_preview_said(changing: Conso
     assert done.status == 303
     (row,) = changing.json("/topics/hostile.json")["partitions"]
     assert (row["start"], row["end"]) == (3, len(HOSTILE))
+
+
+def test_a_name_is_confirmed_as_the_page_shows_it(changing: Console, broker: BrokerProcess) -> None:
+    async def commit() -> None:
+        async with await Client.connect(TcpNetwork(), broker.address) as client:
+            call = commit_offsets(GROUP, {TopicPartition("orders", 0): 1})
+            await client.on_coordinator(GROUP, call)
+
+    asyncio.run(commit())
+    path = f"/groups/{quote(GROUP)}"
+    assert GROUP not in changing.get(path).text
+    assert change(changing, f"{path}/delete", {}, confirm="\\u202e").status == 400
+    assert change(changing, f"{path}/delete", {}, confirm="\\u202egroup").status == 303
+    assert changing.get(path).status == 404
+
+
+def test_what_a_form_sends_back_is_what_was_typed(changing: Console) -> None:
+    text = changing.get("/topics/hostile/messages?" + urlencode({"q": GROUP})).text
+    typed = [one["value"] for tag, one in Tags(text).tags if tag == "input" and one["name"] == "q"]
+    assert typed == [GROUP]
+    form = {"name": "typed", "partitions": "1", "other": GROUP}
+    preview = changing.post("/new-topic", {**kept_by(changing.get("/new-topic").text), **form})
+    assert kept_by(preview.text)["other"] == GROUP
 
 
 def test_a_groups_offsets_are_reset_and_the_group_is_deleted(changing: Console) -> None:

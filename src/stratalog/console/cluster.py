@@ -148,6 +148,11 @@ class Cluster:
                 group.create_task(ask(node_id))
         return answers
 
+    async def on_broker(self, call: Call[T], node_id: int) -> T:
+        """Run a call on one broker. Raises Rejected, Unavailable."""
+        await self.metadata()  # the client learns addresses from it
+        return await (await self.client()).call(call, node_id)
+
     async def directories(self) -> dict[int, list[LogDirectory] | str]:
         """Return the log directories of each broker, with the replicas in them."""
         return await self._directories.get()

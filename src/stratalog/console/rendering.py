@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stratalog.console.page import Context, Page, path_of
+from stratalog.console.shown import visible
 
 __all__ = ["STATIC", "html", "json_bytes"]
 
@@ -108,6 +109,11 @@ def measure(number: float, unit: str) -> str:
     return f"{number:,.{digits}f} {unit}".strip()
 
 
+def _visible(value: Any) -> Any:
+    """Return text with its unseen characters shown. Inputs use `|e` instead: forms send their values back."""
+    return visible(value) if type(value) is str else value
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
@@ -116,6 +122,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        finalize=_visible,
     )
     environment.filters.update(
         when=when,

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final
 from unicodedata import category
 
-__all__ = ["FORMATS", "shown"]
+__all__ = ["FORMATS", "shown", "visible"]
 
 FORMATS: Final = ("text", "json", "hex")
 _UNSEEN: Final = {"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"}
@@ -39,8 +39,15 @@ def _text(data: bytes, *, is_cut: bool) -> str | None:
             text = data[: len(data) - spare].decode("utf-8")
         except UnicodeDecodeError:
             continue
-        return "".join(one if _is_seen(one) else _escaped(one) for one in text)
+        return visible(text)
     return None
+
+
+def visible(text: str) -> str:
+    """Return the text with an escape for each character that moves, hides or reorders its neighbours."""
+    if text.isprintable():
+        return text
+    return "".join(one if _is_seen(one) else _escaped(one) for one in text)
 
 
 def _is_seen(one: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratalog.console.rendering import broken, measure, prose
+from stratalog.console.rendering import _environment, broken, measure, prose
 
 
 def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
@@ -12,6 +12,12 @@ def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
 
 def test_a_long_name_breaks_behind_its_dots() -> None:
     assert broken("a.b<c") == "a.<wbr>b&lt;c"
+
+
+def test_a_name_cannot_reorder_its_page_and_an_input_keeps_its_value() -> None:
+    template = _environment().from_string("{{ name }}|{{ name|e }}|{{ number }}|{{ note|prose }}")
+    shown = template.render(name="\u202ea\x07<\u200b", number=7, note="`x`")
+    assert shown == "\\u202ea\\x07&lt;\\u200b|\u202ea\x07&lt;\u200b|7|<code>x</code>"
 
 
 @pytest.mark.parametrize(

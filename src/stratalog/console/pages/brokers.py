@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from stratalog.client.admin import LogDirectory
-from stratalog.client.calls import BROKER
+from stratalog.client.calls import BROKER, describe_configs
 from stratalog.console.page import Context, Page, PageRequest, missing
 from stratalog.console.pages.settings_rows import rows_of
 from stratalog.errors import Rejected
@@ -68,8 +68,8 @@ async def broker(context: Context, request: PageRequest, node_id: str) -> Page:
     brokers_by_id = {str(one.node_id): one for one in await context.cluster.brokers()}
     if node_id not in brokers_by_id:
         return missing(f"the cluster has no broker {node_id[:40]}", "see the brokers' page")
-    client = await context.cluster.client()
-    (found,) = await client.describe_configs([(BROKER, node_id)], documentation=True)
+    call = describe_configs([(BROKER, node_id)], documentation=True)
+    (found,) = await context.cluster.on_broker(call, int(node_id))
     if found.error:
         raise Rejected(found.error, found.message or f"broker {node_id}: {found.error.name}")
     wanted = request.text("q").lower()

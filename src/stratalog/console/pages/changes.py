@@ -10,6 +10,7 @@ from typing import Any, Final
 from stratalog.client.admin import alter_configs
 from stratalog.client.calls import TOPIC, ConfigEntry, NewTopic, TopicInfo
 from stratalog.console.page import Context, Page, PageRequest, failed, missing, path_of
+from stratalog.console.shown import visible
 from stratalog.errors import ErrorCode, Rejected, UserError
 
 __all__ = [
@@ -101,7 +102,7 @@ def confirmed(request: PageRequest, name: str) -> bool:
     """Return whether a deletion's button was pressed. Raises UserError unless the name was typed."""
     if not is_final(request):
         return False
-    if request.form.get("confirm", "") != name:
+    if request.form.get("confirm", "") not in {name, visible(name)}:
         raise UserError(
             f"nothing was deleted: type {name} to confirm, not {request.form.get('confirm', '')[:60]!r}"
         )
