@@ -16,6 +16,7 @@ refuses a request or the login. For one event loop.
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 from uuid import UUID
@@ -34,7 +35,7 @@ from stratalog.client.calls import (
 )
 from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
-from stratalog.client.link import Link, open_link
+from stratalog.client.link import Link, is_refused, open_link
 from stratalog.client.security import PLAIN, ClientSecurity, Dialer
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Network
@@ -63,6 +64,8 @@ class Client:
         self._view = ClusterView(parse_bootstrap(bootstrap))
         self._client_id = client_id
         self.timeout_s = timeout_s
+        self.refusals_max = inf
+        """A call ends once all known brokers have refused connections more often than this; silent ones are awaited."""
         self._links: dict[tuple[str, int], Link] = {}
         self._opening: dict[tuple[str, int], asyncio.Lock] = {}
 
@@ -238,6 +241,7 @@ class Client:
 
     async def _run(self, program: Program[T]) -> T:
         """Perform a program of `cluster.py`."""
+        refusals = 0
         try:
             step = next(program)
             while True:
@@ -245,6 +249,9 @@ class Client:
                     try:
                         answer = await self._ask(step)
                     except (Unavailable, Rejected) as error:
+                        refusals += step.node_id is None and is_refused(error)
+                        if refusals > self.refusals_max:
+                            raise
                         step = program.throw(error)
                     else:
                         step = program.send(answer)
@@ -255,14 +262,15 @@ class Client:
             return cast("T", stop.value)
 
     async def _ask(self, ask: Ask) -> Any:
-        failure = Unavailable(f"broker {ask.node_id} is not in the cluster")
+        failures = []
         for address in self._view.candidates(ask.node_id):
             try:
                 link = await self._link(address)
                 return await self.within(link, link.send(ask.call))
             except Unavailable as error:
-                failure = error
-        raise failure
+                failures.append(error)
+        absent = Unavailable(f"broker {ask.node_id} is not in the cluster")
+        raise min(failures, key=is_refused, default=absent)  # one that may answer soon, if any
 
     async def within(self, link: Link, future: "asyncio.Future[T]") -> T:
         """Return the answer, or close the link and raise Unavailable once the client's timeout is over."""

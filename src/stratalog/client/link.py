@@ -18,7 +18,7 @@ from stratalog.client.sasl import OF_LIFETIME, Login, log_in
 from stratalog.client.security import Dialer
 from stratalog.errors import Rejected, Unavailable
 
-__all__ = ["Link", "open_link"]
+__all__ = ["Link", "is_refused", "open_link"]
 
 T = TypeVar("T")
 
@@ -162,6 +162,11 @@ def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
     """Fail a future whose caller may have stopped waiting, by Ctrl-C or an earlier failure."""
     future.set_exception(error)
     future.exception()  # otherwise asyncio reports "exception was never retrieved" for the future
+
+
+def is_refused(error: Exception) -> bool:
+    """Return whether `open_link` failed at once: the port is closed, or there is no such host. A silent host is not."""
+    return isinstance(error, Unavailable) and isinstance(error.__cause__, OSError)
 
 
 async def _log_in(link: Link, login: Login, timeout_s: float) -> int:

@@ -34,6 +34,8 @@ __all__ = ["Cluster", "Span"]
 T = TypeVar("T")
 
 _TIMEOUT_S: Final = 8.0
+_REFUSALS_MAX: Final = 3
+"""A page says so after less than a second where no broker listens; a restart that is shorter goes unseen."""
 _METADATA_MS: Final = 1_000
 _SIZES_MS: Final = 5_000
 _PARTITIONS_A_REQUEST: Final = 1_000
@@ -88,13 +90,15 @@ class Cluster:
             yield client
 
     async def _connect(self) -> Client:
-        return await Client.connect(
+        client = await Client.connect(
             self._network,
             self.bootstrap,
             client_id="strata-console",
             timeout_s=_TIMEOUT_S,
             security=self._security,
         )
+        client.refusals_max = _REFUSALS_MAX
+        return client
 
     def forget(self) -> None:
         """Fetch topics and sizes again for the next page."""

@@ -27,18 +27,34 @@ class Kept(Generic[T]):
         self._lock = asyncio.Lock()
         self._value: tuple[T] | None = None
         self._until_ms = 0
+        self._tries = 0
+        self._failure: Exception | None = None
+        """Of the last try, if it failed."""
 
     async def get(self) -> T:
-        """Return the fact. Raises what the fetch raises; the next page then tries again."""
+        """Return the fact. Raises what the fetch raises, to each page that waited for it; the next page tries again."""
+        tries = self._tries
         async with self._lock:
+            if self._failure is not None and tries < self._tries:
+                raise self._failure
             began_ms = self._clock.steady_ms()
             if self._value is None or began_ms >= self._until_ms:
                 self._value = None
-                value = await self._fetch()
+                value = await self._try()
                 ended_ms = self._clock.steady_ms()
                 self._until_ms = ended_ms + max(self._age_ms, _SHARE * (ended_ms - began_ms))
                 self._value = (value,)
             return self._value[0]
+
+    async def _try(self) -> T:
+        self._failure = None
+        try:
+            return await self._fetch()
+        except Exception as error:
+            self._failure = error
+            raise
+        finally:
+            self._tries += 1
 
     def forget(self) -> None:
         """Fetch again for the next page: something was changed."""

@@ -37,6 +37,26 @@ def test_pages_at_the_same_time_share_one_request() -> None:
     assert asyncio.run(go()) == [1] * 10
 
 
+def test_pages_that_wait_share_a_failure_and_the_next_one_tries_again() -> None:
+    calls = 0
+
+    async def fetch() -> int:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0)
+        if calls == 1:
+            raise Unavailable("no broker listens")
+        return calls
+
+    async def go() -> None:
+        kept = Kept(fetch, Clock(), 1000)
+        found = await asyncio.gather(*(kept.get() for _ in range(10)), return_exceptions=True)
+        assert [str(one) for one in found] == ["no broker listens"] * 10
+        assert await asyncio.gather(*(kept.get() for _ in range(10))) == [2] * 10
+
+    asyncio.run(go())
+
+
 def test_a_slow_fact_is_kept_for_longer() -> None:
     clock = Clock()
     calls = 0
