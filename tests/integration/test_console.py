@@ -423,7 +423,7 @@ def test_without_a_broker_each_page_says_so_until_there_is_one(tmp_path: Path) -
             broker.start()
             assert started.get("/topics").status == 200
             broker.kill()
-            assert started.get("/groups/g").status in {503, 504}
+            assert started.get("/groups/g").status == 503
             broker.start()
             assert started.get("/topics").status == 200
         finally:

@@ -84,7 +84,10 @@ class Watched:
 
 
 class Measured:
-    """Scrapes monitors until `close`; `fetch` returns the text of one's metrics, or raises Unavailable."""
+    """Scrapes monitors until `close`; `fetch` returns the text of one's metrics, or raises Unavailable.
+
+    `waiting` has a thread for each monitor.
+    """
 
     def __init__(
         self, addresses: Sequence[str], fetch: Callable[[str], str], waiting: Worker, clock: Clock
@@ -93,22 +96,22 @@ class Measured:
         self._fetch = fetch
         self._waiting = waiting
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
-        """Begin to scrape."""
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        """Begin to scrape each monitor on its own: a silent one holds up no other."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch(one)) for one in self.monitors]
 
     async def close(self) -> None:
-        """Stop, and let the thread go."""
-        if self._task is not None:
-            self._task.cancel()
+        """Stop, and let the threads go."""
+        for task in self._tasks:
+            task.cancel()
         await self._waiting.close()
 
-    async def _watch(self) -> None:
+    async def _watch(self, one: Watched) -> None:
         while True:
-            for one in self.monitors:
-                await self._scrape(one)
+            await self._scrape(one)
             await asyncio.sleep(EVERY_S)
 
     async def _scrape(self, one: Watched) -> None:
@@ -126,7 +129,7 @@ class Measured:
             value = _value(
                 shown, found.get(shown.title), one.before.get(shown.title), now_ms - one.scraped_ms
             )
-            if value is not None:
+            if value is not None and isfinite(value * shown.scale):  # JSON has no infinity
                 points = one.points.setdefault(shown.title, deque())
                 points.append((now_ms, value * shown.scale))
                 while points[0][0] < now_ms - _KEPT_MS:
@@ -144,7 +147,7 @@ def numbers(text: str) -> dict[str, Raw]:
                 if sample.name != shown.metric or not set(shown.where) <= sample.labels.items():
                     continue
                 raw = found.setdefault(shown.title, {})
-                bound = float(sample.labels["le"]) if shown.kind == "quantile" else inf
+                bound = float(sample.labels.get("le", "")) if shown.kind == "quantile" else inf
                 before = raw.get(bound, 0.0)
                 raw[bound] = (
                     max(before, sample.value) if shown.kind == "max" else before + sample.value
@@ -156,10 +159,10 @@ def numbers(text: str) -> dict[str, Raw]:
 
 def _value(shown: Shown, raw: Raw | None, before: Raw | None, ms: int) -> float | None:
     """Return a chart's next value; None where there is none, or where a counter began again."""
-    if raw is None:
+    if raw is None or inf not in raw:
         return None
     if shown.kind in {"sum", "max"}:
-        return raw[inf] if isfinite(raw[inf]) else None
+        return raw[inf]
     if before is None or ms <= 0 or raw[inf] < before.get(inf, 0.0):
         return None
     if shown.kind == "rate":

@@ -1,15 +1,23 @@
 """Numbers of scrapes become points: sums, rates, percentiles, and gaps where a counter began again."""
 
 import asyncio
+import threading
 from concurrent.futures import Future
-from math import inf
-from typing import Any
+from math import inf, isfinite
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from stratalog.adapters.system import outside
 from stratalog.console.charts import chart
 from stratalog.console.measured import EVERY_S, Measured, numbers, quantile
+from stratalog.console.page import Context, PageRequest
+from stratalog.console.pages.metrics import metrics
+from stratalog.console.rendering import json_bytes
 from stratalog.errors import Unavailable
+
+PATIENCE_S = 20
 
 SCRAPE = """\
 # HELP process_cpu_seconds_total CPU.
@@ -97,6 +105,68 @@ def test_a_page_that_is_no_scrape_is_an_error_and_no_number() -> None:
     assert one.points == {}
     with pytest.raises(ValueError, match="what"):
         numbers("process_cpu_seconds_total what\n")
+
+
+BUCKET = "stratalog_event_loop_delay_seconds_bucket"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "stratalog_connections NaN",
+        "stratalog_connections +Inf",
+        'stratalog_connections{listener="A"} 1e308\nstratalog_connections{listener="B"} 1e308',
+        "process_cpu_seconds_total +Inf",
+        "process_cpu_seconds_total NaN",
+        f'{BUCKET}{{le="1e308"}} 5\n{BUCKET}{{le="+Inf"}} 5',
+        f'{BUCKET}{{le="0.1"}} NaN\n{BUCKET}{{le="+Inf"}} 5',
+        f'{BUCKET}{{le="NaN"}} 5\n{BUCKET}{{le="+Inf"}} NaN',
+        f'{BUCKET}{{le="0.1"}} 5',
+    ],
+)
+def test_a_number_that_json_has_not_is_a_gap(lines: str) -> None:
+    first = f'{BUCKET}{{le="+Inf"}} 0\nprocess_cpu_seconds_total 0\n'
+    measured = asyncio.run(scraped([first, lines + "\n", lines + "\n"]))
+    context = cast("Context", SimpleNamespace(measured=measured))
+    page = asyncio.run(metrics(context, PageRequest(())))
+    assert b"Infinity" not in json_bytes(page.data)
+    for one in page.data["charts"]:
+        assert all(isfinite(value) for line in one["lines"] for _, value in line["points"])
+    assert measured.monitors[0].error == ""
+
+
+def test_a_bucket_without_its_bound_is_an_error() -> None:
+    (one,) = asyncio.run(scraped([f"{BUCKET} 5\n"])).monitors
+    assert "Prometheus" in one.error
+
+
+def test_a_silent_monitor_holds_up_no_other() -> None:
+    answers, given = threading.Event(), threading.Event()
+
+    def fetch(address: str) -> str:
+        if address == "silent:1":
+            answers.wait(PATIENCE_S)
+            return of(1)
+        given.set()
+        return of(2)
+
+    async def go() -> None:
+        waiting = outside().workers.start("monitors", 2)
+        measured = Measured(["silent:1", "node:2"], fetch, waiting, Clock())
+        measured.open()
+        try:
+            for _ in range(int(PATIENCE_S / 0.01)):
+                if measured.monitors[1].points:
+                    break
+                await asyncio.sleep(0.01)
+            assert given.is_set()
+            assert measured.monitors[1].points
+            assert not measured.monitors[0].points
+        finally:
+            answers.set()
+            await measured.close()
+
+    asyncio.run(go())
 
 
 def test_points_older_than_an_hour_go() -> None:

@@ -304,7 +304,7 @@ def measured_of(monitors: tuple[str, ...], system: "Outside") -> "Measured | Non
         return answer.body.decode("utf-8", "replace")
 
     return (
-        Measured(monitors, fetch, system.workers.start("monitors", 1), system.clock)
+        Measured(monitors, fetch, system.workers.start("monitors", len(monitors)), system.clock)
         if monitors
         else None
     )
