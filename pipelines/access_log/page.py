@@ -12,10 +12,10 @@ from pathlib import Path
 
 from answers import Answers, Traffic
 
-WIDTH = 960
+WIDTH = 950
+"""Of a card's inside, in pixels, where the window is wide."""
+HALF = 440
 COLUMNS_MAX = 168
-SHRUNK_MIN = 0.92
-"""The least scale of a drawing: its labels of 12 pixels stay above 11."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
 HOUR = timedelta(hours=1)
 
@@ -33,7 +33,7 @@ margin:0 0 18px}
 dl.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin:0 0 18px}
 dl.tiles div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 14px}
 dt{color:var(--soft);font-size:13px}dd{margin:0;font-size:22px;font-weight:600;font-variant-numeric:tabular-nums}
-dd small{font-size:13px;font-weight:400;color:var(--soft)}
+dd{overflow-wrap:anywhere}dd small{font-size:13px;font-weight:400;color:var(--soft)}
 .chart{overflow-x:auto}svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 svg text.value,svg text.name{fill:var(--ink)}.grid{stroke:var(--line);stroke-width:1}
 .requests{fill:var(--requests)}.errors{fill:var(--errors)}.bytes{fill:var(--bytes)}
@@ -223,7 +223,7 @@ def bar_chart(
     kind: str | Sequence[str],
     title: str,
     *,
-    width: int = 460,
+    width: int = HALF,
     name_width: int = 150,
 ) -> str:
     """Horizontal bars, each with its name to the left and its number to the right; a line of text without rows."""
@@ -231,7 +231,7 @@ def bar_chart(
         return "<p>None.</p>"
     row = 26
     most = max((count for _, count in rows), default=0) or 1
-    room = width - name_width - 78
+    room = width - name_width - 12 - 8 * len(f"{most:,}")
     parts = []
     for number, (name, count) in enumerate(rows):
         y = number * row
@@ -249,9 +249,9 @@ def bar_chart(
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     """Return a drawing with a name for screen readers."""
-    # On a phone a drawing scrolls sideways: scaled down to the window its labels had 4 pixels.
+    # In a narrow window a drawing scrolls sideways: scaled down, its labels would be smaller than 12 pixels.
     return (
-        f'<div class="chart"><svg viewBox="0 0 {width} {height}" style="min-width:{round(width * SHRUNK_MIN)}px" '
+        f'<div class="chart"><svg viewBox="0 0 {width} {height}" style="min-width:{width}px" '
         f'role="img" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg></div>"
     )

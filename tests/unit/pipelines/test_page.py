@@ -96,10 +96,18 @@ def test_bytes_have_their_unit():
     assert labels == ["0B", "500kB", "1MB", "1.5MB", "2MB"]
 
 
-def test_no_label_shrinks_below_eleven_pixels():
+def test_the_largest_number_has_room_behind_its_bar():
+    text = page(answers([hour(1)], status={200: 10**13, 404: 1}), ["log"])
+    chart = next(svg for svg in parsed(text).iter("svg") if svg.get("aria-label") == "Statuses")
+    number = next(one for one in chart.iter("text") if one.text == f"{10**13:,}")
+    width = int(chart.get("viewBox").split()[2])
+    assert float(number.get("x")) + 7.7 * len(number.text) <= width  # a digit of 12 px is 7.64 wide
+
+
+def test_no_label_shrinks_below_twelve_pixels():
     hours = [hour(number) for number in range(200)]
     text = page(answers(hours, [Traffic("/", 5, 1, 100)], {200: 5}), ["log"])
     for svg in parsed(text).iter("svg"):
         width = int(svg.get("viewBox").split()[2])
         least = int(re.search(r"min-width:(\d+)px", svg.get("style"))[1])
-        assert 12 * least / width >= 11
+        assert 12 * least / width >= 12
