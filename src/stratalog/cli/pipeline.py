@@ -90,7 +90,7 @@ class PipelineRun:
         Raises UserError where the specification, Spark or Java cannot be used.
         """
         spec, modules = self._prepare()
-        command = [*RUNNER, str(spec), *(["full"] if self.full else [])]
+        command = [*RUNNER, str(spec.resolve()), *(["full"] if self.full else [])]
         environment = spark_environment(self.state, master=self.master, modules=modules)
         return partial(self._update, command, environment)
 

@@ -97,7 +97,7 @@ def test_modules_are_found_beside_the_specification_or_in_its_libraries(tmp_path
     assert said == "shared\n"
 
 
-def run_with_script(monkeypatch, tmp_path, script):
+def run_with_script(monkeypatch, tmp_path, script, state=None):
     """Run a pipeline with `script` in place of Spark's runner; return the received events."""
     project = tmp_path / "project"
     project.mkdir()
@@ -108,7 +108,7 @@ def run_with_script(monkeypatch, tmp_path, script):
     monkeypatch.setattr(pipeline, "spark_environment", lambda *_, **__: dict(os.environ))
     monkeypatch.setattr(pipeline, "RUNNER", ["-c", script])
     events = []
-    run = PipelineRun(project, tmp_path / "state", conf={"c": "e"})
+    run = PipelineRun(project, state or tmp_path / "state", conf={"c": "e"})
     run.update(lambda *event: events.append(event))
     return events
 
@@ -127,6 +127,13 @@ def test_a_run_has_its_own_specification_and_reports_events(monkeypatch, tmp_pat
     assert spec["storage"] == (state / "storage").as_uri()
     assert (state / "project" / "one.sql").resolve() == tmp_path / "project" / "one.sql"
     assert f"databaseName={state}/metastore" in (state / "conf" / "spark-defaults.conf").read_text()
+
+
+def test_a_state_may_be_named_from_where_the_command_runs(monkeypatch, tmp_path):
+    """As the default is: Spark's runner has the state as its own directory, and must find what is in it."""
+    monkeypatch.chdir(tmp_path)
+    run_with_script(monkeypatch, tmp_path, "import sys; open(sys.argv[1])", Path(".state/p"))
+    assert (tmp_path / ".state" / "p" / "project" / "one.sql").exists()
 
 
 def test_a_failed_run_shows_sparks_error(monkeypatch, tmp_path):
