@@ -5,22 +5,25 @@ Method: a real node in virtual time, so that intervals are exact; raw requests; 
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, MetricsData
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.broker.metrics import Histogram
-from stratalog.broker.telemetry.exporter import QUEUE_BYTES_MAX
+from stratalog.broker.telemetry.exporter import QUEUE_BYTES_MAX, Exporter
 from stratalog.broker.telemetry.series import SERIES_MAX
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Unavailable
 from stratalog.monitor.collect import Scraper
 from stratalog.monitor.watched import Watched
 from stratalog.wire.compression import GZIP, ZSTD, compress
@@ -419,3 +422,50 @@ def test_a_receiver_that_refuses_fills_a_bounded_queue_and_holds_up_no_client() 
         assert exporter.counts["dropped"] == 14
 
     play(story, {"telemetry.otlp.url": URL})
+
+
+def test_a_push_that_finds_no_receiver_is_tried_again_ever_later_in_its_turn() -> None:
+    """Every answer that OTLP calls temporary, and none at all; then a refusal, which is final."""
+    answers = [None, 429, 502, 503, 504, 503, 503, 200, 503, 400, 200]
+    tried: list[tuple[float, bytes]] = []
+
+    async def story() -> None:
+        world, loop = World(1), asyncio.get_running_loop()
+
+        def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+            assert (url, headers["Content-Type"]) == (URL, "application/x-protobuf")
+            assert timeout_s <= 5
+            tried.append((loop.time(), body))
+            status = answers.pop(0)
+            if status is None:
+                raise Unavailable("no receiver")
+            return status
+
+        exporter = Exporter(URL, replace(world.outside, post=post))
+        running = asyncio.create_task(exporter.run())
+        for body in (b"first", b"second", b"third"):
+            exporter.offer(body)
+        assert exporter.queued_bytes == 16
+        with capture_logs() as lines:
+            await asyncio.sleep(200)
+            exporter.offer(b"later")
+            answers[:] = [503, 200]
+            await asyncio.sleep(200)
+        assert exporter.counts == {"sent": 3, "refused": 1}
+        assert exporter.queued_bytes == 0
+        # One line for each time that it began to fail: a success was between.
+        assert [one["event"] for one in lines] == ["client metrics not passed on"] * 3
+        running.cancel()
+        await exporter.close()
+
+    run(story())
+    assert [body for _, body in tried] == [
+        *[b"first"] * 8,
+        *[b"second"] * 2,
+        b"third",
+        *[b"later"] * 2,
+    ]
+    times = [at for at, _ in tried]
+    waits = [round(after - before) for before, after in pairwise(times)]
+    assert waits[:-2] == [1, 2, 4, 8, 16, 30, 30, 0, 1, 0]
+    assert waits[-1] == 1
