@@ -119,6 +119,63 @@ def test_wrong_words_are_refused_with_the_remedy(tmp_path: Path, admin: Path) ->
             assert WORD not in errors
 
 
+ODD = {
+    "a\nb": "'a\\nb'",
+    "a\rb": "'a\\rb'",
+    "a\x1b[31mb": "'a\\x1b[31mb'",
+    "a\u2028b": "'a\\u2028b'",
+    "\udcff": "is not UTF-8",  # how Python shows a byte that is not
+}
+"""Names with a character that cannot be printed, and what the error has of them."""
+
+
+def test_a_name_with_a_line_break_is_one_line_everywhere(
+    tmp_path: Path, admin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit, word = tmp_path / "audit", tmp_path / "word"
+    word.write_text(WORD)
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+        "audit.log.path": str(audit),
+    }
+    with TemporaryBroker(SASL | rights) as broker:
+        for name, shown in ODD.items():
+            acl = ("--principal", f"User:{name}", "--operation", "read", "--topic", "t")
+            for words in (
+                ("user", "create", name, "--password-file", str(word)),
+                ("acl", "add", *acl),
+                ("quota", "set", "--user", name, "--producer-byte-rate", "1"),
+            ):
+                done = strata("--config", str(admin), *words, "-b", broker.address)
+                assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
+                assert shown.strip("'") in done.stderr, done.stderr
+        assert user(broker, admin, "list", "--json")[1] == "[]\n"
+        acls = strata("--config", str(admin), "acl", "list", "--json", "-b", broker.address)
+        assert acls.stdout == "[]\n"
+        assert not audit.read_text()
+        refused(broker.address, "a\nb", WORD)
+        assert {json.loads(line)["user"] for line in audit.read_text().splitlines()} == {"a\nb"}
+    log = capsys.readouterr().out.splitlines()
+    assert log
+    assert all(line[:2] == "20" for line in log), log  # each line begins with its date
+
+
+@pytest.mark.parametrize("name", ["a,b", "a=b", "CN=a,OU=b", "a=2C,=3D", "ü;"])
+def test_a_name_that_scram_escapes_logs_in(tmp_path: Path, admin: Path, name: str) -> None:
+    word, own = tmp_path / "word", tmp_path / "own.properties"
+    word.write_text(WORD)
+    own.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{name}" password="{WORD}";\n'
+    )
+    with TemporaryBroker(SASL) as broker:
+        assert user(broker, admin, "create", name, "--password-file", str(word))[0] == 0
+        log_in(broker.address, name, WORD)
+        assert user(broker, own, "list")[0] == 0
+
+
 def formatted(place: Path, *users: str, settings: str = "") -> tuple[int, str]:
     """Format a directory with first users; return the exit code and what the command says."""
     properties = place / "format.properties"

@@ -31,6 +31,11 @@ from stratalog.testing.broker import TemporaryBroker
 
 TIMEOUT_S = 30
 LATE_S = 60
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+ACCEPTED = (
+    "is not accepted; accepted: file:///PATH, https://HOST/PATH, or http: of this machine, in ASCII"
+)
+REFUSED = "Authentication failed: invalid credentials with SASL mechanism OAUTHBEARER"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def security(url: str, **more: str) -> ClientSecurity:
     found = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": url,
+        ENDPOINT: url,
         "sasl.oauthbearer.client.credentials.client.id": CLIENT,
         "sasl.oauthbearer.client.credentials.client.secret": SECRET,
         "sasl.login.callback.handler.class": "org.apache.kafka.….OAuthBearerLoginCallbackHandler",
@@ -221,14 +226,90 @@ def test_our_client_is_refused_in_one_line(
         "bootstrap.servers": broker.address,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": issuer.url,
+        ENDPOINT: issuer.url,
         "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
         f'clientId="{CLIENT}" clientSecret="planted-wrong";',
     }
     config.write_text("".join(f"{name}={value}\n" for name, value in wrong_secret.items()))
     done = strata("--config", str(config), "topic", "list")
     assert done.returncode == 2
-    assert done.stderr == f"strata: {issuer.url}: the server refuses the request with status 401\n"
+    assert (
+        done.stderr
+        == f"strata: {ENDPOINT}: {issuer.url}: the server refuses the request with status 401\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "file:///no/such/file",
+            "broker HERE unreachable: ENDPOINT: file:///no/such/file: No such",
+        ),
+        ("file:///a%00b", f"ENDPOINT: 'file:///a%00b' {ACCEPTED}"),
+        ("http://127.0.0.1:1/ü", f"ENDPOINT: 'http://127.0.0.1:1/ü' {ACCEPTED}"),
+        ("http://127.0.0.1:1/a b", f"ENDPOINT: 'http://127.0.0.1:1/a b' {ACCEPTED}"),
+        ("http://127.0.0.1:1/", "broker HERE unreachable: ENDPOINT: http://127.0.0.1:1/: "),
+    ],
+)
+def test_a_token_that_is_not_available_names_the_setting(
+    broker: TemporaryBroker, tmp_path: Path, url: str, said: str
+) -> None:
+    line = said.replace("ENDPOINT", ENDPOINT).replace("HERE", broker.address)
+    assert refused_line(broker, tmp_path, url).startswith(f"strata: {line}")
+
+
+def refused_line(broker: TemporaryBroker, tmp_path: Path, url: str) -> str:
+    """Return what `strata` says of a login by a token from this URL."""
+    config = tmp_path / "client.properties"
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        ENDPOINT: url,
+        "sasl.oauthbearer.client.credentials.client.id": CLIENT,
+        "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+    }
+    config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    done = strata("--config", str(config), "topic", "list", "-b", broker.address)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr
+
+
+def test_a_refused_token_is_named_to_its_client_and_in_the_audit(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    audit, file = tmp_path / "audit", tmp_path / "token"
+    now = int(time.time())
+    signature = "the token has no valid signature by one of the issuer's keys"
+    times = "iat, exp or nbf is missing, or wrong"
+    cases = {
+        issuer.token(iss="other"): ("iss 'other'", "iss is 'other'; the listener expects 'issuer'"),
+        issuer.token(aud="x" * 999): (
+            "aud 'xxx",
+            f"aud is '{'x' * 199}; the listener expects kafka, other",
+        ),
+        issuer.token(iat=now - 99, exp=now - LATE_S): (
+            f"exp {now - LATE_S}",
+            "the token has expired",
+        ),
+        issuer.token(nbf=now + LATE_S): ("iss 'issuer'", "the token is not valid yet"),
+        issuer.token(iat=None): ("iss 'issuer'", times),
+        issuer.token(sub="\n"): ("iss 'issuer'", "sub is '\\n', which names no user"),
+        unsigned(issuer.claims(), "RS256", b"x"): ("iss 'issuer'", signature),
+        "nonsense": ("it is no JSON Web Token", signature),
+    }
+    with TemporaryBroker(settings(issuer.url) | {"audit.log.path": str(audit)}) as broker:
+        for token, (said, reason) in cases.items():
+            file.write_text(token)
+            line = refused_line(broker, tmp_path, file.as_uri())
+            assert line.startswith(f"strata: broker {broker.address}: {REFUSED}; "), line
+            assert said in line
+            assert ("sasl.oauthbearer.expected.*" in line) == (token != "nonsense")
+            assert token not in line
+            lines = audit.read_text()
+            (shown,) = [json.loads(one) for one in lines.splitlines()[-1:]]
+            assert (shown["event"], shown["reason"]) == ("login failed", reason)
+            assert token not in lines
 
 
 def test_keys_change_while_the_broker_runs(tmp_path: Path) -> None:

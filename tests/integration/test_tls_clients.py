@@ -93,6 +93,18 @@ WRONG: dict[str, tuple[Callable[[Properties, Path], Properties], str]] = {
         lambda right, _at: right | {"security.protocol": "TLS"},
         "security.protocol: 'TLS' is not accepted; accepted: PLAINTEXT, SSL",
     ),
+    "unknown mechanism": (
+        lambda right, _at: right | {"security.protocol": "SASL_SSL", "sasl.mechanism": "MAGIC"},
+        "sasl.mechanism: 'MAGIC' is not accepted; accepted: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+    ),
+    "no mechanism": (
+        lambda right, _at: right | {"security.protocol": "SASL_SSL"},
+        "sasl.mechanism is not set; accepted: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+    ),
+    "no login": (
+        lambda right, _at: right | {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+        "sasl.jaas.config is not set; accepted: org.apache.kafka.common.security.plain.PlainLogin",
+    ),
 }
 
 

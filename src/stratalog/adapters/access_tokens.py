@@ -27,6 +27,13 @@ def access_token(source: TokenSource) -> str:
 
     Raises UserError where the server refuses the client, Unavailable where it does not answer.
     """
+    try:
+        return _token(source)
+    except (Unavailable, UserError) as error:
+        raise type(error)(f"sasl.oauthbearer.token.endpoint.url: {error}") from error
+
+
+def _token(source: TokenSource) -> str:
     if source.url.startswith("file:"):
         return read_document(source.url).decode("latin-1").strip()
     until_s, token = _KEPT.get(source, (0.0, ""))

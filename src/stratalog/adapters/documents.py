@@ -71,7 +71,8 @@ def _bounded(url: str, body: bytes) -> bytes:
 def check_document_url(url: str) -> SplitResult:
     """Return the URL's parts. Raises UserError for one that is not accepted."""
     refused = UserError(
-        f"{shown(url)!r} is not accepted; accepted: file:///PATH, https://HOST/PATH, or http: of this machine"
+        f"{shown(url)!r} is not accepted; accepted: file:///PATH, https://HOST/PATH, or http: of this machine, "
+        "in ASCII without spaces"
     )
     try:
         parts = urlsplit(url)
@@ -79,10 +80,11 @@ def check_document_url(url: str) -> SplitResult:
     except ValueError:  # of the port, or brackets that do not match
         raise refused from None
     if parts.scheme == "file":
-        is_accepted = bool(parts.path) and not parts.netloc
+        is_accepted = bool(parts.path) and not parts.netloc and "\0" not in unquote(parts.path)
     else:
         is_secret = parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))
-        is_accepted = is_secret and bool(host) and port != 0 and parts.username is None
+        is_plain = url.isascii() and url.isprintable() and " " not in url
+        is_accepted = is_secret and is_plain and bool(host) and port != 0 and parts.username is None
     if not is_accepted:
         raise refused
     return parts

@@ -56,7 +56,8 @@ def failures() -> tuple[type[BaseException], ...]:
     """Return the exceptions that a person can act on, alone or in a task group; imported only after a failure."""
     from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
 
-    return Corrupt, Fenced, Rejected, Unavailable, UserError, OSError, BaseExceptionGroup
+    ours = (Corrupt, Fenced, Rejected, Unavailable, UserError)
+    return *ours, OSError, UnicodeEncodeError, BaseExceptionGroup
 
 
 def explanation(error: BaseException) -> tuple[str, int] | None:
@@ -75,9 +76,16 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
             text = str(error)
         case OSError():
             text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        case UnicodeEncodeError() if odd := [n for n, one in enumerate(sys.argv) if is_odd(one)]:
+            text = f"argument {odd[0]} is not UTF-8; accepted: names in UTF-8"  # it may be a secret
         case _:
             return None
     return " ".join(text.split()), 1 if isinstance(error, Corrupt) else 2
+
+
+def is_odd(word: str) -> bool:
+    """Return whether an argument has bytes that are not UTF-8: Python keeps them as surrogates."""
+    return any("\ud800" <= one <= "\udfff" for one in word)
 
 
 def run(words: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ end in the same way.
 """
 
 import hmac
+import json
+from base64 import urlsafe_b64decode
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from secrets import token_hex  # noqa: TID251 - a nonce; the simulator has no SASL
@@ -74,10 +76,26 @@ def log_in(login: Login) -> Steps:
 def _bearer(token: str) -> Steps:
     """RFC 7628. A server that refuses the token says why, and gives its error only after a further byte."""
     answer = yield from _authenticate(f"{_HEADER}\1auth=Bearer {token}\1\1".encode())
-    if answer.auth_bytes:
+    if not answer.auth_bytes:
+        return answer.session_lifetime_ms
+    try:
         yield from _authenticate(b"\1")
-        raise Rejected(ErrorCode.sasl_authentication_failed, "the token is refused")
-    return answer.session_lifetime_ms
+    except Rejected as error:
+        raise Rejected(error.code, f"{error.message}; {_claims(token)}") from None
+    raise Rejected(ErrorCode.sasl_authentication_failed, f"the token is refused; {_claims(token)}")
+
+
+def _claims(token: str) -> str:
+    """Return what a broker may refuse of a token, and what to compare it with."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        found = ", ".join(f"{name} {claims.get(name)!r}" for name in ("iss", "aud", "exp"))
+    except (ValueError, IndexError, AttributeError):
+        return "it is no JSON Web Token"
+    return (
+        f"the token has {found}; compare sasl.oauthbearer.expected.* of the brokers, and the clocks"
+    )
 
 
 def _scram(login: Login, nonce: str) -> Steps:

@@ -117,11 +117,10 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
 
 
 def _login(properties: Mapping[str, str]) -> Login:
-    mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    mechanism = properties.get("sasl.mechanism", "").strip()
     if mechanism not in SERVED_MECHANISMS:
-        raise UserError(
-            f"sasl.mechanism: {mechanism!r} is not accepted; accepted: {', '.join(SERVED_MECHANISMS)}"
-        )
+        problem = f": {mechanism!r} is not accepted" if mechanism else " is not set"
+        raise UserError(f"sasl.mechanism{problem}; accepted: {', '.join(SERVED_MECHANISMS)}")
     if mechanism == OAUTHBEARER:
         return Login(OAUTHBEARER, "", "", _source(properties))
     return login_of(JAAS, properties.get(JAAS, ""), mechanism)
@@ -163,6 +162,8 @@ def login_of(name: str, text: str, mechanism: str) -> Login:
     accepted = (
         f'accepted: org.apache.kafka.common.security.{module} required username="…" password="…";'
     )
+    if not text.strip():
+        raise UserError(f"{name} is not set; {accepted}")
     try:
         jaas = read_jaas(text)
     except BadValue:

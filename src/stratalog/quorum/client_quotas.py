@@ -85,16 +85,20 @@ def _record(entity: Entity, change: QuotaChange) -> ClientQuotaRecord:
 
 
 def _refusal(entity: Entity, changes: Sequence[QuotaChange]) -> str | None:
-    return _entity_refusal(entity) or _keys_refusal(entity, changes)
+    is_set = any(one.value is not None for one in changes)
+    return _entity_refusal(entity, is_set=is_set) or _keys_refusal(entity, changes)
 
 
-def _entity_refusal(entity: Entity) -> str | None:
+def _entity_refusal(entity: Entity, *, is_set: bool) -> str | None:
+    """Return why an entity is refused. A quota that Kafka let in under another name may be removed."""
     kinds = [kind for kind, _ in entity]
     if not kinds:
         return "a quota needs a user, a client-id or an ip"
     for kind, name in entity:
         if kind not in {USER, CLIENT_ID, IP}:
             return f"entity type {kind!r} is not accepted; accepted: {USER}, {CLIENT_ID}, {IP}"
+        if not is_set:
+            continue
         if name is not None and not (name and name.isprintable()):
             return f"{kind} {name!r} is empty or has a character that cannot be printed"
         if kind == IP and name is not None and not _is_address(name):

@@ -78,8 +78,9 @@ def credential_record(wanted: Upsertion) -> UserScramCredentialRecord:
 
 
 def refusal_of(change: Deletion | Upsertion) -> Rejected | None:
-    """Return why a change is refused in any cluster, or None."""
-    if not change.user or not change.user.isprintable():
+    """Return why a change is refused in any cluster, or None. A user that Kafka let in by any name may be deleted."""
+    is_new = isinstance(change, Upsertion)
+    if not change.user or (is_new and not change.user.isprintable()):
         return Rejected(
             ErrorCode.unacceptable_credential,
             f"user {change.user!r} is empty or has a character that cannot be printed",
@@ -103,5 +104,5 @@ def _missing(image: Image, change: Deletion | Upsertion) -> Rejected | None:
     if isinstance(change, Upsertion) or key in image.foreign:
         return None
     return Rejected(
-        ErrorCode.resource_not_found, f"user {change.user} has no such credential to delete"
+        ErrorCode.resource_not_found, f"user {change.user!r} has no such credential to delete"
     )

@@ -8,6 +8,7 @@ from stratalog.errors import ErrorCode
 from stratalog.metadata.client_quotas import CLIENT_ID, IP, USER, Entity
 from stratalog.quorum.client_quotas import QuotaAlteration, QuotaChange
 from stratalog.quorum.controller import Controller
+from stratalog.wire.internal.security_records import ClientQuotaRecord, EntityData
 
 ALICE: Entity = ((USER, "alice"),)
 BOTH: Entity = ((CLIENT_ID, "app"), (USER, "alice"))
@@ -89,6 +90,18 @@ def test_a_quota_that_cannot_be_is_refused(
     controller = Controller()
     (refusal,) = alter(controller, (entity, {key: value}))
     assert reason in refusal
+    assert present(controller) == []
+
+
+@pytest.mark.parametrize("entity", [((USER, "a\nb"),), ((IP, "localhost"),)])
+def test_a_quota_of_a_name_that_kafka_let_in_can_be_removed(entity: Entity) -> None:
+    key = "connection_creation_rate" if entity[0][0] == IP else RATE
+    data = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    controller = Controller()
+    there = ClientQuotaRecord(entity=tuple(data), key=key, value=1.0, remove=False)
+    controller.replay_batch(1, [there])
+    assert alter(controller, (entity, {key: 2})) != [""]
+    assert alter(controller, (entity, {key: None})) == [""]
     assert present(controller) == []
 
 

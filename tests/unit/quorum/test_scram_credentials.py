@@ -1,4 +1,7 @@
-"""A request may change each credential of a user once; a refused change refuses all of that user."""
+"""A request may change each credential of a user once; a refused change refuses all of that user.
+
+A new user's name has no control character; a user of Apache Kafka that has one can be deleted.
+"""
 
 import pytest
 
@@ -37,3 +40,25 @@ def test_each_credential_is_changed_once(
     assert (NONE if refusal is None else refusal.code) == code
     assert results["b"] is None
     assert [record.name for record in records] == ["a"] * count + ["b"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\rb", "a\tb", "a\0b", "a\x1b[31mb", "a\x7fb", "\u2028", "\u202e"]
+)
+def test_a_name_that_cannot_be_printed_is_deleted_only(name: str) -> None:
+    records, results = alteration_records(Image(), [], [new(1, name)])
+    refusal = results[name]
+    assert refusal is not None
+    assert (records, refusal.code) == ([], ErrorCode.unacceptable_credential)
+    assert name not in str(refusal)
+    (there,) = alteration_records(Image(), [], [new(1, "a")])[0]
+    key = (type(there).__name__, (name, 1))
+    image = Image(foreign={key: there})
+    records, results = alteration_records(image, [Deletion(name, 1)], [])
+    assert ([one.name for one in records], results) == ([name], {name: None})
+
+
+@pytest.mark.parametrize("name", ["a,b", "a=b", "CN=a,OU=b", " x ", "ü;", "a=2C"])
+def test_names_that_kafka_takes_are_taken(name: str) -> None:
+    records, results = alteration_records(Image(), [], [new(1, name)])
+    assert ([one.name for one in records], results) == ([name], {name: None})

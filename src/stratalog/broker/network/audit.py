@@ -120,7 +120,8 @@ class Audit:
 
     def _login_failed(self, session: Session, sasl: SaslState, mechanism: str, why: str) -> None:
         event, user = "login failed", sasl.claimed
-        self._write(session, event=event, mechanism=mechanism, user=user, error=why)
+        reason = {"reason": sasl.why} if sasl.why else {}
+        self._write(session, event=event, mechanism=mechanism, user=user, error=why, **reason)
 
     def _note(self, api_key: int, call: Any, noting: _Noting | None, body: Any) -> None:
         session = call.session

@@ -111,11 +111,11 @@ class SaslState:
     def __init__(
         self,
         listener: Callable[[], SaslListener],
-        bearer: Callable[[str], Bearer | None] = lambda _token: None,
+        bearer: Callable[[str], Bearer | str] = lambda _token: "",
     ) -> None:
         """`listener` returns the present settings: a client that authenticates again meets new ones.
 
-        `bearer` returns the user of a token of OAUTHBEARER.
+        `bearer` returns the user of a token of OAUTHBEARER, or why it is not accepted.
         """
         self._listener = listener
         self._bearer = bearer
@@ -127,6 +127,8 @@ class SaslState:
         self._first_mechanism = ""
         self.claimed = ""
         """The name of the user whose login was refused last."""
+        self.why = ""
+        """Why the last token of OAUTHBEARER was refused, for the audit alone."""
         self.by_token = False
         """Whether the client has logged in with a delegation token."""
         self._until_ms: int | None = None
@@ -186,7 +188,7 @@ class SaslState:
         if mechanism == PLAIN:
             self._exchange = _plain(self.listener.plain)
         elif mechanism == OAUTHBEARER:
-            self._exchange = _oauthbearer(self._bearer)
+            self._exchange = _oauthbearer(self._checked)
         else:
             self._exchange = _scram(mechanism, users)
         next(self._exchange)
@@ -221,6 +223,14 @@ class SaslState:
         lifetime_ms = min(limits, default=0)
         self._until_ms = steady_ms + lifetime_ms if lifetime_ms else None
         return answer, user, lifetime_ms
+
+    def _checked(self, token: str) -> Bearer | None:
+        """Return the user of a token; keep the reason for one that is not accepted."""
+        found = self._bearer(token)
+        if isinstance(found, Bearer):
+            return found
+        self.why = found
+        return None
 
 
 def _plain(passwords: Mapping[str, str]) -> Tokens:

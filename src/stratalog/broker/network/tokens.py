@@ -1,8 +1,8 @@
 """Check the tokens of OAUTHBEARER: their issuer, audience, user and end.
 
-In: the rules of a listener, the issuer's keys, tokens. Out: a user's name and the rest of the token's life, or None. A
-file or server is read on a thread, never by `check`: a token whose key is unknown is refused, and the keys are read
-again.
+In: the rules of a listener, the issuer's keys, tokens. Out: a user's name and the rest of the token's life, or why the
+token is refused. A file or server is read on a thread, never by `check`: a token whose key is unknown is refused, and
+the keys are read again.
 
 The rules are Kafka's (`BrokerJwtValidator`): a signature by a key of the issuer, `exp` and `iat`, a name, and, where
 they are set, issuer and audience.
@@ -21,6 +21,8 @@ __all__ = ["Bearer", "Tokens", "bearer_of"]
 
 _SOON_MS: Final = 10_000
 """The shortest time between two reads of the keys (Kafka: `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`)."""
+_SHOWN_MAX: Final = 200
+"""How many characters of a claim the audit shows."""
 
 
 class Bearer(NamedTuple):
@@ -69,40 +71,42 @@ class Tokens:
             self._next_ms = now_ms + min(_SOON_MS, self._rules.refresh_ms)
             self._log.error("keys of tokens not read", reason=str(error))
 
-    def check(self, token: str) -> Bearer | None:
-        """Return the user of a token; None for one that is not accepted."""
+    def check(self, token: str) -> Bearer | str:
+        """Return the user of a token; for one that is not accepted, the reason, for the audit alone."""
         keys = self._keys
-        if keys is None:
-            return None
+        assert keys is not None, "a listener reads them before it starts"
         try:
             claims = keys.claims(token)
         except ValueError:
             self._is_wanted = self._is_wanted or not keys.knows(token)
-            return None
+            return "the token has no valid signature by one of the issuer's keys"
         return bearer_of(claims, self._rules, self._clock.now_ms())
 
 
-def bearer_of(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Bearer | None:
-    """Return the user that the claims of a signed token name; None where a rule refuses them. `now_ms`: epoch ms."""
+def bearer_of(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Bearer | str:
+    """Return the user that the claims of a signed token name, or why a rule refuses them. `now_ms`: epoch ms."""
     expires_s, issued_s = _number(claims.get("exp")), _number(claims.get("iat"))
-    if expires_s is None or issued_s is None:
-        return None
     not_before_s = _number(claims.get("nbf")) if "nbf" in claims else issued_s
     now_s = now_ms / 1000
-    if not_before_s is None or not_before_s - rules.skew_s > now_s or issued_s > expires_s:
-        return None
+    if expires_s is None or issued_s is None or not_before_s is None or issued_s > expires_s:
+        return "iat, exp or nbf is missing, or wrong"
+    if not_before_s - rules.skew_s > now_s:
+        return "the token is not valid yet"
     if expires_s + rules.skew_s <= now_s:
-        return None
-    if rules.issuer and claims.get("iss") != rules.issuer:
-        return None
-    audience = claims.get("aud")
+        return "the token has expired"
+    issuer, audience, user = claims.get("iss"), claims.get("aud"), claims.get(rules.user_claim)
+    if rules.issuer and issuer != rules.issuer:
+        return f"iss is {_short(issuer)}; the listener expects {rules.issuer!r}"
     named = {audience} if isinstance(audience, str) else _texts(audience)
     if rules.audiences and named.isdisjoint(rules.audiences):
-        return None
-    user = claims.get(rules.user_claim)
+        return f"aud is {_short(audience)}; the listener expects {', '.join(rules.audiences)}"
     if not isinstance(user, str) or not user.strip():
-        return None
+        return f"{rules.user_claim} is {_short(user)}, which names no user"
     return Bearer(user, max(1, int(expires_s * 1000) - now_ms))
+
+
+def _short(value: object) -> str:
+    return repr(value)[:_SHOWN_MAX]
 
 
 def _number(value: object) -> float | None:
