@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, first_levels
+from stratalog.broker.storage.bootstrap_file import BOOTSTRAP_FILE, first_levels
 from stratalog.broker.storage.survey import (
     KAFKAS_TIER,
     METADATA_DIRECTORY,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.adapters.scratch import ScratchDirectory
 from stratalog.adapters.system import SystemClock, SystemEntropy
-from stratalog.broker.storage.first_users import write_first_users
+from stratalog.broker.storage.bootstrap_file import write_first_users
 from stratalog.errors import UserError
 from stratalog.ports import Disk
 from stratalog.quorum.scram_credentials import Upsertion, credential_record

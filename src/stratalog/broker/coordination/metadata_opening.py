@@ -21,8 +21,8 @@ from stratalog.broker.coordination.metadata_log import (
     replay_of,
 )
 from stratalog.broker.coordination.runtime import load
+from stratalog.broker.storage.bootstrap_file import BOOTSTRAP_FILE, FirstRecord, first_records
 from stratalog.broker.storage.directory import LogDirectory
-from stratalog.broker.storage.first_users import BOOTSTRAP_FILE, FirstRecord, first_records
 from stratalog.broker.storage.survey import METADATA_DIRECTORY, parse_directory_name
 from stratalog.errors import Corrupt, Rejected, UserError
 from stratalog.log.checkpoints import PARTITION_METADATA

@@ -97,8 +97,8 @@ def format_directories(
     """
     from stratalog.adapters.local_disk import check_distinct
     from stratalog.adapters.system import SystemClock, SystemEntropy
+    from stratalog.broker.storage.bootstrap_file import first_users, write_first_users
     from stratalog.broker.storage.claim import format_directory, new_cluster_id, read_meta
-    from stratalog.broker.storage.first_users import first_users, write_first_users
     from stratalog.broker.storage.first_voters import Begin, first_voters, write_first_voters
     from stratalog.errors import UserError
 
