@@ -59,6 +59,8 @@ class LogConfig(Struct, frozen=True):
     producer_id_expiration_ms: int = 86_400_000
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     follower_replication_throttled_replicas: tuple[str, ...] = ()
+    is_state: bool = False
+    """Whether a coordinator loads the whole log at a start. No setting: its topic's name says so."""
 
     @property
     def is_compacted(self) -> bool:

@@ -37,6 +37,8 @@ __all__ = ["AppendingLog"]
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 _NOWHERE: Final = (-1, -1, -1)
+_STATE_BYTES: Final = 4 << 20
+"""A coordinator loads so much in 30 ms, also where each record has a batch of its own."""
 _last_offset: Final = itemgetter(1)
 
 
@@ -172,7 +174,21 @@ class AppendingLog(LogFiles):
             for header in headers:
                 size += header[SIZE]
                 last += header[LAST_OFFSET_DELTA] + 1
-        return not is_full(segment, self.config, size, headers, last_offset=last, now_ms=now_ms)
+        return not self._is_full(segment, size, headers, last, now_ms)
+
+    def _is_full(
+        self, segment: Segment, size: int, headers: Sequence[BatchHeader], last: int, now_ms: int
+    ) -> bool:
+        """Return whether batches must go to a new segment.
+
+        A coordinator's active segment is full once it is larger than all closed ones. Only those are cleaned, so a
+        start would load up to `segment_bytes` of outdated records, whatever live state there is.
+        """
+        if self.config.is_state and segment.size > _STATE_BYTES:
+            closed = sum(one.size for one in self.segments) - segment.size
+            if segment.size > closed and self.config.is_compacted:
+                return True
+        return is_full(segment, self.config, size, headers, last_offset=last, now_ms=now_ms)
 
     def _make_room(
         self,
@@ -185,7 +201,7 @@ class AppendingLog(LogFiles):
         """Return the active segment, a new one where it is full, its files prepared for what follows."""
         segment, config = self.segments[-1], self.config
         if segment.size:
-            if is_full(segment, config, size, headers, last_offset=last_offset, now_ms=now_ms):
+            if self._is_full(segment, size, headers, last_offset, now_ms):
                 taken.write(segment)
                 taken.effects.extend(self._roll(now_ms))
                 segment = self.segments[-1]

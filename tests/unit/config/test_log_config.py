@@ -62,8 +62,9 @@ def test_roll_and_flush_have_settings_in_other_units_too() -> None:
 
 def test_a_topics_log_config_has_each_setting_with_an_effect() -> None:
     fields = {name.replace(".", "_") for name, t in TOPIC_SETTINGS.items() if not t.setting.inert}
-    # The first is the broker's only. Of the other two, one means `segment.bytes`, and the controller reads one.
-    own = {"producer_id_expiration_ms"}
+    # The first is the broker's only; the second comes from the topic's name. Of the other two, one means
+    # `segment.bytes`, and the controller reads one.
+    own = {"producer_id_expiration_ms", "is_state"}
     other = {"internal_segment_bytes", "unclean_leader_election_enable"}
     assert fields - other == set(LogConfig.__struct_fields__) - own
 

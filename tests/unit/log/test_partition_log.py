@@ -1,7 +1,7 @@
 """One partition's log: appends, rolls, syncs and reads."""
 
 import pytest
-from tests.log_steps import DIRECTORY, Steps, batch
+from tests.log_steps import DIRECTORY, Steps, batch, clean_once
 from tests.sim.disk import paths
 
 from stratalog.config import LogConfig
@@ -400,3 +400,28 @@ def test_a_timestamp_is_found_at_its_first_record_even_where_it_is_an_index_entr
         1022: 12 if closed else None,
     }
     assert run(steps.disk, steps.log.offset_for_timestamp(1012, end_offset=8)) is None
+
+
+# A coordinator's log
+
+
+def append_mebibytes(steps, count):
+    """Append so many mebibytes, less a KiB each, of one key; return the closed segments' sizes in MiB."""
+    for _ in range(8 * count):
+        steps.append(batch(1, size=(1 << 17) - 128))
+    return [round(segment.size / (1 << 20)) for segment in steps.log.segments[:-1]]
+
+
+def test_a_coordinators_segment_closes_once_it_is_larger_than_all_before_it():
+    config = LogConfig(cleanup_policy=("compact",), segment_bytes=20 << 20, is_state=True)
+    steps = Steps(config)
+    assert append_mebibytes(steps, 54) == [4, 4, 8, 17, 20]
+    steps.sync_closed()
+    clean_once(steps)
+    assert append_mebibytes(steps, 5)[-2:] == [0, 4], "little is left, so little is loaded"
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_other_segments_close_by_their_settings(policy):
+    config = LogConfig(cleanup_policy=(policy,), is_state=policy == "delete")
+    assert append_mebibytes(Steps(config), 10) == []

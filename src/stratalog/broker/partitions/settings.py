@@ -4,11 +4,16 @@ In: an image and its delta, the broker's settings. Out: log settings by topic. I
 """
 
 from collections.abc import Callable
+from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stratalog.config import BrokerConfig, DynamicConfigs, LogConfig, log_config
 from stratalog.metadata.delta import Delta
 from stratalog.metadata.image import Image, ResourceType, Topic
+
+_STATE_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def configured_topics(image: Image, delta: Delta, node_id: int) -> list[Topic]:
@@ -26,13 +31,14 @@ def configured_topics(image: Image, delta: Delta, node_id: int) -> list[Topic]:
 def log_configs(image: Image, node_id: int, config: BrokerConfig) -> Callable[[Topic], LogConfig]:
     """Return a function from a topic to its log settings; topics with equal settings share one object."""
     broker = DynamicConfigs.of(image.configs, node_id).over(config)
-    made: dict[frozenset[tuple[str, str]], LogConfig] = {}
+    made: dict[tuple[frozenset[tuple[str, str]], bool], LogConfig] = {}
 
     def config_of(topic: Topic) -> LogConfig:
         own = image.topic_configs(topic.name)
-        key = frozenset(own.items())
+        is_state = topic.name in _STATE_TOPICS
+        key = frozenset(own.items()), is_state
         if key not in made:
-            made[key] = log_config(broker, own)
+            made[key] = replace(log_config(broker, own), is_state=is_state)
         return made[key]
 
     return config_of
