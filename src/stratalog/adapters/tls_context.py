@@ -33,7 +33,7 @@ __all__ = [
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN"
-_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----((?:[^-]+|-(?!----))*+)-----END \1-----")
 _LINE: Final = 64
 _OF_DAMAGE: Final = re.compile("PEM lib|ASN1 lib|BASE64|does not contain a certificate")
 """OpenSSL's reasons for contents that it cannot parse."""

@@ -108,3 +108,19 @@ def test_a_damaged_certificate_has_dates_or_none(stores: list[bytes]) -> None:
         read += 1
         assert all(FIRST_S <= one <= LAST_S for one in found), seed
     assert 0 < read < 10 * ROUNDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-----BEGIN CERTIFICATE-----\n" * 40_000,
+        "".join(f"-----BEGIN A{number}-----\nMII-\n" for number in range(40_000)),
+        "-----BEGIN CERTIFICATE-----" + "-x" * 500_000,
+        "-----BEGIN " * 100_000,
+    ],
+    ids=["begins", "names", "dashes", "no label"],
+)
+def test_text_of_a_megabyte_that_never_ends_a_block_is_refused_at_once(text: str) -> None:
+    tls = Tls(trusted=Store("ssl.truststore", certificates=text))
+    with pytest.raises(UserError, match="has no certificate"):
+        server_context(tls)
