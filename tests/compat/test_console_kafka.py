@@ -62,8 +62,6 @@ PAGES = (
     "/new-topic",
     "/groups",
     "/groups/billing",
-    "/groups/billing/reset",
-    "/groups/billing/delete",
     "/quorum",
     "/transactions",
     "/reassignments",
@@ -81,6 +79,8 @@ def test_every_page_is_there(console: Console) -> None:
     for path in (*PAGES, f"/brokers/{broker['id']}"):
         answer = console.get(path)
         assert answer.status == 200, (path, answer.text)
+    refused = console.get("/groups/billing/reset")
+    assert (refused.status, "member" in refused.text) == (400, True)
     assert broker["directories"][0]["replicas"] > 0
     assert console.json(f"/brokers/{broker['id']}.json")["settings"]
     assert "no <code>tier.url</code>" in console.get("/tier").text

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,10 @@ class Crowd:
 
 @contextmanager
 def crowded_cluster(place: Path) -> Iterator[Crowd]:
-    with ClusterProcesses(place, 3, SETTINGS) as nodes:
+    tier = {"tier.enable": "true", "tier.url": (place / "bucket").as_uri()}
+    with closing(ClusterProcesses(place, 3, SETTINGS | tier)) as nodes:
+        nodes.start([2, 3])
+        nodes.start([1])  # metadata names brokers in the order of their registrations
         monitors = tuple(
             f"127.0.0.1:{json.loads((nodes.directory(node) / 'ready.json').read_text())['monitor_port']}"
             for node in nodes.ids

@@ -4,14 +4,17 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from tests.cluster_processes import ClusterProcesses
 from tests.integration.server_process import Server, strata
 
 from stratalog.adapters.object_store import open_store
+from stratalog.cli.records.get import bucket_of
 from stratalog.tier.formats.key_filter import PAGE_BYTES
 from stratalog.tier.reading.reader import open_bucket
 from stratalog.wire.murmur2 import partition_of_key
@@ -148,3 +151,13 @@ def test_a_topic_that_does_not_exist_is_named(server: Server) -> None:
     done = strata("get", "nothing", "k", "-b", server.address)
     assert done.returncode == 2
     assert done.stderr.startswith("strata: topic nothing does not exist")
+
+
+def test_each_broker_of_a_cluster_leads_to_its_bucket(tmp_path: Path) -> None:
+    """A broker knows only its own settings, and metadata names brokers in the order of their registrations."""
+    url = (tmp_path / "bucket").as_uri()
+    with closing(ClusterProcesses(tmp_path, 3, {"tier.enable": "true", "tier.url": url})) as nodes:
+        nodes.start([2, 3])
+        nodes.start([1])
+        found = [bucket_of(address, None) for address in nodes.address.split(",")]
+    assert found == [url] * 3

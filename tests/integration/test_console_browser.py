@@ -64,6 +64,7 @@ CROWDED = (
     "/brokers",
     *(f"/brokers/{node}" for node in (1, 2, 3)),
     "/topics?internal=yes",
+    "/tier",
     f"/topics/{LONG}",
     f"/topics/{LONG}/messages",
     "/topics/moving/alter",
@@ -250,6 +251,7 @@ def test_each_of_these_pages_has_its_rows_and_its_json(crowded: Console) -> None
     for page, name in rows.items():
         assert crowded.json(f"/{page}.json")[name], page
     assert crowded.json("/acls.json")["users"]
+    assert crowded.json("/tier.json")["configured"].endswith("/bucket")
 
 
 def test_keys_alone_reach_everything_on_each_page(crowded: Console, browser: Browser) -> None:

@@ -161,7 +161,7 @@ def bucket_of(bootstrap: str | None, tier_url: str | None) -> str | None:
     """Return the bucket to read; None for none. Raises UserError where the brokers' own cannot be opened from here."""
     from stratalog.adapters.blocking_socket import BlockingNetwork
     from stratalog.client.blocking import BlockingClient
-    from stratalog.client.calls import BROKER
+    from stratalog.client.calls import BROKER, describe_configs
     from stratalog.client.security import security_of
     from stratalog.errors import Unavailable, UserError
     from stratalog.table.places import store_at
@@ -175,8 +175,8 @@ def bucket_of(bootstrap: str | None, tier_url: str | None) -> str | None:
     with BlockingClient(
         BlockingNetwork(), bootstrap, client_id="strata-get", security=security
     ) as client:
-        broker = str(min(client.metadata([]).brokers))
-        found = client.describe_configs([(BROKER, broker)])
+        node = min(client.metadata([]).brokers)
+        found = client.call(describe_configs([(BROKER, str(node))]), node)
     entries = (entry for resource in found for entry in resource.entries)
     url = next((entry.value for entry in entries if entry.name == "tier.url"), None)
     if not url or url.startswith("memory:"):

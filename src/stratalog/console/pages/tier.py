@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from stratalog.client.calls import BROKER
+from stratalog.client.calls import BROKER, describe_configs
 from stratalog.console.history import History, SegmentRow
 from stratalog.console.page import Context, Page, PageRequest, failed, path_of
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
@@ -67,10 +67,10 @@ async def tier(context: Context, request: PageRequest) -> Page:
 
 async def _configured(context: Context) -> str | None:
     """Return the bucket that the brokers use, to say how to start the console with it; None where they have none."""
-    client = await context.cluster.client()
     node_id = min((await context.cluster.metadata()).brokers, default=0)
     try:
-        (found,) = await client.describe_configs([(BROKER, str(node_id))])
+        call = describe_configs([(BROKER, str(node_id))])
+        (found,) = await context.cluster.on_broker(call, node_id)
     except Rejected:
         return None
     value = {entry.name: entry.value for entry in found.entries}.get("tier.url")
