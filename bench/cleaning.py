@@ -1,11 +1,11 @@
 """Measure what cleaning does for a coordinator: how long a start loads a long log of offset commits, before and after.
 
-usage: python -m bench.cleaning [--commits 10000000] [--groups 1000] [--batch 10] [--partitions 1] [--active 4]
+usage: python -m bench.cleaning [--commits 10000000] [--groups 1000] [--batch 10] [--partitions 1] [--active 2]
        [--directory DIR] [--skip-before] [--starts 3]
 
 The logs of `__consumer_offsets` are written as segment files, not by requests: commits of a partition's groups in turn,
 `--batch` of them in a batch. A node starts with it. Then the cleaner cleans it, here in one thread, and a node starts
-again. The active segment is never cleaned: `--active` is its size in MiB, 4 where this broker wrote the log. A start
+again. The active segment is never cleaned: `--active` is its size in MiB, 2 where this broker wrote the log. A start
 counts until the offsets of all groups can be read, and each is compared. The last starts are those of `strata server`,
 as a process: from the command to the answers that a client gets.
 """
@@ -250,7 +250,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=10, help="commits in a batch")
     parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--active", type=int, default=4, help="MiB of each active segment")
+    parser.add_argument("--active", type=int, default=2, help="MiB of each active segment")
     parser.add_argument(
         "--directory", help="where the log is made; 60 bytes a commit, 120 with --batch 1"
     )

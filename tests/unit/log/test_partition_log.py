@@ -415,10 +415,10 @@ def append_mebibytes(steps, count):
 def test_a_coordinators_segment_closes_once_it_is_larger_than_all_before_it():
     config = LogConfig(cleanup_policy=("compact",), segment_bytes=20 << 20, is_state=True)
     steps = Steps(config)
-    assert append_mebibytes(steps, 54) == [4, 4, 8, 17, 20]
+    assert append_mebibytes(steps, 56) == [2, 2, 4, 9, 18, 20]
     steps.sync_closed()
     clean_once(steps)
-    assert append_mebibytes(steps, 5)[-2:] == [0, 4], "little is left, so little is loaded"
+    assert append_mebibytes(steps, 5)[-3:] == [0, 2, 2], "little is left, so little is loaded"
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
