@@ -19,8 +19,8 @@ from stratalog.broker.tier import bucket_cleaner
 from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.client.admin import alter_configs
 from stratalog.client.aio import Client
+from stratalog.client.calls import BROKER, NewTopic
 from stratalog.client.calls import TOPIC as OF_TOPIC
-from stratalog.client.calls import NewTopic
 from stratalog.tier.checking.verify import sweep, verify
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.writing.cleaning import clean_objects
@@ -127,6 +127,31 @@ class Story:
         assert not self.cleaner.uncleanable
         await self.machine.stop()
         assert not self.machine.broken_tasks
+
+
+async def memory_is_raised() -> None:
+    name = "log.cleaner.dedupe.buffer.size"
+    machine = Machine(World(7), {**SETTINGS, "tier.url": URL, name: "480"})
+    story = Story(machine, await machine.restart())
+    wanted = TIERED | {"min.cleanable.dirty.ratio": "0.01"}
+    await story.client.create_topics([NewTopic(TOPIC, partitions=1, configs=wanted)])
+    for _ in range(4):
+        builder = BatchBuilder()
+        for key in range(100):
+            builder.add(b"%d" % key, b"value", machine.world.clock.now_ms())
+        await story.client.produce(TOPIC, 0, builder.build())
+        await asyncio.sleep(0.4)
+    await story.until(lambda: bool(story.cleaner.uncleanable), "too small table")
+    (reason,) = story.cleaner.uncleanable.values()
+    assert f"raise {name}" in reason
+    await story.client.on_controller(alter_configs(BROKER, "", {name: "48000"}))
+    await story.until(lambda: story.manifest.clean_end > 0, "committed cleaning")
+    assert not story.cleaner.uncleanable
+    await machine.stop()
+
+
+def test_a_partition_whose_keys_need_more_memory_is_cleaned_once_there_is_more() -> None:
+    run(memory_is_raised())
 
 
 async def the_policy_changes() -> None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.sim.compacted import (
     CONFIGS,
     SETTINGS,
@@ -87,8 +88,11 @@ async def damage() -> None:
     await machine.stop()
 
 
-def test_a_damaged_log_is_set_aside_and_stops_no_other() -> None:
-    run(damage())
+def test_a_damaged_log_is_set_aside_with_a_remedy_and_stops_no_other() -> None:
+    with capture_logs() as logs:
+        run(damage())
+    (line,) = [one for one in logs if one["event"] == "uncleanable partition"]
+    assert "strata topic trim" in line["remedy"]
 
 
 def test_a_log_whose_keys_need_more_memory_is_cleaned_once_there_is_more() -> None:

@@ -20,11 +20,13 @@ from tests.sim.test_moves import PARTITIONS, PATHS, SETTINGS, describe, move, un
 from tests.sim.test_moves import TOPIC as MOVED
 from tests.sim.world import START_MS, World
 
+from stratalog.broker.storage.survey import KAFKAS_TIER
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.placement import partition_for
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.log.checkpoints import META_PROPERTIES, decode_meta_properties
+from stratalog.ports import FileInfo
 from stratalog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from stratalog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -465,6 +467,33 @@ def test_a_request_after_a_produce_sees_its_records() -> None:
             await first
             assert (await second).topics[0].partitions[0].offset == number + 1
         raw.close()
+        await machine.stop()
+
+    run(story())
+
+
+def test_a_drive_that_fails_while_it_is_searched_for_kafkas_tier_is_away_alone() -> None:
+    async def story() -> None:
+        world = World(1)
+        machine = Machine(world, {**SETTINGS, "tier.url": "memory://bucket"})
+        client = await machine.restart()
+        await create(client, KAFKAS_TIER, 1)
+        configs = {"remote.storage.enable": "true"}
+        await client.create_topics([NewTopic("tiered", partitions=3, configs=configs)])
+        sick = next(i for i, path in enumerate(places(machine, "tiered", 3)) if path == "/more")
+        await machine.stop()
+        disk = world.disk("/more")
+        listed = disk.list
+
+        def fails(path: str) -> list[FileInfo]:
+            if path == f"tiered-{sick}":
+                raise OSError(errno.EIO, "the drive says no", path)
+            return listed(path)
+
+        disk.list = fails  # type: ignore[method-assign]
+        await machine.restart()
+        errors = await directory_errors(machine)
+        assert errors == {"/data": 0, "/more": ErrorCode.kafka_storage_error, "/third": 0}
         await machine.stop()
 
     run(story())

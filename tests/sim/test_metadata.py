@@ -9,12 +9,14 @@ from contextlib import suppress
 from uuid import UUID
 
 import pytest
-from tests.sim.disk import PowerLoss
+from tests.sim.cluster import Cluster as Several
+from tests.sim.disk import PowerLoss, SimDisk
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.records import batch, read_all
 from tests.sim.world import World
 
+from stratalog.broker.storage.first_voters import Begin
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
 from stratalog.log.checkpoints import MetaProperties, encode_meta_properties
@@ -211,12 +213,23 @@ def test_a_log_begins_at_the_level_of_its_format_or_not_at_all(number: int) -> N
     run(story())
 
 
-def test_a_log_of_a_later_level_is_refused_and_stays_as_it_is() -> None:
+def contents(disk: SimDisk) -> dict[str, bytes]:
+    """Return the log and the quorum's state. A recovery may remove index files."""
+    names = [one.name for one in disk.list(METADATA)]
+    paths = [f"{METADATA}/{name}" for name in names if name.endswith((".log", "quorum-state"))]
+    return {path: bytes(disk.read(path, 0, 1 << 30)) for path in paths}
+
+
+@pytest.mark.parametrize("begins", [None, {1: Begin(standalone=True)}])
+def test_a_log_of_a_later_level_is_refused_and_stays_as_it_is(
+    begins: dict[int, Begin] | None,
+) -> None:
     async def story() -> None:
-        machine = Machine(World(1))
+        world = World(1)
+        machine = Several(world, 1, begins=begins).machines[1] if begins else Machine(world)
         await machine.start()
         await machine.stop()
-        disk = machine.host.disk("/data")
+        disk = machine.host.disk(machine.log_dirs[0])
         logs = [
             f"{METADATA}/{one.name}" for one in disk.list(METADATA) if one.name.endswith(".log")
         ]
@@ -229,10 +242,10 @@ def test_a_log_of_a_later_level_is_refused_and_stays_as_it_is() -> None:
         batch = later.build()
         assign(batch, 0, last.next_offset, last.leader_epoch)
         disk.append(path, len(data), [batch])
-        whole = disk.read(path, 0, 1 << 30)
+        whole = contents(disk)
         with pytest.raises(UserError, match=r"metadata\.version 31, .* later release"):
             await machine.start()
-        assert disk.read(path, 0, 1 << 30) == whole
+        assert contents(disk) == whole
 
     run(story())
 

@@ -200,6 +200,7 @@ def test_the_isr_shrinks_to_those_that_keep_up_and_expands_again() -> None:
         cut_off(cluster, 3)
         assert not await ledger.write(), "the third is in sync, and does not have it"
         await until(lambda: partition(cluster).isr == (1, 2))
+        await until(lambda: cluster.machines[2].partition("t").replica.isr == (1, 2))
         await ledger.grow(5)
         assert cluster.machines[1].partition("t").high_watermark == 11
         join_again(cluster, 3)

@@ -214,6 +214,15 @@ class BrokerConfig(Struct, frozen=True):
         return self.str("tier.url")
 
     @property
+    def cleaner_memory(self) -> tuple[builtins.int, builtins.float, builtins.int]:
+        """The settings that say how many keys a cleaner's table takes: bytes, the share that is filled, threads."""
+        return (
+            self.int("log.cleaner.dedupe.buffer.size"),
+            self.float("log.cleaner.io.buffer.load.factor"),
+            self.int("log.cleaner.threads"),
+        )
+
+    @property
     def monitor(self) -> tuple[builtins.str, builtins.int] | None:
         """Host and port of the monitor; None where there is none."""
         text = self.str("monitor.listener")

@@ -128,6 +128,11 @@ class PartitionReplica:
         self.followers = {}
         self.proposed = None
 
+    def follow(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
+        """Note the replicas and the ISR of the metadata, while another broker leads."""
+        assert not self.leads, "a leader takes them with its partition epoch"
+        self.replicas, self.isr = replicas, isr
+
     def on_append(self, log_end_offset: int) -> bool:
         """Note that the log has grown to `log_end_offset`; return whether the high watermark moved."""
         assert self.leads, "only a leader's own log moves its high watermark"

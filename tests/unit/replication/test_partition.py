@@ -109,6 +109,15 @@ def test_a_replica_that_does_not_lead_refuses_requests_with_the_reason():
         assert refused.value.code is code
 
 
+def test_a_follower_knows_the_replicas_and_the_isr_of_the_metadata():
+    replica = leader(epoch=4)
+    with pytest.raises(AssertionError):
+        replica.follow((1, 2), (2,))
+    replica.become_follower(5)
+    replica.follow((1, 2, 9), (9,))
+    assert (replica.replicas, replica.isr) == ((1, 2, 9), (9,))
+
+
 def test_a_followers_high_watermark_is_the_leaders_up_to_its_own_log_end():
     replica = PartitionReplica(node_id=1, replicas=(1, 2), isr=(1, 2))
     replica.become_follower(2)

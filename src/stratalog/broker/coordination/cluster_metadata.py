@@ -74,7 +74,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     """
     clock, node_id = outside.clock, config.int("node.id")
     addresses = config.quorum_voters
-    opened = await open_metadata_log(directory, clock, is_alone=config.is_alone)
+    opened = await open_metadata_log(directory, clock, node_id, is_alone=config.is_alone)
     log, replay = opened.log, opened.replay
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     timeouts = _timeouts(config)

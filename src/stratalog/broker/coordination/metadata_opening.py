@@ -43,6 +43,7 @@ from stratalog.quorum.voters import Opening, VoterSet, opening, voter_set
 from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import topic_id_text
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
+from stratalog.wire.internal.metadata_records import FeatureLevelRecord
 from stratalog.wire.records import Record
 
 __all__ = ["OpenedLog", "open_metadata_log"]
@@ -64,13 +65,17 @@ class OpenedLog(Struct, frozen=True):
     """The users and the level that an empty log begins with, where this node was formatted with some."""
 
 
-async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: bool) -> OpenedLog:
+async def open_metadata_log(
+    directory: LogDirectory, clock: Clock, node_id: int, *, is_alone: bool
+) -> OpenedLog:
     """Read snapshot and log; nothing is cut but a torn tail.
 
     With `is_alone` this node is the only voter: all of the log is committed, and the replay has it. Else the replay has
-    the snapshot, and the quorum says how far the log counts. Raises UserError where a file is damaged.
+    the snapshot, and the quorum says how far the log counts. Raises UserError where a file is damaged, and for a level
+    that is not known, where all of the log is committed: before the quorum appends to it.
     """
     replay = Replay()
+    levels: list[FeatureLevelRecord] = []
     try:
         found = await directory.run(_read_state(is_alone=is_alone))
         replay = found.replay
@@ -83,11 +88,13 @@ async def open_metadata_log(directory: LogDirectory, clock: Clock, *, is_alone: 
             voters.append((start_offset - 1, voter_set(replay.voters)))
         openings: deque[Opening] = deque(maxlen=1)
         await load(log, partial(_take_record, replay if is_alone else None, voters, openings))
-        level = replay.image().features.get(METADATA_VERSION)
-        if is_alone and level is not None:
+        if not is_alone and voters and voters[-1][1].ids == (node_id,):
+            await load(log, partial(_take_level, levels))
+        level = _level(replay, levels)
+        if (is_alone or levels) and level is not None:
             check_level(level)
     except (Corrupt, Rejected) as error:
-        reason = unreadable(error, replay.image().features.get(METADATA_VERSION))
+        reason = unreadable(error, _level(replay, levels))
         raise UserError(
             f"{directory.path}/{METADATA_DIRECTORY} cannot be read: {reason}"
         ) from error
@@ -111,6 +118,17 @@ def _take_record(
         openings.append(opening(header.leader_epoch, record.offset, decoded))
     if replay is not None:
         replay.replay(record.offset, header.leader_epoch, decoded)
+
+
+def _take_level(levels: list[FeatureLevelRecord], header: BatchHeader, record: Record) -> None:
+    decoded = decode_record(record, is_control=header.is_control)
+    if isinstance(decoded, FeatureLevelRecord):
+        levels.append(decoded)
+
+
+def _level(replay: Replay, later: Sequence[FeatureLevelRecord]) -> int | None:
+    found = level_in(later)
+    return replay.image().features.get(METADATA_VERSION) if found is None else found
 
 
 async def _open_log(

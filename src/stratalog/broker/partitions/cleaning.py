@@ -30,7 +30,7 @@ from stratalog.log.cleaning.choosing import (
     read_first_timestamps,
     tier_of,
 )
-from stratalog.log.cleaning.cleaner import Cleaned, clean_on
+from stratalog.log.cleaning.cleaner import Cleaned, TooFewKeys, clean_on
 from stratalog.ports import Outside, Processes
 
 _LOOKED_AT_A_TURN: Final = 1000
@@ -63,7 +63,7 @@ class Cleaners:
 
     def configure(self, in_effect: BrokerConfig) -> None:
         """Take settings that may change while the broker runs. With another memory, each log is tried again."""
-        if self._config is None or memory_of(self._config) != memory_of(in_effect):
+        if self._config is None or self._config.cleaner_memory != in_effect.cleaner_memory:
             self.uncleanable.clear()
         self._config = in_effect
         is_on = in_effect.bool("log.cleaner.enable")
@@ -176,7 +176,12 @@ class Cleaners:
                 await self._wait()
                 return
             self.uncleanable[hosted] = str(error)
-            self._log.error("uncleanable partition", partition=name, reason=str(error))
+            self._log.error(
+                "uncleanable partition",
+                partition=name,
+                reason=str(error),
+                remedy=_remedy(hosted, error),
+            )
         finally:
             self._taken.discard(place)
 
@@ -247,13 +252,19 @@ class Cleaners:
         )
 
 
-def memory_of(config: BrokerConfig) -> tuple[int, float, int]:
-    """Return the settings that say how many keys a cleaner's table takes."""
-    return (
-        config.int("log.cleaner.dedupe.buffer.size"),
-        config.float("log.cleaner.io.buffer.load.factor"),
-        config.int("log.cleaner.threads"),
-    )
+def _remedy(hosted: HostedPartition, error: Corrupt | OSError) -> str:
+    """Return what an operator can do about a log that is set aside; a restart tries it again."""
+    if isinstance(error, TooFewKeys):
+        return "raise log.cleaner.dedupe.buffer.size; it is tried again at once"
+    if isinstance(error, OSError):
+        return "make the file readable, and restart the broker"
+    if hosted.name.topic == "__consumer_offsets":
+        return "stop the broker, run `strata storage repair`"
+    if len(hosted.replica.replicas) > 1:
+        return (
+            "stop the broker, remove this partition's directory, start: another replica is copied"
+        )
+    return "delete the records up to the damage with `strata topic trim`, and restart the broker"
 
 
 def _has_all(hosted: HostedPartition, found: Cleanable) -> bool:

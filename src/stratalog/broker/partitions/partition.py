@@ -372,6 +372,8 @@ class HostedPartition(PlacedLog):
             )
             return [Transition.LED] if led else []
         changed = [Transition.RESIGNED] if self.resign(role.leader_epoch) else []
+        if isinstance(role, Follow):
+            self.replica.follow(role.replicas, role.isr)
         if begins:
             follows = isinstance(role, Follow)
             changed.append(Transition.FOLLOWED if follows else Transition.STOPPED)

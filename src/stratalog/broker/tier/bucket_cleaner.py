@@ -15,7 +15,6 @@ from typing import Final
 
 import structlog
 
-from stratalog.broker.partitions.cleaning import memory_of
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.slices import slices
 from stratalog.broker.tier.bucket import ClaimedBucket
@@ -76,7 +75,7 @@ class BucketCleaner:
 
     def configure(self, config: BrokerConfig) -> None:
         """Take settings that may change while the broker runs. With another memory, each partition is tried again."""
-        if memory_of(self._config) != memory_of(config):
+        if self._config.cleaner_memory != config.cleaner_memory:
             self.uncleanable.clear()
         self._config = config
 

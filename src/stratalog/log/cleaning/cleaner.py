@@ -41,10 +41,14 @@ from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.wire.compression import decompress
 from stratalog.wire.sift import BYTES_A_KEY, KeyOffsets, note
 
-__all__ = ["Cleaned", "Plan", "Rewritten", "clean", "clean_on", "places_for"]
+__all__ = ["Cleaned", "Plan", "Rewritten", "TooFewKeys", "clean", "clean_on", "places_for"]
 
 _OUT_BYTES: Final = 1 << 20
 """Written at once. A batch that is larger is written alone."""
+
+
+class TooFewKeys(Corrupt):
+    """The table is too small for the keys of one batch. The message says which setting to raise."""
 
 
 class Plan(Struct, frozen=True):
@@ -95,7 +99,7 @@ def places_for(offsets: int, memory_bytes: int, load_factor: float) -> tuple[int
 
 
 def clean(plan: Plan) -> Program[Cleaned]:
-    """Carry out a plan. Raises Corrupt for damage, and for a table that is too small for one batch."""
+    """Carry out a plan. Raises Corrupt for damage, and TooFewKeys for a table that is too small for one batch."""
     yield from _remove_leftovers(plan.directory)
     done = Cleaned()
     keys = yield from _note(plan, Transactions(plan.aborted), done)
@@ -178,7 +182,7 @@ def _note(plan: Plan, transactions: Transactions, done: Cleaned) -> Program[KeyO
         _check_whole(segment, position)
         end = segment.next_offset
     if end == first_dirty:
-        raise Corrupt(
+        raise TooFewKeys(
             f"{plan.keys_max} keys are too few for the batch at offset {end}: "
             "raise log.cleaner.dedupe.buffer.size"
         )
