@@ -150,6 +150,9 @@ def test_a_name_with_a_line_break_is_one_line_everywhere(
                 done = strata("--config", str(admin), *words, "-b", broker.address)
                 assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
                 assert shown.strip("'") in done.stderr, done.stderr
+                assert done.stderr[:-1].isprintable()
+            done = strata("--config", str(admin), "topic", "create", name, "-b", broker.address)
+            assert (done.returncode, done.stderr[:-1].isprintable()) == (2, True), done.stderr
         assert user(broker, admin, "list", "--json")[1] == "[]\n"
         acls = strata("--config", str(admin), "acl", "list", "--json", "-b", broker.address)
         assert acls.stdout == "[]\n"

@@ -1,7 +1,7 @@
 """Standard output as the destination of a server's log lines.
 
-In: text. Out: the same text on standard output. It never raises: a closed terminal, a reader that went away or a full
-disk costs log lines and not the server.
+In: events. Out: one line of text each on standard output; a client's names move no terminal's cursor. It never raises:
+a closed terminal, a reader that went away or a full disk costs log lines and not the server.
 """
 
 import os
@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+from structlog.typing import EventDict
 
 __all__ = ["keep_logging"]
 
@@ -29,4 +30,21 @@ class _Output:
 
 def keep_logging() -> None:
     """Let structlog write its lines to this process's standard output, and continue where that fails."""
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(_Output()))  # type: ignore[arg-type]
+    *others, renderer = structlog.get_config()["processors"]
+    structlog.configure(
+        processors=[*others, _printable, renderer],
+        logger_factory=structlog.WriteLoggerFactory(_Output()),  # type: ignore[arg-type]
+    )
+
+
+def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escape characters that a terminal obeys: clients choose the names of groups and members."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = "".join(map(_shown, value))
+    return event
+
+
+def _shown(one: str) -> str:
+    is_plain = one.isprintable() or one in "\n\r\t"  # the renderer quotes text with these
+    return one if is_plain else ascii(one)[1:-1]

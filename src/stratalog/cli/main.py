@@ -80,7 +80,8 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
             text = f"argument {odd[0]} is not UTF-8; accepted: names in UTF-8"  # it may be a secret
         case _:
             return None
-    return " ".join(text.split()), 1 if isinstance(error, Corrupt) else 2
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in " ".join(text.split()))
+    return line, 1 if isinstance(error, Corrupt) else 2
 
 
 def is_odd(word: str) -> bool:
