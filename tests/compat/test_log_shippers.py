@@ -84,6 +84,20 @@ def libraries(root: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": ":".join(map(str, places))}
 
 
+def is_valid(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """The program itself finds nothing wrong with its settings: at work it passes over an unknown name."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def values(broker: BrokerProcess, topic: str) -> list[bytes]:
     try:
         found = read(topic, bootstrap_servers=broker.address).read_all()
@@ -132,6 +146,7 @@ def test_rsyslogs_omkafka_sends_a_file(broker: BrokerProcess, tmp_path: Path) ->
     modules = next(root.glob("usr/lib/*/rsyslog"))
     command = [str(root / "usr/sbin/rsyslogd"), "-n", "-i", str(tmp_path / "pid")]
     command += ["-f", str(tmp_path / "rsyslog.conf"), "-M", str(modules)]
+    is_valid([*command, "-N1"], libraries(root))
     with running(command, tmp_path, libraries(root)) as said:
         is_filled(broker, "rsyslog", file, said)
 
@@ -151,6 +166,7 @@ def test_syslog_ngs_kafka_destination_sends_a_file(broker: BrokerProcess, tmp_pa
     ]
     command += ["--module-path", str(modules), "-R", str(tmp_path / "persist")]
     command += ["-p", str(tmp_path / "pid"), "-c", str(tmp_path / "control")]
+    is_valid([*command, "--syntax-only"], libraries(root))
     with running(command, tmp_path, libraries(root)) as said:
         is_filled(broker, "syslog-ng", file, said)
 

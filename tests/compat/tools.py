@@ -199,6 +199,15 @@ def go_program(name: str, package: str) -> Path:
     return program
 
 
+def go_built(name: str, source: Path) -> Path:
+    """The program of a directory with a `go.mod`, built once for a name; skips if it is not available."""
+    words = ("install", "-C", str(source), "-mod=readonly", ".")
+    program, failure = _built(name, "go", words, ("GOBIN", ""))
+    if failure:
+        cannot_be_had(name, failure)
+    return program
+
+
 def cargo_program(package: str, features: str) -> Path:
     """A program built by `cargo install name@version`, once; skips if it is not available."""
     words = ("install", "--quiet", "--locked", "--features", features, "--target-dir", "t", package)

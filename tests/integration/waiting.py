@@ -9,8 +9,8 @@ from collections.abc import Callable
 TIMEOUT_S = 30
 
 
-def wait_for(there: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+def wait_for(there: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
     while not there():
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.01)
