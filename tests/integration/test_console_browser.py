@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -366,6 +367,23 @@ def test_a_page_that_is_watched_says_that_the_broker_is_gone_and_recovers(
     expect(opened.locator("main")).to_contain_text("start the brokers of", timeout=WAIT_MS)
     broker.start()
     expect(opened.locator("h1")).to_have_text("Topics", timeout=2 * WAIT_MS)
+
+
+@pytest.mark.parametrize(("password", "status"), [("planted-pass", 200), ("guessed", 401)])
+def test_a_browser_asks_for_the_login_and_gets_no_cookie(
+    browser: Browser, broker: BrokerProcess, tmp_path: Path, password: str, status: int
+) -> None:
+    logins = tmp_path / "logins"
+    logins.write_text("viewer:planted-pass\n")
+    logins.chmod(0o600)
+    with console_process(tmp_path / "console", broker.address, "--logins", str(logins)) as guarded:
+        given: Any = {"username": "viewer", "password": password}
+        with page_of(browser, guarded, {"http_credentials": given}) as page:
+            answer = page.goto("/topics")
+            assert answer is not None
+            assert answer.status == status
+            assert page.context.cookies() == []
+            assert ("orders" in page.content()) == (status == 200)
 
 
 NO_SCRIPT: dict[str, Any] = {"java_script_enabled": False}

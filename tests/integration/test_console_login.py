@@ -102,8 +102,18 @@ def test_any_other_header_gets_401_and_nothing_of_the_cluster(
 ) -> None:
     headers = {"Authorization": header} if header else {}
     status, text, challenge = asked(console, authority, **headers)
-    assert (status, challenge) == (401, 'Basic realm="strata console", charset="UTF-8", Bearer')
+    both = 'Basic realm="strata console", charset="UTF-8", Bearer realm="strata console"'
+    assert (status, challenge) == (401, both)
     assert text == "The console asks for a user and a password, or a token.\n"
+
+
+def test_a_wrong_login_is_a_line_in_the_log_without_the_secret(
+    console: Console, authority: Authority
+) -> None:
+    assert asked(console, authority, Authorization=basic("viewer", "guessed-word"))[0] == 401
+    said = console.output.read_text()
+    assert "a wrong login from 127.0.0.1" in said
+    assert not {"guessed", "viewer", basic("viewer", "guessed-word")} & set(said.split())
 
 
 def test_plain_http_and_stuck_handshakes_hold_up_no_page(

@@ -11,9 +11,13 @@ from typing import Final, Self
 
 from stratalog.errors import UserError
 
-__all__ = ["CHALLENGE", "Logins"]
+__all__ = ["CHALLENGES", "Logins"]
 
-CHALLENGE: Final = 'Basic realm="strata console", charset="UTF-8", Bearer'
+CHALLENGES: Final = (
+    'Basic realm="strata console", charset="UTF-8"',
+    'Bearer realm="strata console"',
+)
+"""A header each: Chromium reads one challenge a header, and asks for no password where it cannot."""
 _SECRET_MIN: Final = 8
 """The fewest characters of a password or a token."""
 

@@ -9,7 +9,7 @@ and forms of other origins (CSP).
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from stratalog.console.logins import CHALLENGE, Logins
+from stratalog.console.logins import CHALLENGES, Logins
 from stratalog.console.page import JSON, Context, Page, PageRequest, failed, path_of, refused
 from stratalog.console.pages import page_of
 from stratalog.console.pages.pipelines import query_samples
@@ -39,6 +39,8 @@ _FOREIGN: Final = (
 )
 _WRONG_LOGIN_S: Final = 0.5
 """How long the answer to a wrong login waits: guessing takes long."""
+_NOTE_EACH_MS: Final = 1_000
+"""A guesser cannot fill the log: at most a line each second."""
 _NO_LOGIN: Final = "The console asks for a user and a password, or a token.\n"
 _PROMETHEUS: Final = ("pipelines.prom",)
 """The path at which Prometheus scrapes the numbers of the page of pipelines."""
@@ -61,12 +63,19 @@ class ConsoleServer:
     """Serves the console. `open`, then `close`."""
 
     def __init__(
-        self, context: Context, host: str, names: Collection[str] = (), logins: Logins | None = None
+        self,
+        context: Context,
+        host: str,
+        names: Collection[str] = (),
+        logins: Logins | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`host` is the address to listen on; `names` are further names by which browsers may address the console.
 
-        Without `logins` it answers any client.
+        Without `logins` it answers any client. `note` gets a line for wrong logins.
         """
+        self._note = note
+        self._noted_until_ms = 0
         self._logins = logins
         self._context = context
         self._host = host
@@ -91,7 +100,8 @@ class ConsoleServer:
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             response = await self._answer(Request(scope, receive))
-            response.headers.update(_HEADERS | dict(response.headers))
+            for name, value in _HEADERS.items():
+                response.headers.setdefault(name, value)
             await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -99,12 +109,9 @@ class ConsoleServer:
         if not self._knows(request.headers.get("host", "")):
             # Plain, for a foreign site's script may read it: it says nothing about the cluster.
             return PlainTextResponse(_FOREIGN, 403)
-        if self._logins is not None:
-            given = request.headers.get("authorization", "")
-            if not self._logins.accept(given):
-                if given:
-                    await asyncio.sleep(_WRONG_LOGIN_S)
-                return PlainTextResponse(_NO_LOGIN, 401, {"www-authenticate": CHALLENGE})
+        given = request.headers.get("authorization", "")
+        if self._logins is not None and not self._logins.accept(given):
+            return await self._no_login(request, is_wrong=bool(given))
         if parts[:1] == ("static",) and len(parts) == 2 and parts[1] in STATIC:
             kind, data = STATIC[parts[1]]
             caching = {"cache-control": "public, max-age=31536000, immutable"}
@@ -122,6 +129,20 @@ class ConsoleServer:
         query = f"?{request.url.query}" if request.url.query else ""
         body = html(page, parts, self._context, _json_path(parts) + query)
         return Response(body, page.status, media_type="text/html; charset=utf-8")
+
+    async def _no_login(self, request: Request, *, is_wrong: bool) -> Response:
+        """Return the answer to a request without a login; a wrong one waits for it, and gets a line in the log."""
+        if is_wrong:
+            now_ms = self._context.cluster.clock.steady_ms()
+            if now_ms >= self._noted_until_ms:
+                self._noted_until_ms = now_ms + _NOTE_EACH_MS
+                host = request.client.host if request.client is not None else "an unknown address"
+                self._note(f"a wrong login from {host}")
+            await asyncio.sleep(_WRONG_LOGIN_S)
+        response = PlainTextResponse(_NO_LOGIN, 401)
+        for challenge in CHALLENGES:
+            response.headers.append("www-authenticate", challenge)
+        return response
 
     async def _page(self, request: Request, parts: tuple[str, ...]) -> Page:
         """Return the page, or the page of its failure: the thing, the reason and the remedy."""

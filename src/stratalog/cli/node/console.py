@@ -179,7 +179,7 @@ async def serve(wanted: Wanted) -> None:
         prices,
         measured_of(wanted.monitors, system),
     )
-    server = ConsoleServer(context, host, wanted.names, logins)
+    server = ConsoleServer(context, host, wanted.names, logins, note)
     bound = await opened(server, system, wanted, port, keys)
     try:
         if keys.tls is not None:
