@@ -14,6 +14,8 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from stratalog.errors import Corrupt
 from stratalog.tier.formats.key_filter import (
@@ -129,6 +131,25 @@ def body_of(page: list[tuple[int, int]]) -> bytes:
     counts = Counter(bucket for bucket, _ in page)
     body = bytes(counts[bucket] for bucket in range(256))
     return (body + b"".join(one.to_bytes(2, "big") for _, one in page)).ljust(PAGE_BYTES - 8, b"\0")
+
+
+numbers = st.integers(0, (1 << 48) - 1)
+
+
+@given(st.one_of(st.lists(numbers), st.lists(st.integers(0, 9), max_size=200)), st.booleans())
+def test_hashes_are_sorted_also_where_their_upper_halves_are_equal(found, falls):
+    found = sorted(found, reverse=True) if falls else found
+    for module in (imported, PLAIN):
+        assert list(module._sorted(vec[i64](found))) == sorted(found)
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 300])
+def test_hashes_that_were_chosen_to_cost_many_moves_are_sorted_by_all_digits(count):
+    falling = list(range(count, 0, -1))
+    for module in (imported, PLAIN):
+        hashes = vec[i64](falling)
+        assert module._insert(hashes) == (count * (count - 1) // 2 <= 4 * count)
+        assert list(module._sorted(vec[i64](falling))) == sorted(falling)
 
 
 def test_hashes_never_change():

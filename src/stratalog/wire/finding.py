@@ -31,7 +31,7 @@ def records_in(
     With `keys` only records with one of them. Records of `aborted` transactions, as a Fetch answer lists them, are
     skipped. `checked`: the caller has checked the bytes. Raises Corrupt for a damaged batch.
     """
-    needles = None if keys is None else [needle for key in keys for needle in _needles(key)]
+    needles = None if keys is None else [(key, _needles(key)) for key in keys]
     hidden = Aborted(aborted)
     for position, header in scan(data):
         if not checked and not crc_holds(data, position, header):
@@ -50,9 +50,16 @@ def _needles(key: bytes) -> tuple[bytes, bytes]:
     return encode_signed(len(key)) + key, b"\0" + key
 
 
-def _may_have(batch: memoryview, codec: int, needles: Sequence[bytes] | None) -> bool:
-    """Return whether the batch's records contain one of `needles`, somewhere."""
+def _may_have(
+    batch: memoryview, codec: int, needles: Sequence[tuple[bytes, tuple[bytes, bytes]]] | None
+) -> bool:
+    """Return whether the batch's records contain one of `needles`, somewhere.
+
+    A search for the bare key comes first: nearly always it is the only one.
+    """
     if needles is None:
         return True
     records = decompress(codec, batch[HEADER_SIZE:])
-    return any(needle in records for needle in needles)
+    return any(
+        key in records and any(needle in records for needle in behind) for key, behind in needles
+    )

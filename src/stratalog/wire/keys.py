@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be
+from librt.strings import BytesWriter, read_i64_le, write_i16_be
 from librt.vecs import append, vec
 from mypy_extensions import i16, i64
 
@@ -45,6 +45,15 @@ def _hash(data: bytes, at: i64, end: i64) -> i64:
     """Return the hash of these bytes: 32 bits that choose page and bucket, then a fingerprint of 16 bits."""
     place: i64 = _PLACE_SEED
     fingerprint: i64 = _PRINT_SEED
+    while at + 8 <= end:
+        word: i64 = read_i64_le(data, at)
+        at += 8
+        left: i64 = 8
+        while left > 0:
+            place = ((place ^ (word & 255)) * _PLACE_FACTOR) & _MASK
+            fingerprint = ((fingerprint ^ (word & 255)) * _PRINT_FACTOR) & _MASK
+            word >>= 8
+            left -= 1
     while at < end:
         byte: i64 = data[at]
         place = ((place ^ byte) * _PLACE_FACTOR) & _MASK
@@ -101,11 +110,16 @@ class KeyHashes:
         hashes = self._hashes
         try:
             while count > 0:
-                # Lengths of one byte are read here, twice: a call would make two objects of its result.
+                # Short lengths are read here, twice: a call would cost as much as the rest.
                 length: i64 = data[at]
+                following: i64 = data[at + 1]
                 if length < 128:
                     length = (length >> 1) ^ -(length & 1)
                     at += 1
+                elif following < 128:
+                    length = (length & 127) | following << 7
+                    length = (length >> 1) ^ -(length & 1)
+                    at += 2
                 else:
                     length, at = _varint(data, at)
                 stop: i64 = at + length
@@ -164,13 +178,21 @@ class KeyHashes:
 
 
 def _sorted(hashes: vec[i64]) -> vec[i64]:
-    """Return the hashes in order, by their lowest digit first: each pass keeps the order of the one before."""
+    """Return the hashes in order. Their upper half nearly decides it; what is left, few insertions do."""
+    hashes = _by_digits(hashes, _DIGITS // 2)
+    if _insert(hashes):
+        return hashes
+    return _by_digits(hashes, 0)  # keys that were chosen for it
+
+
+def _by_digits(hashes: vec[i64], lowest: i64) -> vec[i64]:
+    """Return the hashes in the order of their digits from `lowest` on: each pass keeps the order of the one before."""
     count: i64 = len(hashes)
-    places = _places(hashes)
-    other = vec[i64]([0] * count)
-    digit: i64 = 0
+    places = _places(hashes, lowest)
+    other = hashes[:count]  # of the same size
+    digit: i64 = lowest
     while digit < _DIGITS:
-        first: i64 = digit << _DIGIT_BITS
+        first: i64 = (digit - lowest) << _DIGIT_BITS
         shift: i64 = digit * _DIGIT_BITS
         at: i64 = 0
         while at < count:
@@ -185,13 +207,14 @@ def _sorted(hashes: vec[i64]) -> vec[i64]:
     return hashes
 
 
-def _places(hashes: vec[i64]) -> vec[i64]:
+def _places(hashes: vec[i64], lowest: i64) -> vec[i64]:
     """Return for each value of each digit the number of hashes that lie before it in the order of this digit."""
-    size: i64 = _DIGITS << _DIGIT_BITS
+    size: i64 = (_DIGITS - lowest) << _DIGIT_BITS
     places = vec[i64]([0] * size)
+    shift: i64 = lowest * _DIGIT_BITS
     at: i64 = 0
     while at < len(hashes):
-        one: i64 = hashes[at]
+        one: i64 = hashes[at] >> shift
         first: i64 = 0
         while first < size:
             places[first + (one & _DIGIT_MASK)] += 1
@@ -208,6 +231,23 @@ def _places(hashes: vec[i64]) -> vec[i64]:
         before += held
         at += 1
     return places
+
+
+def _insert(hashes: vec[i64]) -> bool:
+    """Put nearly sorted hashes in order, in their place; return False where it would take many moves."""
+    count: i64 = len(hashes)
+    moves: i64 = 4 * count
+    at: i64 = 1
+    while at < count and moves >= 0:
+        one: i64 = hashes[at]
+        to: i64 = at
+        while to > 0 and hashes[to - 1] > one:
+            hashes[to] = hashes[to - 1]
+            to -= 1
+        hashes[to] = one
+        moves -= at - to
+        at += 1
+    return moves >= 0
 
 
 def _body(hashes: vec[i64], begin: i64, end: i64, pages: i64, size: i64) -> bytes:
