@@ -27,6 +27,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "bytes.h"
+
 #define EVENTS_MAX 256
 #define WRITES_MAX 1024
 #define CHUNK (64 << 10)
@@ -59,20 +61,6 @@ static int write_count;
 static void fail(const char *why) {
     perror(why);
     exit(1);
-}
-
-static uint16_t get16(const unsigned char *at) { return (uint16_t)(at[0] << 8 | at[1]); }
-
-static uint32_t get32(const unsigned char *at) {
-    uint32_t value;
-    memcpy(&value, at, 4);
-    return be32toh(value);
-}
-
-static int64_t get64(const unsigned char *at) {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return (int64_t)be64toh(value);
 }
 
 static void put(struct connection *to, const void *bytes, size_t size) {

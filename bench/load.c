@@ -29,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bytes.h"
+
 #define EVENTS_MAX 256
 
 struct connection {
@@ -57,20 +59,6 @@ static double now(void) {
     clock_gettime(CLOCK_MONOTONIC, &at);
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
-
-static uint32_t u32(const unsigned char *at) {
-    uint32_t value;
-    memcpy(&value, at, 4);
-    return be32toh(value);
-}
-
-static int64_t i64(const unsigned char *at) {
-    uint64_t value;
-    memcpy(&value, at, 8);
-    return (int64_t)be64toh(value);
-}
-
-static size_t u16(const unsigned char *at) { return (size_t)at[0] << 8 | at[1]; }
 
 static unsigned char *contents(const char *path, size_t *size) {
     FILE *file = fopen(path, "rb");
@@ -118,7 +106,7 @@ static void receive(struct connection *one) {
 /* Return the size of the first whole answer, or 0 while a part of it is missing. */
 static size_t whole(struct connection *one) {
     if (one->have < 4) return 0;
-    size_t size = 4 + u32(one->answer);
+    size_t size = 4 + get32(one->answer);
     if (size > one->room) {
         one->room = size;
         one->answer = realloc(one->answer, size);
@@ -135,30 +123,30 @@ static void forget(struct connection *one, size_t size) {
 /* size, correlation, topics, name, partitions, index, error, base offset */
 static int64_t produced_at(const unsigned char *answer) {
     const unsigned char *at = answer + 4 + 4 + 4;
-    at += 2 + u16(at) + 4 + 4;
-    if (u16(at)) fail_by("Produce", u16(at));
-    return i64(at + 2);
+    at += 2 + get16(at) + 4 + 4;
+    if (get16(at)) fail_by("Produce", get16(at));
+    return get64(at + 2);
 }
 
 /* Return the size of the answer's records; move the connection's offset past them. */
 static size_t fetched(struct connection *one) {
     /* size, correlation, throttle, error, session, topics, name, partitions, index, error */
     const unsigned char *at = one->answer + 4 + 4 + 4;
-    if (u16(at)) fail_by("Fetch", u16(at));
+    if (get16(at)) fail_by("Fetch", get16(at));
     at += 2 + 4 + 4;
-    at += 2 + u16(at) + 4 + 4;
-    if (IS_NOT_READY(u16(at))) return 0; /* the caller asks again */
-    if (u16(at)) fail_by("Fetch, for the partition", u16(at));
+    at += 2 + get16(at) + 4 + 4;
+    if (IS_NOT_READY(get16(at))) return 0; /* the caller asks again */
+    if (get16(at)) fail_by("Fetch, for the partition", get16(at));
     at += 2 + 8 + 8 + 8; /* high watermark, last stable offset, log start */
-    uint32_t aborted = u32(at);
+    uint32_t aborted = get32(at);
     at += 4 + (aborted == UINT32_MAX ? 0 : 16 * (size_t)aborted) + 4; /* preferred replica */
-    uint32_t size = u32(at);
+    uint32_t size = get32(at);
     at += 4;
     const unsigned char *end = at + (size == UINT32_MAX ? 0 : size);
     size_t taken = (size_t)(end - at);
     while (at + 61 <= end) {
-        one->offset = i64(at) + u32(at + 23) + 1;
-        at += 12 + u32(at + 8);
+        one->offset = get64(at) + get32(at + 23) + 1;
+        at += 12 + get32(at + 8);
     }
     return taken;
 }

@@ -52,8 +52,10 @@ def test_a_number_out_of_range_is_refused_with_the_range(text: str) -> None:
 def test_a_brokers_refusal_has_its_name_and_a_remedy(
     code: ErrorCode, status: int, remedy: str
 ) -> None:
+    name = code.name.upper()
     page = refused(Rejected(code, "fetch of t-0"))
     assert page.status == status
-    assert page.data["error"] == f"fetch of t-0 ({code.name.upper()})"
+    assert page.data["error"] == f"fetch of t-0 ({name})"
+    assert refused(Rejected(code, f"t-0: {code.name}")).data["error"] == f"t-0: {code.name}"
     assert remedy in page.data["remedy"]
     assert bool(remedy) == bool(page.data["remedy"])
