@@ -27,8 +27,8 @@ SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = '"><img src=x onerror=document.title="owned">'
 RIGHT_TO_LEFT = "\u05e7\u05d1\u05d5\u05e6\u05d4 \u202emoc.elpmaxe 123"
 """Hebrew, then an override that shows "example.com" where it is obeyed."""
-LONG = "long-name." * 24 + "123456789"
-"""A topic's longest name: 249 characters."""
+LONG = "long_name." * 24 + "123456789"
+"""A topic's longest name: 249 characters, at none of which a line may break."""
 DIGITS = 18_446_744_073_709_551_615
 OFFSET = 9_223_372_036_854_775_806
 SETTINGS = {

@@ -343,6 +343,7 @@ def test_following_shows_new_records_as_text_through_a_killed_broker(
     broker.start()
     produce(broker.address, b"second")
     expect(opened.locator("#records tr").first).to_contain_text("second", timeout=2 * WAIT_MS)
+    expect(opened.locator("#records tr")).to_have_count(2)
     assert "owned" not in opened.title()
 
 

@@ -2,12 +2,16 @@
 
 import pytest
 
-from stratalog.console.rendering import _environment, broken, measure, prose
+from stratalog.console.rendering import _environment, broken, count, measure, prose
 
 
 def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
     shown = prose("Needs `acks=all` <b>; `<i>` ([stores.md](stores.md)).")
     assert shown == "Needs <code>acks=all</code> &lt;b&gt;; <code>&lt;i&gt;</code> (stores.md)."
+
+
+def test_a_measured_number_of_twenty_digits_has_an_exponent() -> None:
+    assert [count(2**64), count(float(2**64)), count(12.5)] == [f"{2**64:,}", "1.84e+19", "12.5"]
 
 
 def test_a_long_name_breaks_behind_its_dots() -> None:
