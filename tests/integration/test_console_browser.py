@@ -405,6 +405,7 @@ def test_a_topic_is_created_and_deleted_by_keys_with_and_without_script(opened: 
     opened.keyboard.press("Enter")
     expect(opened.locator("main")).to_contain_text("nothing was deleted")
     opened.goto("/topics/by-hand/delete")
+    expect(opened.locator("input[name=confirm]")).to_be_focused()
     opened.keyboard.type("by-hand")
     opened.keyboard.press("Enter")
     expect(opened.locator("h1")).to_have_text("Topics")
