@@ -6,10 +6,11 @@ the story acts before it is committed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.sim.compacted import CONFIGS, SETTINGS, TOPIC, in_bucket
 from tests.sim.loop import run
 from tests.sim.machine import Machine
@@ -23,6 +24,7 @@ from stratalog.client.calls import BROKER, NewTopic
 from stratalog.client.calls import TOPIC as OF_TOPIC
 from stratalog.tier.checking.verify import sweep, verify
 from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.paths import SEGMENT_SUFFIX
 from stratalog.tier.writing.cleaning import clean_objects
 from stratalog.tier.writing.tier_writer import ORPHAN_GRACE_MS, Retention
 from stratalog.wire.records import BatchBuilder
@@ -151,7 +153,35 @@ async def memory_is_raised() -> None:
 
 
 def test_a_partition_whose_keys_need_more_memory_is_cleaned_once_there_is_more() -> None:
-    run(memory_is_raised())
+    with capture_logs() as logs:
+        run(memory_is_raised())
+    assert "log.cleaner.dedupe.buffer.size" in _remedy(logs)
+
+
+def _remedy(logs: Sequence[Mapping[str, Any]]) -> str:
+    (line,) = [one for one in logs if one["event"] == "uncleanable in the bucket"]
+    return str(line["remedy"])
+
+
+async def an_object_is_damaged() -> None:
+    story = await Story.begun()
+    store = story.machine.world.store(URL)
+    (path, *_) = sorted(one.path for one in store.list("") if one.path.endswith(SEGMENT_SUFFIX))
+    damaged = bytearray(store.get(path))
+    damaged[damaged.index(b"key")] ^= 1
+    store.put(path, [damaged])
+    await story.alter(min_cleanable_dirty_ratio="0.01")
+    await story.until(lambda: bool(story.cleaner.uncleanable), "damage")
+    (reason,) = story.cleaner.uncleanable.values()
+    assert path in reason
+    assert not story.manifest.clean_end
+    await story.machine.stop()
+
+
+def test_a_partition_with_a_damaged_object_is_set_aside_with_a_remedy() -> None:
+    with capture_logs() as logs:
+        run(an_object_is_damaged())
+    assert "strata tier verify" in _remedy(logs)
 
 
 async def the_policy_changes() -> None:

@@ -22,7 +22,7 @@ from stratalog.broker.tier.partition_archiver import PartitionArchiver
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable
-from stratalog.log.cleaning.cleaner import places_for
+from stratalog.log.cleaning.cleaner import TooFewKeys, places_for
 from stratalog.log.cleaning.filtering import Horizons
 from stratalog.ports import Processes, Worker
 from stratalog.tier.formats.manifest import RemoteSegment
@@ -39,6 +39,10 @@ from stratalog.tier.writing.tier_writer import ORPHAN_GRACE_MS, TierWriter
 _LOOKED_AT_A_TURN: Final = 10
 _WRITTEN_BYTES_MAX: Final = 4 << 30
 """Of one call: its objects are in a manifest well before a sweep may remove them, at 2.5 MB a second or more."""
+_OF_MEMORY: Final = "raise log.cleaner.dedupe.buffer.size; it is tried again at once"
+_OF_DAMAGE: Final = (
+    "`strata tier verify` names damaged objects: put sound copies back, and restart the broker"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,10 @@ class BucketCleaner:
             self._log.warning("bucket not cleaned", partition=name, reason=str(error))
         except Corrupt as error:
             self.uncleanable[due.archiver] = str(error)
-            self._log.error("uncleanable in the bucket", partition=name, reason=str(error))
+            remedy = _OF_MEMORY if isinstance(error, TooFewKeys) else _OF_DAMAGE
+            self._log.error(
+                "uncleanable in the bucket", partition=name, reason=str(error), remedy=remedy
+            )
         else:
             self.passes += 1
             self._log.info("bucket cleaned", partition=name, first=first, end=done.end_offset)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import Corrupt
+from stratalog.log.cleaning.cleaner import TooFewKeys
 from stratalog.log.cleaning.filtering import BatchFilter, Horizons
 from stratalog.log.cleaning.transactions import Transactions
 from stratalog.log.segment import RELATIVE_OFFSET_MAX
@@ -149,8 +150,8 @@ class CleanedObjects:
 
 
 def clean_objects(open_store: Callable[[], ObjectStore], plan: CleaningPlan) -> CleanedObjects:
-    """Carry out a plan. Blocking. Raises Corrupt naming a damaged object, and for a table that is too small for one
-    batch; Unavailable. New objects are orphans then.
+    """Carry out a plan. Blocking. Raises Corrupt naming a damaged object, TooFewKeys for a table that is too small for
+    one batch, and Unavailable. New objects are orphans then.
     """
     store = open_store()
     aborted = _aborted(store, plan.segments)
@@ -222,7 +223,7 @@ def _note(
     else:
         end = plan.noted_end
     if end == plan.first_dirty:
-        raise Corrupt(
+        raise TooFewKeys(
             f"{plan.keys_max} keys are too few for the batch at offset {end}: "
             "raise log.cleaner.dedupe.buffer.size"
         )
