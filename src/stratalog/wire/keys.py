@@ -178,7 +178,10 @@ class KeyHashes:
 
 
 def _sorted(hashes: vec[i64]) -> vec[i64]:
-    """Return the hashes in order. Their upper half nearly decides it; what is left, few insertions do."""
+    """Return the hashes in order.
+
+    Two passes sort by the upper half of the bits. Few neighbours are equal there, and insertions sort these.
+    """
     hashes = _by_digits(hashes, _DIGITS // 2)
     if _insert(hashes):
         return hashes

@@ -225,7 +225,7 @@ def plain_values(data: bytes, at: i64, stop: i64, values: LastValues) -> i64:
 
 
 def _number(data: bytes, at: i64) -> i64:
-    """Four bytes as an unsigned number."""
+    """Return four bytes as an unsigned number; `walk` has the same: a call across compiled modules makes objects."""
     first: i64 = data[at]
     second: i64 = data[at + 1]
     third: i64 = data[at + 2]

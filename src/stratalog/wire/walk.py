@@ -187,7 +187,7 @@ def pass_batches(data: bytes, at: i64, offset: i64, stop: i64, offset_end: i64) 
 
 
 def _number(data: bytes, at: i64) -> i64:
-    """Return four bytes as an unsigned number."""
+    """Return four bytes as an unsigned number; `sift` has the same: a call across compiled modules makes objects."""
     first: i64 = data[at]
     second: i64 = data[at + 1]
     third: i64 = data[at + 2]
