@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -72,14 +72,23 @@ class Console:
 
 
 @contextmanager
-def console_process(place: Path, bootstrap: str, *options: str) -> Iterator[Console]:
+def console_process(
+    place: Path, bootstrap: str, *options: str, environ: Mapping[str, str] | None = None
+) -> Iterator[Console]:
+    """`environ` is added to this process's environment."""
     place.mkdir(parents=True, exist_ok=True)
     ready, output = place / "console.json", place / "console.log"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "stratalog.cli.main", "console", "-b", bootstrap]
     command += ["--listen", "127.0.0.1:0", "--ready-file", str(ready), *options]
     with output.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(environ or {})},
+        )
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready.exists():

@@ -4,14 +4,20 @@ Without a broker, a wrong Host, a wrong token: `test_console.py`. Wrong logins: 
 """
 
 import asyncio
+import json
+import os
 import re
 import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import boto3
 import pytest
 from tests.broker_process import BrokerProcess
+from tests.compat.object_servers import ENVIRONMENT, S3Server, s3_server
 from tests.integration.console_cluster import RECORDS, filled_broker
 from tests.integration.console_process import Answer, Console, console_process
 from tests.integration.server_process import strata
@@ -19,10 +25,13 @@ from tests.integration.test_bad_bucket import answering
 
 from stratalog.adapters.free_ports import free_ports
 from stratalog.adapters.network import TcpNetwork
+from stratalog.cli.shared.bucket import opened
 from stratalog.client.aio import Client
+from stratalog.tier.bucket.identity import claim_bucket
 from stratalog.wire.records import BatchBuilder
 
 OLDEST = "/topics/orders/messages?from=beginning&limit=5&partition=0"
+ALL = {"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::*"}
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
 
 
@@ -30,6 +39,41 @@ DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Err
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with filled_broker(tmp_path_factory.mktemp("bad_input")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server with the bucket `history`, which a cluster owns."""
+    with s3_server("minio", tmp_path_factory.mktemp("minio")) as server:
+        client_of(server, "s3").create_bucket(Bucket="history")
+        with patch.dict(os.environ, ENVIRONMENT):
+            claim_bucket(opened(server.url("history")), "a-cluster", 0)
+        yield server
+
+
+def client_of(server: S3Server, service: str) -> Any:
+    key, secret = server.keys
+    return boto3.client(
+        service,
+        endpoint_url=server.endpoint,
+        region_name=server.region,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+    )
+
+
+def session_keys(server: S3Server, *statements: dict[str, str]) -> dict[str, str]:
+    """The environment with keys of a session that has the rights of these statements alone."""
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    answer = client_of(server, "sts").assume_role(
+        RoleArn="arn:minio:any:::role", RoleSessionName="console", Policy=policy
+    )
+    found = answer["Credentials"]
+    return {
+        "AWS_ACCESS_KEY_ID": found["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": found["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": found["SessionToken"],
+    }
 
 
 def produce(address: str, topic: str, value: bytes) -> None:
@@ -105,6 +149,31 @@ def test_a_bucket_without_rights_is_read_by_the_broker(refused: Console) -> None
     assert "start the brokers" not in page
     assert "planted" not in page
     assert refused.json("/topics.json")["topics"]
+
+
+@pytest.mark.parametrize("denied", ["s3:ListBucket", "s3:GetObject"])
+def test_a_bucket_without_a_right_is_in_the_overview(
+    broker: BrokerProcess, minio: S3Server, tmp_path: Path, denied: str
+) -> None:
+    url = minio.url("history")
+    keys = session_keys(minio, ALL, {**ALL, "Effect": "Deny", "Action": denied})
+    with console_process(tmp_path, broker.address, "--tier", url, environ=keys) as console:
+        (wrong,) = console.json("/overview.json")["wrong"]
+        assert wrong["what"].startswith(f"the console cannot read the bucket {url}: ")
+        assert "AccessDenied" in wrong["what"]
+        assert "\n" not in wrong["what"]
+        assert wrong["where"] == "/tier"
+        assert "keys and their rights" in wrong["remedy"]
+        assert wrong["remedy"] in console.get("/").text
+
+
+def test_a_bucket_with_all_rights_is_not_in_the_overview(
+    broker: BrokerProcess, minio: S3Server, tmp_path: Path
+) -> None:
+    keys, url = session_keys(minio, ALL), minio.url("history")
+    with console_process(tmp_path, broker.address, "--tier", url, environ=keys) as console:
+        assert console.json("/overview.json")["wrong"] == []
+        assert console.json("/tier.json")["topics"] == []
 
 
 def test_a_bucket_that_the_broker_lost_is_named_until_it_is_back(

@@ -4,7 +4,7 @@ In: an object store, threads to wait for it. Out: facts and whole batches. It ne
 bucket holds up only the pages that show it.
 """
 
-from asyncio import Future
+from asyncio import Future, wait
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +16,7 @@ from stratalog.ports import Clock, ObjectStore, Worker
 from stratalog.tier.bucket.identity import TierTopic
 from stratalog.tier.checking.verify import Checked, Problem, verify
 from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.paths import topics_prefix
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.reading.reader import Bucket, open_bucket
 
@@ -24,6 +25,8 @@ __all__ = ["Batches", "History", "SegmentRow", "TieredTopic", "Verification"]
 T = TypeVar("T")
 
 _TOPICS_MS: Final = 10_000
+_CHECK_MS: Final = 10_000
+_CHECK_WAIT_S: Final = 1.0
 _CACHE_BYTES: Final = 32 << 20
 _PARTITIONS_MAX: Final = 5_000
 _PROBLEMS_MAX: Final = 200
@@ -94,6 +97,9 @@ class History:
         self._clock = clock
         self._bucket: Bucket | None = None
         self._verified: Future[None] | None = None
+        self._checked: Future[str] | None = None
+        self._check_again_ms = 0
+        self._problem = ""
         self._fetcher = Fetcher(store, _CACHE_BYTES)
         self._topics = Kept(lambda: self._in_thread(self._all_topics), clock, _TOPICS_MS)
 
@@ -104,6 +110,29 @@ class History:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await self._reading.submit(call)
+
+    async def problem(self) -> str:
+        """Return why the bucket cannot be read, or "" where it can. The bucket is asked every ten seconds at most.
+
+        A bucket that does not answer within a second holds up no page: the result of the check before it stands.
+        """
+        now_ms = self._clock.steady_ms()
+        if self._checked is None or (self._checked.done() and now_ms >= self._check_again_ms):
+            self._check_again_ms = now_ms + _CHECK_MS
+            self._checked = self._reading.submit(self._check)
+        done, _ = await wait({self._checked}, timeout=_CHECK_WAIT_S)
+        if done:
+            self._problem = self._checked.result()
+        return self._problem
+
+    def _check(self) -> str:
+        """Use both rights that the pages need, in two requests: to read an object, and to list."""
+        try:
+            bucket = open_bucket(self._store)
+            next(iter(self._store.list(topics_prefix(bucket.cluster_id))), None)
+        except (Unavailable, Corrupt, UserError, OSError) as error:
+            return str(error)
+        return ""
 
     def _opened(self) -> Bucket:
         if self._bucket is None:

@@ -17,9 +17,20 @@ from stratalog.console.prices import Prices
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.ports import Worker
 
-__all__ = ["Context", "Page", "PageRequest", "failed", "missing", "path_of", "refused"]
+__all__ = [
+    "BUCKET_REMEDY",
+    "Context",
+    "Page",
+    "PageRequest",
+    "failed",
+    "missing",
+    "path_of",
+    "refused",
+]
 
 JSON: Final = ".json"
+BUCKET_REMEDY: Final = "check the URL, the keys and their rights, and the network"
+"""What a person can do where the console cannot read the bucket."""
 _REFUSALS: Final = {
     ErrorCode.unknown_topic_or_partition: (404, "see the topics' page; it may be deleted"),
     ErrorCode.offset_out_of_range: (503, "records were deleted while they were read: ask again"),

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from tests.unit.console.test_measured import Clock, Inline
@@ -25,3 +26,47 @@ def test_a_bucket_that_is_emptied_is_no_empty_bucket(tmp_path: Path) -> None:
     clock.ms += 11_000
     with pytest.raises(UserError, match="holds no bucket of stratalog"):
         asyncio.run(history.topics())
+
+
+class Late(Inline):
+    """A worker that keeps what it is given while it `waits`, as a bucket that does not answer makes it."""
+
+    waits = False
+    calls = 0
+
+    def submit(self, call: Any) -> Any:
+        self.calls += 1
+        return asyncio.get_running_loop().create_future() if self.waits else super().submit(call)
+
+
+def test_a_buckets_problem_is_found_and_forgotten_by_a_check_each_ten_seconds(
+    tmp_path: Path,
+) -> None:
+    store, clock, worker = DirectoryStore(str(tmp_path)), Clock(), Late()
+    history = History(store, worker, Inline(), clock)
+
+    async def watch() -> None:
+        for seconds in (0, 9):
+            clock.ms += seconds * 1_000
+            assert await history.problem() == f"{store.url} holds no bucket of stratalog"
+        claim_bucket(store, "a-cluster", 0)
+        clock.ms += 1_000
+        assert await history.problem() == ""
+        assert worker.calls == 2
+
+    asyncio.run(watch())
+
+
+def test_a_bucket_that_does_not_answer_keeps_the_result_before(tmp_path: Path) -> None:
+    clock, worker = Clock(), Late()
+    history = History(DirectoryStore(str(tmp_path)), worker, Inline(), clock)
+
+    async def watch() -> None:
+        before = await history.problem()
+        worker.waits = True
+        for _ in range(2):
+            clock.ms += 11_000
+            assert await history.problem() == before
+        assert worker.calls == 2, "one check at a time"
+
+    asyncio.run(watch())

@@ -8,7 +8,8 @@ from typing import Any
 from stratalog.client.admin import LogDirectory
 from stratalog.client.calls import ClusterInfo
 from stratalog.client.cluster_admin import RegisteredBroker
-from stratalog.console.page import Context, Page, PageRequest, path_of
+from stratalog.console.history import History
+from stratalog.console.page import BUCKET_REMEDY, Context, Page, PageRequest, path_of
 
 __all__ = ["overview"]
 
@@ -27,7 +28,11 @@ async def overview(context: Context, _request: PageRequest) -> Page:
     measured = topics[:_TOPICS_MEASURED_MAX]
     spans = await cluster.spans(measured)
     sizes = await cluster.sizes()
-    wrong = [*_of_brokers(brokers, directories), *_of_partitions(info)]
+    wrong = [
+        *_of_brokers(brokers, directories),
+        *_of_partitions(info),
+        *await _of_bucket(context.history),
+    ]
     data = {
         "cluster_id": info.cluster_id,
         "controller": info.controller_id,
@@ -117,6 +122,14 @@ def _of_partitions(info: ClusterInfo) -> list[dict[str, Any]]:
                 )
             )
     return wrong
+
+
+async def _of_bucket(history: History | None) -> list[dict[str, Any]]:
+    problem = "" if history is None else await history.problem()
+    if history is None or not problem:
+        return []
+    what = f"the console cannot read the bucket {history.url}: {problem}"
+    return [_wrong(what, path_of("tier"), BUCKET_REMEDY)]
 
 
 def _wrong(what: str, where: str, remedy: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stratalog.client.calls import BROKER, describe_configs
 from stratalog.console.history import History, SegmentRow
-from stratalog.console.page import Context, Page, PageRequest, failed, path_of
+from stratalog.console.page import BUCKET_REMEDY, Context, Page, PageRequest, failed, path_of
 from stratalog.errors import Corrupt, Rejected, Unavailable, UserError
 
 __all__ = ["tier", "verification"]
@@ -31,11 +31,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
         topics, is_partial = await history.topics()
         lanes = await history.segments(name, _SEGMENTS_MAX) if name else {}
     except (Unavailable, Corrupt, UserError, OSError) as error:
-        return failed(
-            503,
-            f"{history.url}: {error}",
-            "check the URL, the keys and their rights, and the network",
-        )
+        return failed(503, f"{history.url}: {error}", BUCKET_REMEDY)
     total = sum(one.size for one in topics)
     prices = context.prices
     data = {
