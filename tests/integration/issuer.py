@@ -31,6 +31,8 @@ class Issuer:
         self.asked = 0
         """How many tokens the server has issued."""
         self.status = 200
+        self.instead = b""
+        """What the server answers at another path instead of a token."""
         self.add("first")
 
     def add(self, name: str, *, is_rsa: bool = True) -> None:
@@ -99,10 +101,13 @@ class Issuer:
                 ]:
                     self.answer(401, b"{}")
                     return
+                if self.path == "/other":
+                    self.answer(200, issuer.instead)
+                    return
                 issuer.asked += 1
                 token = issuer.token(scope=" ".join(form.get("scope", [])))
-                body = {"access_token": token, "expires_in": issuer.lifetime_s}
-                self.answer(issuer.status, json.dumps(body).encode())
+                body = json.dumps({"access_token": token, "expires_in": issuer.lifetime_s})
+                self.answer(issuer.status, body.encode())
 
             def answer(self, status: int, body: bytes) -> None:
                 self.send_response(status)

@@ -96,6 +96,19 @@ def test_wrong_words_are_one_line_with_the_remedy(tmp_path: Path, broker: Tempor
         assert remedy in said
         assert len(said.splitlines()) == 1
     assert "CREATE_TOKENS" in carol.text("token", "create", "--owner", "User:alice", code=2)
+    erin, admin = user(tmp_path, broker, "erin"), user(tmp_path, broker, "admin")
+    (made,) = erin.rows("token", "create")
+    said = admin.text("token", "renew", made["token"], code=2)
+    assert "only the token's owner and its renewers may change it" in said
+    jaas = f'{SCRAM_MODULE} required username="{made["token"]}" password="x" tokenauth="true";'
+    agent = Asking(tmp_path / "agent.properties", broker, "SCRAM-SHA-256", jaas)
+    assert "the delegation token may have ended" in agent.text("token", "list", code=2)
+    never = {"delegation.token.expiry.check.interval.ms": "3600000"}
+    with TemporaryBroker(SETTINGS | never) as still:
+        alice = user(tmp_path, still, "alice")
+        (made,) = alice.rows("token", "create", "--lifetime", "1ms")
+        said = alice.text("token", "renew", made["token"], code=2)
+        assert "the token has expired; create another one" in said
     with TemporaryBroker(SETTINGS | {"delegation.token.secret.key": ""}) as off:
         said = user(tmp_path, off, "alice").text("token", "list", code=2)
         assert "delegation.token.secret.key" in said

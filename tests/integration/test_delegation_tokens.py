@@ -247,6 +247,13 @@ def test_a_session_and_a_token_end_with_the_tokens_time() -> None:
             wait_for(lambda: ids(again) == set(), "the active controller removes it")
 
 
+def test_a_key_of_no_token_is_named(broker: TemporaryBroker) -> None:
+    with as_user(broker.address, "alice") as alice:
+        for change in (renew_token, expire_token):
+            with pytest.raises(Rejected, match="the brokers know no token of this key"):
+                alice.call(change(b"k"))
+
+
 @pytest.mark.parametrize("kind", ["plain text", "TLS", "no secret"])
 def test_clients_without_an_identity_handle_no_tokens(kind: str) -> None:
     secret = {"delegation.token.secret.key": SECRET}

@@ -259,6 +259,25 @@ def test_a_token_that_is_not_available_names_the_setting(
     assert refused_line(broker, tmp_path, url).startswith(f"strata: {line}")
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"<html>", "the answer has no access_token"),
+        (b"[]", "the answer has no access_token"),
+        (b'{"token": "a"}', "the answer has no access_token"),
+        (b'{"access_token": "a", "expires_in": "x"}', "the answer has no access_token"),
+        (b'{"access_token": 1}', "the answer's access_token is no token"),
+        (b'{"access_token": "a\\nb"}', "the answer's access_token is no token"),
+    ],
+)
+def test_a_server_that_answers_without_a_token_is_named(
+    broker: TemporaryBroker, issuer: Issuer, tmp_path: Path, answer: bytes, said: str
+) -> None:
+    issuer.instead = answer
+    url = f"{issuer.url}/other"
+    assert refused_line(broker, tmp_path, url).endswith(f"{ENDPOINT}: {url}: {said}\n")
+
+
 def refused_line(broker: TemporaryBroker, tmp_path: Path, url: str) -> str:
     """Return what `strata` says of a login by a token from this URL."""
     config = tmp_path / "client.properties"

@@ -70,7 +70,13 @@ def log_in(login: Login) -> Steps:
     if login.mechanism == PLAIN:
         answer = yield from _authenticate(f"\0{login.user}\0{login.password}".encode())
         return answer.session_lifetime_ms
-    return (yield from _scram(login, token_hex(_NONCE_BYTES)))
+    try:
+        return (yield from _scram(login, token_hex(_NONCE_BYTES)))
+    except Rejected as error:
+        if not login.by_token:
+            raise
+        remedy = "the delegation token may have ended; its owner sees it with strata token list"
+        raise Rejected(error.code, f"{error.message}; {remedy}") from None
 
 
 def _bearer(token: str) -> Steps:

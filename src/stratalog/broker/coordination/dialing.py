@@ -14,27 +14,29 @@ __all__ = ["dialer_to_brokers", "dialer_to_controllers"]
 
 def dialer_to_brokers(config: BrokerConfig, network: Network) -> Dialer:
     """Return the dialer of connections to the inter-broker listeners of other nodes."""
-    mechanism = config.str("sasl.mechanism.inter.broker.protocol")
-    return Dialer(network, _security(config, config.inter_broker_listener, mechanism))
+    listener = config.inter_broker_listener
+    return Dialer(network, _security(config, listener, "sasl.mechanism.inter.broker.protocol"))
 
 
 def dialer_to_controllers(config: BrokerConfig, network: Network) -> Dialer:
     """Return the dialer of connections to controllers; Kafka: by the first of `controller.listener.names`."""
     names = config.list("controller.listener.names")
-    mechanism = config.str("sasl.mechanism.controller.protocol")
-    security = _security(config, names[0].upper(), mechanism) if names else PLAIN
-    return Dialer(network, security)
+    if not names:
+        return Dialer(network, PLAIN)
+    listener = names[0].upper()
+    return Dialer(network, _security(config, listener, "sasl.mechanism.controller.protocol"))
 
 
-def _security(config: BrokerConfig, listener: str, mechanism: str) -> ClientSecurity:
+def _security(config: BrokerConfig, listener: str, setting: str) -> ClientSecurity:
     """Return the security of connections to other nodes. Raises UserError where the login is not set."""
     tls = config.client_tls(listener)
     if config.is_alone or not config.security_protocol(listener).startswith("SASL_"):
         return ClientSecurity(tls)
+    mechanism = config.str(setting)
     if mechanism not in PASSWORDS:
         raise UserError(
-            f"sasl.mechanism.inter.broker.protocol, sasl.mechanism.controller.protocol: {mechanism!r} is not accepted "
-            f"where nodes log in to {listener}; accepted: {', '.join(PASSWORDS)}"
+            f"{setting}: {mechanism!r} is not accepted where nodes log in to {listener}; "
+            f"accepted: {', '.join(PASSWORDS)}"
         )
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     return ClientSecurity(tls, login_of(name, str(config.get(name) or ""), mechanism))
