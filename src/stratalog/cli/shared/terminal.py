@@ -49,6 +49,8 @@ Overrides = Annotated[
     ),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"
+_PADDED_MAX = 60
+"""Cells are padded to at most so many characters: one long name makes only its own row long."""
 
 
 def note(text: str) -> None:
@@ -66,7 +68,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
         return
     table = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)]
     numeric = [all(isinstance(row[name], int | float) for row in rows) for name in rows[0]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [min(_PADDED_MAX, max(map(len, column))) for column in zip(*table, strict=True)]
     # Lines are never wrapped: a person cannot copy a wrapped name or path.
     head, *lines = (
         "  ".join(

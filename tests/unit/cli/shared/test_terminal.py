@@ -48,6 +48,14 @@ def test_numbers_are_aligned_to_the_right(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines() == ["t       n", "a       5", "bbb  1234"]
 
 
+def test_one_long_name_does_not_widen_the_other_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("n" * 60, "n" * 61, "n" * 200):
+        show([{"user": name, "rounds": 4096}, {"user": "a", "rounds": 4096}], as_json=False)
+        head, first, second = capsys.readouterr().out.splitlines()
+        assert first == f"{name}    4096"
+        assert (head, second) == (f"user{' ' * 58}rounds", f"a{' ' * 63}4096")
+
+
 def test_an_empty_result_is_a_note_for_people_and_a_list_for_programs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
