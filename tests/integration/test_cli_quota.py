@@ -26,19 +26,20 @@ def test_quotas_are_set_listed_and_removed_and_limit_a_producer(tmp_path: Path) 
         assert listed(broker) == []
         assert quota(broker, "set", "--client-id", "p", "--producer-byte-rate", "20KB")[0] == 0
         names = ("--user-defaults", "--client-id", "app")
-        words = ("--request-percentage", "12.5", "--controller-mutation-rate", "3")
+        words = ("--request-percentage", "12.5", "--controller-mutation-rate", "12345678")
         assert quota(broker, "set", *names, *words)[0] == 0
         assert quota(broker, "set", "--ip", "127.0.0.9", "--connection-creation-rate", "5")[0] == 0
         rows = listed(broker)
         assert [(row["quota"], row["value"]) for row in rows] == [
-            ("controller_mutation_rate", 3.0),
+            ("controller_mutation_rate", 12_345_678.0),
             ("request_percentage", 12.5),
             ("producer_byte_rate", 20_000.0),
             ("connection_creation_rate", 5.0),
         ]
         assert (rows[1]["user"], rows[1]["client-id"], rows[1]["ip"]) == ("<default>", "app", None)
         assert listed(broker, "--ip", "127.0.0.9") == rows[3:]
-        assert "20 kB/s" in quota(broker, "list")[1]
+        table = quota(broker, "list")[1]
+        assert [text in table for text in ("20 kB/s", "12.5", "12345678")] == [True] * 3
 
         producer = Producer({"bootstrap.servers": broker.address, "client.id": "p"})
         producer.produce("t", bytes(210_000))

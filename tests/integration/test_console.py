@@ -253,8 +253,16 @@ def test_a_hostile_record_is_text(console: Console, form: str) -> None:
             "time: &#39;soon&#39; is not accepted",
         ),
         ("/topics/orders/messages?from=key", 400, "key: it is empty"),
+        ("/topics/orders/messages?from=offset&value=" + "9" * 19, 400, "accepted: 0, 1, 2"),
+        ("/topics/orders/messages?format=xml", 400, "accepted: text, json, hex"),
         ("/topics/orders/messages?at=0:x", 400, "accepted: PARTITION:OFFSET"),
+        ("/topics/orders/messages?until=0", 400, "until: &#39;0&#39; is not accepted"),
+        ("/topics/orders/messages?until=" + "9" * 10 + ":1", 400, "is out of range"),
+        ("/topics/orders/messages?at=0:" + "9" * 19, 400, "is out of range"),
         ("/topics?page=-1", 400, "accepted: 1 to"),
+        ("/topics?sort=color", 400, "accepted: name, size, records, rate, partitions, skew"),
+        ("/topics?internal=maybe", 400, "accepted: no, yes"),
+        ("/groups?page=0", 400, "accepted: 1 to"),
         ("/topics?" + "&".join(f"a{n}=1" for n in range(300)), 400, "is not accepted"),
         ("/topics?q=" + "x" * 20_000, 400, "of more than"),
     ],
@@ -310,6 +318,7 @@ def test_a_price_file_says_what_the_bucket_costs(
     assert found["cost"]["month"] == pytest.approx(month)
     assert sum(one["month"] for one in found["topics"]) == pytest.approx(month)
     assert f"{month:,.2f} &lt;EUR&gt;" in text
+    assert "2,500 for a GB" in text
     for content, named in (
         ("storage.gb.month=-1", "storage.gb.month='-1'"),
         ("storage.gb.month=inf", "storage.gb.month='inf'"),
@@ -359,6 +368,8 @@ def test_a_form_of_another_page_is_refused(console: Console, token: str) -> None
     for headers in ({"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}):
         assert console.post("/tier/verify", {"token": good}, **headers).status == 400
     assert console.request("DELETE", "/topics/orders").status == 400
+    large = console.post("/tier/verify", {"token": good, "more": "x" * 70_000})
+    assert (large.status, "a form of more than 65536 bytes" in large.text) == (400, True)
 
 
 def test_a_slow_reader_and_many_pages_hold_up_no_other_page(console: Console) -> None:

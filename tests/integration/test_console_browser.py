@@ -347,6 +347,27 @@ def test_following_shows_new_records_as_text_through_a_killed_broker(
     assert "owned" not in opened.title()
 
 
+async def produce_numbered(address: str, topic: str, count: int) -> None:
+    async with await Client.connect(TcpNetwork(), address) as client:
+        builder = BatchBuilder()
+        for number in range(count):
+            builder.add(None, b"%d" % number, int(time.time() * 1000))
+        await client.produce(topic, 0, builder.build())
+
+
+def test_following_keeps_the_newest_thousand_records(opened: Page, broker: BrokerProcess) -> None:
+    apart(topic_of(broker.address, "busy"))
+    opened.goto("/topics/busy/messages?limit=500")
+    opened.locator("#follow").press("Enter")
+    apart(produce_numbered(broker.address, "busy", 1_300))
+    rows = opened.locator("#records tr")
+    expect(rows.first).to_have_attribute("data-offset", "1299")
+    expect(opened.locator("#state")).to_have_text("Following: 1000 records are shown.")
+    assert rows.count() == 1_000
+    assert rows.last.get_attribute("data-offset") == "300"
+    apart(topic_of(broker.address, "busy", is_deleted=True))
+
+
 def test_following_a_topic_that_is_deleted_ends_with_its_name(
     opened: Page, broker: BrokerProcess
 ) -> None:

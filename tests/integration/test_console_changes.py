@@ -1,11 +1,13 @@
 """Changes through the web console: a preview first, a typed name for a deletion, and nothing without permission."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from confluent_kafka import Consumer
 from tests.broker_process import BrokerProcess
 from tests.integration.console_cluster import HOSTILE, Tags, filled_broker
 from tests.integration.console_process import Console, console_process
@@ -15,6 +17,7 @@ from stratalog.client.admin import commit_offsets
 from stratalog.client.aio import Client
 from stratalog.wire.ids import TopicPartition
 
+WAIT_S = 60
 GROUP = "\u202egroup"
 
 
@@ -130,6 +133,9 @@ def test_a_groups_offsets_are_reset_and_the_group_is_deleted(changing: Console) 
     assert changing.get(path).status == 404
 
 
+MANY = "\n".join(f"retention.ms{number}=1" for number in range(51))
+
+
 @pytest.mark.parametrize(
     ("path", "form", "words"),
     [
@@ -139,7 +145,15 @@ def test_a_groups_offsets_are_reset_and_the_group_is_deleted(changing: Console) 
         ("/new-topic", {"name": "n", "settings": "retention"}, "accepted: NAME=VALUE"),
         ("/new-topic", {"name": "n", "settings": "no.such=1"}, "no.such"),
         ("/topics/orders/delete-records", {"to": "an offset", "value": "x"}, "accepted: 0, 1, 2"),
+        ("/new-topic", {"name": "n", "partitions": "1" + "0" * 9}, "accepted: 1 to 100000"),
+        ("/new-topic", {"name": "n", "partitions": "0000000012"}, "accepted: 1 to 100000"),
+        ("/new-topic", {"name": "n", "settings": "=1"}, "accepted: NAME=VALUE"),
+        ("/new-topic", {"name": "n", "settings": MANY}, "settings: at most 50 at a time"),
+        ("/topics/orders/delete-records", {"to": "the moon"}, "accepted: the beginning, the end"),
+        ("/topics/orders/delete-records", {"to": "a time", "value": "soon"}, "time: &#39;soon"),
+        ("/topics/orders/delete-records", {"to": "an offset", "value": "9" * 19}, "accepted: 0, 1"),
         ("/topics/orders/delete-records", {"to": "the end", "partition": "9"}, "partition: &#39;9"),
+        ("/topics/orders/delete-records", {"to": "the end", "partition": "0" * 9 + "1"}, "leader"),
         ("/topics/orders/alter", {"setting": "no.such", "value": "1"}, "no.such"),
     ],
 )
@@ -159,6 +173,21 @@ CHANGES = (
     "/groups/billing/reset",
     "/groups/billing/delete",
 )
+
+
+def test_a_group_that_reads_is_not_reset(changing: Console, broker: BrokerProcess) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "reading"})
+    try:
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + WAIT_S
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.1)
+        assert len(changing.json("/groups/reading.json")["members"]) == 1
+        answer = changing.get("/groups/reading/reset")
+        assert (answer.status, "has 1 member(s): stop them first" in answer.text) == (400, True)
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("path", CHANGES)

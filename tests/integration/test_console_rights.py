@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from tests.cluster_processes import ClusterProcesses
 from tests.integration.console_process import Console, console_process
 from tests.integration.server_process import Server, strata
@@ -48,6 +49,38 @@ def test_acls_and_users_are_listed_searched_and_escaped(server: Server, console:
     assert "User:&lt;b&gt;eve" in text
     assert "secret" not in text
     assert "No ACL matches" in console.get("/acls?q=nothing").text
+
+
+DENIED = "cluster_authorization_failed"
+REMEDY = "give the console's user the right to see it: strata acl add"
+
+
+def test_a_console_without_rights_names_them_on_each_page(tmp_path: Path) -> None:
+    settings = (f"authorizer.class.name={STANDARD}", "super.users=User:admin")
+    with (
+        Server(tmp_path, settings) as server,
+        console_process(tmp_path / "console", server.address) as console,
+    ):
+        (wrong,) = console.json("/overview.json")["wrong"]
+        assert (DENIED in wrong["what"], wrong["remedy"]) == (True, REMEDY)
+        assert "refuses" in console.get("/brokers").text
+        reasons = {
+            "/acls": ("refused", "users_refused"),
+            "/quotas": ("refused",),
+            "/reassignments": ("refused",),
+            "/quorum": ("refused",),
+        }
+        for path, names in reasons.items():
+            found = console.json(f"{path}.json")
+            for name in names:
+                assert found[name].endswith(f"{DENIED}; {REMEDY}"), (path, name)
+                assert escape(found[name]) in console.get(path).text
+        (silent,) = console.json("/settings.json")["silent"]
+        assert silent["error"].endswith(REMEDY)
+        assert escape(silent["error"]) in console.get("/settings").text
+        for path in ("/brokers/1", "/topics/secret", "/groups/secret", "/pipelines"):
+            answer = console.get(path)
+            assert (answer.status, str(escape(REMEDY)) in answer.text) == (403, True), path
 
 
 def test_quotas_are_listed(server: Server, console: Console) -> None:

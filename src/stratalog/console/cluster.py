@@ -29,10 +29,11 @@ from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Clock, Network
 from stratalog.wire.ids import TopicPartition
 
-__all__ = ["Cluster", "Span"]
+__all__ = ["RIGHTS", "Cluster", "Span", "reason_of"]
 
 T = TypeVar("T")
 
+RIGHTS: Final = "give the console's user the right to see it: strata acl add"
 _TIMEOUT_S: Final = 8.0
 _REFUSALS_MAX: Final = 3
 """A page says so after less than a second where no broker listens; a restart that is shorter goes unseen."""
@@ -50,6 +51,12 @@ class Span:
 
     start: int
     end: int
+
+
+def reason_of(error: Rejected | Unavailable) -> str:
+    """Return why a broker refused a request or did not answer; with the remedy where a right is missing."""
+    is_denied = isinstance(error, Rejected) and error.code.name.endswith("_authorization_failed")
+    return f"{error}; {RIGHTS}" if is_denied else str(error)
 
 
 class Cluster:
@@ -145,7 +152,7 @@ class Cluster:
                 answer: T = await client.call(call, node_id)
                 answers[node_id] = answer
             except (Unavailable, Rejected) as error:
-                answers[node_id] = str(error)
+                answers[node_id] = reason_of(error)
 
         async with asyncio.TaskGroup() as group:
             for node_id in nodes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from stratalog.console.cluster import Cluster
+from stratalog.console.cluster import RIGHTS, Cluster
 from stratalog.console.decoded import Registry
 from stratalog.console.history import History
 from stratalog.console.measured import Measured
@@ -128,7 +128,7 @@ def refused(error: Rejected) -> Page:
     name = error.code.name.upper()
     text = error.message if name in error.message.upper() else f"{error.message} ({name})"
     if name.endswith("_AUTHORIZATION_FAILED"):
-        return failed(403, text, "give the console's user the right to see it: strata acl add")
+        return failed(403, text, RIGHTS)
     status, remedy = _REFUSALS.get(error.code, (400, ""))
     return failed(status, text, remedy)
 

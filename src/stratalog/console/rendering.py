@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +76,11 @@ def money(amount: float) -> str:
     return f"{amount:,.2f}" if amount >= 0.01 or not amount else "< 0.01"
 
 
+def price(amount: float) -> str:
+    """Return a price with all the digits that were given, and without an exponent."""
+    return f"{Decimal(repr(amount)):,f}".removesuffix(".0")
+
+
 def span(seconds: float | None) -> str:
     """Return a time in its largest useful unit."""
     if seconds is None:
@@ -130,6 +136,7 @@ def _environment() -> Environment:
         count=count,
         span=span,
         money=money,
+        price=price,
         prose=prose,
         broken=broken,
         measure=measure,

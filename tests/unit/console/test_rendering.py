@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratalog.console.rendering import _environment, broken, count, measure, prose
+from stratalog.console.rendering import _environment, broken, count, measure, price, prose
 
 
 def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
@@ -32,7 +32,18 @@ def test_a_name_cannot_reorder_its_page_and_an_input_keeps_its_value() -> None:
         (3.0, "", "3"),
         (0.0312, "cores", "0.03 cores"),
         (12.34, "ms", "12.3 ms"),
+        (999_999_999_999.0, "rows/s", "999,999,999,999 rows/s"),
+        (2.0**64, "rows/s", "1.84e+19 rows/s"),
+        (2.0**64, "B/s", "16.0 EiB/s"),
     ],
 )
 def test_a_charts_number_has_its_unit(number: float, unit: str, shown: str) -> None:
     assert measure(number, unit) == shown
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(0.00001, "0.00001"), (0.023, "0.023"), (2500.0, "2,500"), (1e16, "10,000,000,000,000,000")],
+)
+def test_a_price_has_no_exponent(amount: float, shown: str) -> None:
+    assert price(amount) == shown

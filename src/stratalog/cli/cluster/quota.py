@@ -227,4 +227,4 @@ def _value(key: str, value: float, as_json: bool) -> float | str:
 
     if as_json:
         return value
-    return quantity_text(value, "bytes/s") if key.endswith("_byte_rate") else f"{value:g}"
+    return quantity_text(value, "bytes/s") if key.endswith("_byte_rate") else f"{value:.15g}"

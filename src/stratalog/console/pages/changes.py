@@ -158,7 +158,7 @@ def _count(form: Mapping[str, str], name: str) -> int:
     text = form.get(name, "").strip()
     if not text:
         return -1
-    if not text.isdecimal() or not 0 < int(text[:9]) <= 100_000:
+    if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= 100_000:
         raise UserError(f"{name}: {text[:40]!r} is not accepted; accepted: 1 to 100000, or nothing")
     return int(text)
 

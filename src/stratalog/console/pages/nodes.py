@@ -9,6 +9,7 @@ from stratalog.client.calls import BROKER, describe_configs
 from stratalog.client.cluster_admin import describe_quorum
 from stratalog.client.differing import differing
 from stratalog.client.transactions import describe_transaction, list_transactions
+from stratalog.console.cluster import reason_of
 from stratalog.console.page import Context, Page, PageRequest
 from stratalog.console.pages.settings_rows import rows_of
 from stratalog.errors import Rejected, Unavailable
@@ -25,7 +26,7 @@ async def quorum(context: Context, _request: PageRequest) -> Page:
     try:
         found = await client.on_any(describe_quorum())
     except Rejected as error:
-        data: dict[str, Any] = {"refused": error.message, "replicas": []}
+        data: dict[str, Any] = {"refused": reason_of(error), "replicas": []}
         return Page("quorum.html", "Quorum", data)
     end = max((one.log_end_offset for one in found.replicas), default=0)
     data = {
@@ -107,8 +108,10 @@ async def settings(context: Context, request: PageRequest) -> Page:
             # Each broker alone knows its properties file.
             call = describe_configs([(BROKER, str(node_id))], documentation=True)
             (found,) = await client.call(call, node_id)
+            if found.error:
+                raise Rejected(found.error, found.message or "")
         except (Rejected, Unavailable) as error:
-            silent.append({"id": node_id, "error": str(error)})
+            silent.append({"id": node_id, "error": reason_of(error)})
             continue
         for row in rows_of(found.entries):
             if wanted in row["name"].lower():

@@ -76,13 +76,14 @@ def _fields(form: Mapping[str, str], label: str) -> list[dict[str, object]]:
 async def _spans(context: Context, topic: TopicInfo, partition: str) -> dict[int, Span]:
     """Return the range of each chosen partition. Raises UserError."""
     found = {key.partition: span for key, span in (await context.cluster.spans([topic])).items()}
-    if not partition.strip():
+    text = partition.strip()
+    if not text:
         return found
-    if not partition.strip().isdecimal() or int(partition[:9]) not in found:
+    if not text.isdecimal() or len(text) > 9 or int(text) not in found:
         raise UserError(
             f"partition: {partition[:40]!r} is none of {topic.name}'s that has a leader"
         )
-    return {int(partition): found[int(partition)]}
+    return {int(text): found[int(text)]}
 
 
 async def _targets(

@@ -8,6 +8,7 @@ from typing import Any
 from stratalog.client.admin import LogDirectory
 from stratalog.client.calls import ClusterInfo
 from stratalog.client.cluster_admin import RegisteredBroker
+from stratalog.console.cluster import RIGHTS
 from stratalog.console.history import History
 from stratalog.console.page import BUCKET_REMEDY, Context, Page, PageRequest, path_of
 
@@ -71,7 +72,8 @@ def _of_brokers(
     for node_id, found in directories.items():
         where = path_of("brokers")
         if isinstance(found, str):
-            wrong.append(_wrong(f"broker {node_id} did not answer: {found}", where, "see its log"))
+            what = f"broker {node_id}: {found.removesuffix(f'; {RIGHTS}')}"
+            wrong.append(_wrong(what, where, RIGHTS if RIGHTS in found else "see its log"))
             continue
         for one in found:
             if one.error:

@@ -53,10 +53,10 @@ def query_samples(data: Mapping[str, Any]) -> str:
     for name, (field, meaning) in QUERY_METRICS.items():
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
         for query in data["queries"]:
-            value = query["state"] == "running" if field == "state" else query[field]
+            value = int(query["state"] == "running") if field == "state" else query[field]
             if value is not None:
                 labels = f'query="{_label(query["id"])}",name="{_label(query["name"])}"'
-                lines.append(f"{name}{{{labels}}} {float(value):g}")
+                lines.append(f"{name}{{{labels}}} {value}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from stratalog.client.acls import every_acl
 from stratalog.client.cluster_admin import list_reassignments
 from stratalog.client.quotas import describe_quotas
 from stratalog.client.users import describe_users
+from stratalog.console.cluster import reason_of
 from stratalog.console.page import Context, Page, PageRequest
 from stratalog.errors import Rejected
 from stratalog.wire.ids import TopicPartition
@@ -28,7 +29,7 @@ async def acls(context: Context, request: PageRequest) -> Page:
         found = await client.on_any(every_acl())
         rows = [acl.named() for acl in sorted(found)]
     except Rejected as error:
-        data["refused"] = error.message or error.code.name
+        data["refused"] = reason_of(error)
     matching = [
         row for row in rows if wanted in row["principal"].lower() or wanted in row["name"].lower()
     ]
@@ -36,7 +37,7 @@ async def acls(context: Context, request: PageRequest) -> Page:
     try:
         users = await client.on_any(describe_users())
     except Rejected as error:
-        data["users_refused"] = error.message or error.code.name
+        data["users_refused"] = reason_of(error)
     data |= {
         "count": len(rows),
         "matching": len(matching),
@@ -56,7 +57,7 @@ async def quotas(context: Context, _request: PageRequest) -> Page:
     try:
         found = await client.on_any(describe_quotas(()))
     except Rejected as error:
-        refused, found = error.message or error.code.name, {}
+        refused, found = reason_of(error), {}
     for entity, limits in found.items():
         named = {kind: name if name is not None else "default" for kind, name in entity}
         rows.append(
@@ -80,7 +81,7 @@ async def reassignments(context: Context, _request: PageRequest) -> Page:
     try:
         moves = await client.on_controller(list_reassignments())
     except Rejected as error:
-        refused, moves = error.message or error.code.name, {}
+        refused, moves = reason_of(error), {}
     sizes = await _bytes_by_broker(context) if moves else {}
     rows = []
     for key, move in sorted(moves.items()):
