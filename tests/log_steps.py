@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimDisk, paths
 
 from stratalog.config import LogConfig
 from stratalog.log.cleaning.choosing import cleanable, plan_cleaning
 from stratalog.log.cleaning.cleaner import clean
 from stratalog.log.creating import create
-from stratalog.log.effects import Effect, perform, run
+from stratalog.log.effects import Effect, Rename, perform, run
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import ReadPlan, Slices
 from stratalog.log.recovery import load
@@ -144,9 +144,9 @@ class Steps:
 
     def due(self, *, limit_offset: int | None = None, tier: bool = False) -> None:
         self.sync_closed()
-        self.decided(
-            self.log.due(self.now_ms, wall_ms=self.now_ms, limit_offset=limit_offset, tier=tier)
-        )
+        removable = self.log.removable(self.now_ms)
+        due = self.log.due(self.now_ms, wall_ms=self.now_ms, limit_offset=limit_offset, tier=tier)
+        self.decided((*removable, *due))
 
     def flush(self) -> None:
         self.decided(self.log.flush())
@@ -197,6 +197,8 @@ def clean_once(steps: Steps, memory: int = 24_000) -> None:
     for one in done.rewritten:
         old = [originals[base] for base in one.replaced]
         for effect in steps.log.swaps.begin(one.segment, old, steps.now_ms):
+            if isinstance(effect, Rename):
+                assert effect.target not in paths(steps.disk, DIRECTORY), "it frees a file's bytes"
             perform(steps.disk, effect)
         steps.log.swaps.end(is_done=True)
     steps.log.cleaned_end = done.end_offset

@@ -199,7 +199,9 @@ class LogAgainstList(RuleBasedStateMachine):
 
     def _due(self, limit=None):
         now_ms = self.steps.now_ms
-        self.steps.decided(self.steps.log.due(now_ms, wall_ms=now_ms, limit_offset=limit))
+        removable = self.steps.log.removable(now_ms)
+        due = self.steps.log.due(now_ms, wall_ms=now_ms, limit_offset=limit)
+        self.steps.decided((*removable, *due))
 
     @rule()
     def begin_to_sync(self):

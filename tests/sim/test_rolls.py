@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.sim.disk import paths
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
@@ -18,6 +19,7 @@ from tests.sim.world import START_MS, World
 from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
+from stratalog.log.segment import DELETED
 from stratalog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -118,6 +120,35 @@ def test_appends_wait_for_no_sync_of_a_closed_segment() -> None:
     story(tell, LATE, internal_segment_bytes="300")
 
 
+def test_appends_wait_for_no_unlink_of_deleted_files() -> None:
+    async def tell(machine: Machine, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        hosted = machine.partition("t")
+        for sequence in range(20):
+            await client.produce("t", 0, numbered(sequence))
+        await asyncio.sleep(1)
+        machine.world.clock.step_ms = 2 * HOUR_MS
+        await hosted.keep_retention()
+        await asyncio.sleep(61)
+        assert deleted(machine)
+        (directory,) = machine.node.directories
+        directory._syncer._free_at = loop.time() + 1000  # type: ignore[attr-defined]
+        removing = asyncio.create_task(hosted.keep_retention())
+        await asyncio.sleep(1)
+        async with asyncio.timeout(1):
+            await client.produce("t", 0, numbered(20))
+        assert deleted(machine)
+        await removing
+        assert not deleted(machine)
+
+    def deleted(machine: Machine) -> list[str]:
+        return [path for path in paths(machine.world.disk("/data")) if path.endswith(DELETED)]
+
+    story(
+        tell, LATE, internal_segment_bytes="300", retention_ms="60000", file_delete_delay_ms="60000"
+    )
+
+
 def test_retention_deletes_nothing_before_later_records_are_durable() -> None:
     """The file after a segment has the next offset and the producers, so that file must outlive the segment."""
 
@@ -134,10 +165,8 @@ def test_retention_deletes_nothing_before_later_records_are_durable() -> None:
         synced = log.recovery_point
         assert synced < log.segments[-1].base_offset
         machine.world.clock.step_ms = 2 * HOUR_MS
-        effects = machine.partition("t").due()
-        assert effects
-        assert log.segments[0].base_offset == log.log_start_offset == synced
-        await machine.partition("t").perform(effects)
+        await machine.partition("t").keep_due()
+        assert log.segments[0].base_offset == log.log_start_offset == synced > 0
         await machine.partition("t").keep_retention()
         assert log.log_start_offset == log.log_end_offset == 12
 

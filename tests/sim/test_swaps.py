@@ -68,7 +68,7 @@ def test_a_cut_of_the_log_waits_for_the_swap() -> None:
 async def due() -> list[str]:
     machine, _client, hosted = await in_a_swap(file_delete_delay_ms="0")
     while hosted.log.swaps.is_under_way:
-        await hosted.perform(hosted.log.due(machine.world.clock.steady_ms(), wall_ms=0))
+        await hosted.keep_due()
         await asyncio.sleep(0.1)
     disk = machine.world.disk("/data")
     await asyncio.sleep(10)

@@ -165,8 +165,7 @@ class PartitionLog(AppendingLog):
         the records' time, and so does rolling by `segment_ms`, at an append.
         """
         config = self.config
-        # During a swap, replaced files may not have their last names yet.
-        effects = [] if self.swaps.is_under_way else self._deleted.unlink(now_ms)
+        effects: list[Effect] = []
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         active = self.segments[-1]
         if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
@@ -174,6 +173,14 @@ class PartitionLog(AppendingLog):
         limit = self.log_end_offset if limit_offset is None else limit_offset
         effects += self._expire(now_ms, wall_ms, min(limit, self.log_end_offset))
         return tuple(effects)
+
+    def removable(self, now_ms: int) -> list[Effect]:
+        """Return effects that unlink the files which left the log long enough ago; call it regularly, after `due`.
+
+        Their order among other effects does not matter, but the renames of an earlier `due` must be performed.
+        """
+        # During a swap, replaced files may not have their last names yet.
+        return [] if self.swaps.is_under_way else self._deleted.unlink(now_ms)
 
     def _expire(self, now_ms: int, wall_ms: int, limit_offset: int) -> list[Effect]:
         if self.swaps.is_under_way:

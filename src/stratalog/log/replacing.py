@@ -63,10 +63,11 @@ class Swaps:
         self._under_way = fresh, here
         merged = {one.base_offset for one in old[1:]} & self._snapshots
         self._snapshots -= merged
-        take_out = self._deleted.take_out(deleted_paths(old, merged), unlink_at_ms)
+        gone = deleted_paths(old, merged)
         return (
+            *self._deleted.make_way(gone),
             *_renamed(fresh, CLEANED, SWAP),
-            *_durably(fresh, take_out),
+            *_durably(fresh, self._deleted.take_out(gone, unlink_at_ms)),
             *_renamed(fresh, SWAP, ""),
         )
 

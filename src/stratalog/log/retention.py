@@ -104,6 +104,18 @@ class DeletedFiles:
         self._waiting.append((unlink_at_ms, [path + DELETED for path in paths]))
         return [Rename(path, path + DELETED) for path in paths]
 
+    def make_way(self, paths: Iterable[str]) -> list[Effect]:
+        """Return effects that unlink earlier files of these names, before `take_out` renames the next ones over them.
+
+        A rename that replaces a file frees its bytes: 2 ms for 8 MiB on ext4. Appends would wait for it.
+        """
+        names = {path + DELETED for path in paths}
+        effects: list[Effect] = []
+        for _, waiting in self._waiting:
+            effects += [Unlink(path) for path in waiting if path in names]
+            waiting[:] = [path for path in waiting if path not in names]
+        return effects
+
     def unlink(self, now_ms: int) -> list[Effect]:
         """Return effects that unlink the files whose delay has passed."""
         effects: list[Effect] = [

@@ -12,7 +12,7 @@ from stratalog.log.cleaning.choosing import cleanable, read_first_timestamps
 from stratalog.log.cleaning.transactions import Aborted, Transactions
 from stratalog.log.effects import run
 from stratalog.log.recovery import load
-from stratalog.log.segment import CLEANED, SWAP
+from stratalog.log.segment import CLEANED, DELETED, SWAP
 from stratalog.wire.batch import parse_header, scan
 from stratalog.wire.records import Record, build_batch, read_records
 
@@ -124,6 +124,20 @@ def test_a_smaller_batch_keeps_its_codec_offsets_times_and_sequence(codec):
     assert header.max_timestamp == 505
     found = list(read_records(data[: header.size]))
     assert found == [made[at]._replace(offset=at) for at in (2, 3, 5)]
+
+
+def test_a_swap_unlinks_the_files_that_an_earlier_one_replaced_under_the_same_names():
+    steps = log_of([(b"a", b"1"), (b"a", b"2")])
+    for value in (b"3", b"4"):
+        clean_once(steps)  # it checks that no rename replaces a file
+        assert f"{DIRECTORY}/00000000000000000000.log{DELETED}" in paths(steps.disk, DIRECTORY)
+        steps.append(build_batch([Record(0, steps.now_ms, b"a", value)]))
+        steps.roll()
+        steps.perform_all()
+        steps.sync_closed()
+    steps.due()
+    steps.perform_all()
+    assert not [path for path in paths(steps.disk, DIRECTORY) if path.endswith(DELETED)]
 
 
 def test_keys_that_exceed_the_table_are_cleaned_in_another_pass():

@@ -97,8 +97,9 @@ class MetadataSnapshots:
             self._writing = None
             replaced = self._metadata_log.take_snapshot
             if error is None and directory.failure is None and replaced(identity, len(data)):
-                log = self._metadata_log.log
-                directory.perform(log.due(clock.steady_ms(), wall_ms=clock.now_ms()), self._report)
+                log, now_ms = self._metadata_log.log, clock.steady_ms()
+                due = log.due(now_ms, wall_ms=clock.now_ms())
+                directory.perform([*log.removable(now_ms), *due], self._report)
                 dropped = directory.run(_drop_older(identity))
                 dropped.add_done_callback(lambda dropped: self._report(dropped.exception()))
             self._report(error)

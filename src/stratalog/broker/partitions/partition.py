@@ -28,7 +28,7 @@ from stratalog.broker.storage.directory import Done, Failure, LogDirectory, awai
 from stratalog.config import LogConfig
 from stratalog.config.kinds import LONG_MAX
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.effects import Effect, Program
+from stratalog.log.effects import Program
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import Slices
 from stratalog.log.retention import unconfirmed
@@ -474,22 +474,22 @@ class HostedPartition(PlacedLog):
         ):
             await self.look(partial(confirm_time, segment))
         if self.rewriting is None:
-            await self.perform(self.due())
+            await self.keep_due()
 
-    def due(self, *, tier: bool = False) -> tuple[Effect, ...]:
-        """Return the effects that are due by time (`PartitionLog.due`); log a line for deleted segments."""
-        first = self.log.segments[0].base_offset
-        effects = self.log.due(
-            self._clock.steady_ms(),
-            wall_ms=self._clock.now_ms(),
-            limit_offset=self.high_watermark,
-            tier=tier,
-        )
-        end = self.log.segments[0].base_offset
+    async def keep_due(self, *, tier: bool = False) -> None:
+        """Perform what is due by time (`PartitionLog.due`), and log a line for deleted segments.
+
+        The syncing thread unlinks the files whose delay has passed: that takes ext4 0.4 ms a MiB.
+        """
+        log, now_ms = self.log, self._clock.steady_ms()
+        first, limit = log.segments[0].base_offset, self.high_watermark
+        due = log.due(now_ms, wall_ms=self._clock.now_ms(), limit_offset=limit, tier=tier)
+        end = log.segments[0].base_offset
         if end > first:
             self.followers.mark(self.key)
             _log.info("segments deleted", partition=str(self.name), first=first, end=end)
-        return effects
+        await self.perform(due)
+        await self.perform_beside(log.removable(now_ms))
 
     def wake(self) -> None:
         """Let every waiting fetch look again."""

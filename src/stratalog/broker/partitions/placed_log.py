@@ -17,7 +17,7 @@ import structlog
 from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.storage.directory import Done, LogDirectory, awaited
 from stratalog.errors import Corrupt, ErrorCode, Rejected
-from stratalog.log.effects import Effect, Program, Read, Result, SyncDirectory
+from stratalog.log.effects import Effect, Program, Read, Rename, Result
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import FILE_BYTES_MIN, ReadPlan, Slices, segment_at, suits_a_file
 from stratalog.log.segment import Segment
@@ -287,12 +287,13 @@ class PlacedLog:
         renames: list[Effect] = []
         try:
             for effect in effects:
-                if not isinstance(effect, SyncDirectory):
+                if isinstance(effect, Rename):
                     renames.append(effect)
                     continue
                 self.check_hosted()
-                await self.directory.write(renames)
-                renames = []
+                if renames:
+                    await self.directory.write(renames)
+                    renames = []
                 await self.directory.perform_beside((effect,), unless=lambda: self.deleted)
             is_done = True
         finally:

@@ -188,7 +188,7 @@ class PartitionArchiver:
         A crash loses nothing below that offset. The bucket must hold no record above it.
         """
         hosted = self._hosted
-        await hosted.write(hosted.due(tier=hosted.log.config.copies_to_tier))
+        await hosted.keep_due(tier=hosted.log.config.copies_to_tier)
         await hosted.sync_closed()
         synced = hosted.log.recovery_point  # holds once all earlier effects are performed
         await hosted.write(())
