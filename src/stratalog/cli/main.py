@@ -72,6 +72,7 @@ def explanation(error: BaseException) -> tuple[str, int] | None:
             message = message or _MEANINGS.get(name, "")
             text = message.replace(code.name, name)
             text = text if name in text else f"{text} ({name})" if text else name
+            text = "; ".join([text, *getattr(error, "__notes__", ())])
         case UserError() | Unavailable() | Fenced() | Corrupt():
             text = str(error)
         case OSError():

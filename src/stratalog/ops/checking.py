@@ -14,6 +14,7 @@ from stratalog.client.calls import ClusterInfo
 from stratalog.client.cluster_admin import QuorumInfo, RegisteredBroker
 from stratalog.client.core import CERTIFICATE_REFUSED
 from stratalog.client.differing import differing
+from stratalog.errors import ErrorCode
 
 __all__ = [
     "BAD",
@@ -75,7 +76,7 @@ def of_brokers(
 def of_quorum(cluster: ClusterInfo, quorum: QuorumInfo | str) -> list[Finding]:
     """Judge the controllers; a text says why the quorum did not answer."""
     if isinstance(quorum, str):
-        remedy = "start a majority of the controllers"
+        remedy = _unless_denied(quorum, "start a majority of the controllers")
         return [Finding("controllers", "cluster", BAD, quorum, remedy)]
     if quorum.leader_id < 0:
         remedy = "start a majority of the controllers"
@@ -134,7 +135,7 @@ def of_directories(directories: Mapping[int, Sequence[LogDirectory] | str]) -> l
     found = []
     for node_id, answer in sorted(directories.items()):
         if isinstance(answer, str):
-            remedy = "see the broker's log"
+            remedy = _unless_denied(answer, "see the broker's log")
             found.append(Finding("disks", f"broker {node_id}", BAD, answer, remedy))
             continue
         for one in answer:
@@ -150,6 +151,12 @@ def of_directories(directories: Mapping[int, Sequence[LogDirectory] | str]) -> l
                 remedy = "shorten retention, tier topics, or move replicas" if state != OK else ""
                 found.append(Finding("disks", place, state, f"{free:.1%} free", remedy))
     return found
+
+
+def _unless_denied(answer: str, remedy: str) -> str:
+    """Return the remedy of an answer; another one where the client lacks a right."""
+    denied = ErrorCode.cluster_authorization_failed.name.upper() in answer
+    return "strata acl add --operation describe --cluster" if denied else remedy
 
 
 def of_settings(settings: Mapping[int, Mapping[str, str | None]]) -> list[Finding]:

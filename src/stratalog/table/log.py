@@ -14,7 +14,7 @@ from uuid import UUID
 
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
-from stratalog.errors import Corrupt, ErrorCode
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
 from stratalog.table.places import Shared, client_of, damage_log, store_at
@@ -195,10 +195,12 @@ class Log:
         for name, topic in found.items():
             if topic.error == ErrorCode.unknown_topic_or_partition:
                 raise ValueError(f"topic {name} does not exist at {options.bootstrap}")
-            if topic.error or topic.topic_id == ZERO_ID:
-                raise ValueError(
-                    f"topic {name} at {options.bootstrap}: {topic.error.name}, id {topic.topic_id}"
+            if topic.error:
+                raise Rejected(
+                    topic.error, f"topic {name} at {options.bootstrap}: {topic.error.name}"
                 )
+            if topic.topic_id == ZERO_ID:
+                raise ValueError(f"topic {name} at {options.bootstrap} has no id")
         compacted = self._compacted(client, found)
         return [
             LogTopic(

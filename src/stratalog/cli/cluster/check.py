@@ -117,8 +117,18 @@ async def reached(client: "Client", node: int) -> float | str:
     try:
         await client.call(api_versions(), node)
     except (Unavailable, Rejected) as error:
-        return str(error)
+        return text_of(error)
     return (now() - before) * 1000
+
+
+def text_of(error: Exception) -> str:
+    """Return a failure of a broker, with Kafka's name of its code."""
+    from stratalog.errors import Rejected
+
+    text = str(error)
+    if not isinstance(error, Rejected):
+        return text
+    return text.replace(error.code.name, error.code.name.upper())
 
 
 async def certificate(client: "Client", node: int) -> "Finding":
@@ -147,7 +157,7 @@ async def controllers(client: "Client", cluster: "ClusterInfo") -> "list[Finding
     try:
         quorum = await client.on_any(describe_quorum())
     except (Rejected, Unavailable) as error:
-        return checking.of_quorum(cluster, str(error))
+        return checking.of_quorum(cluster, text_of(error))
     after_ms = clock.now_ms()
     found = checking.of_quorum(cluster, quorum)
     for one in quorum.replicas:
@@ -193,7 +203,7 @@ async def disks(client: "Client", nodes: Sequence[int]) -> "list[Finding]":
             found = await client.call(log_directories(), node)
             answers[node] = found
         except (Rejected, Unavailable) as error:
-            answers[node] = str(error)
+            answers[node] = text_of(error)
     return of_directories(answers)
 
 

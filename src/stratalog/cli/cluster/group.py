@@ -69,7 +69,9 @@ async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
         group = await existing_group(client, name)
         rows = await lag_rows(client, group)
     total = sum(row["lag"] or 0 for row in rows)
-    seconds = max((row["seconds"] or 0 for row in rows), default=0)
+    ages = [row["seconds"] for row in rows if row["seconds"] is not None]
+    unreadable = any(row["lag"] and row["seconds"] is None for row in rows)
+    seconds = None if unreadable else max(ages, default=0)
     if as_json:
         show_json(
             {
@@ -83,8 +85,11 @@ async def print_group(bootstrap: str, name: str, as_json: bool) -> None:
             }
         )
         return
-    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}, {seconds} s")
+    age = "" if unreadable else f", {seconds} s"
+    typer.echo(f"{name}  {group.state}  {len(group.members)} member(s)  lag {total}{age}")
     show(rows, as_json=False, empty="no offsets")
+    if unreadable:
+        note("ages are not shown: they need read on the topic")
 
 
 async def existing_group(client: "Client", name: str) -> "DescribedGroup":
@@ -140,16 +145,22 @@ async def lag_rows(client: "Client", group: "DescribedGroup") -> list[dict[str, 
     return rows
 
 
-async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) -> float:
+async def age_s(client: "Client", key: "TopicPartition", offset: int, end: int) -> float | None:
     """Return seconds since the record at `offset` was written, by its timestamp; 0 for a record that does not exist
-    yet.
+    yet, None where the client may not read it.
     """
     from stratalog.adapters.system import SystemClock
     from stratalog.cli.shared.reading import records_from
+    from stratalog.errors import ErrorCode, Rejected
 
     if offset >= end:
         return 0.0
-    fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
+    try:
+        fetched = await client.fetch(*key, offset, max_bytes=1, max_wait_ms=0)
+    except Rejected as error:
+        if error.code is not ErrorCode.topic_authorization_failed:
+            raise
+        return None
     for _next_offset, record in records_from(fetched.records, offset):
         if record is not None:
             return max(0, SystemClock().now_ms() - record.timestamp) / 1000

@@ -209,7 +209,7 @@ async def reassign_partitions(
                 raise UserError(f"broker {node} is not registered; the cluster has {existing}")
         cluster = await client.metadata()
         if topic is not None and topic not in cluster.topics:
-            raise UserError(f"topic {topic} does not exist")
+            raise UserError(f"topic {topic} does not exist, or the client may not describe it")
         found = {key: one.replicas for key, one in chosen(cluster, topic, partitions).items()}
         if places.replicas:
             changed = {key: places.replicas for key, one in found.items() if one != places.replicas}

@@ -168,7 +168,8 @@ async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
         topic = await existing_topic(client, name)
         (configs,) = await client.describe_configs([(TOPIC, name)])
         rows = await partition_rows(client, topic)
-    skew = {what: skew_of([row[what] for row in rows]) for what in ("records", "bytes")}
+    measured = [what for what in ("records", "bytes") if rows[0][what] is not None]
+    skew = {what: skew_of([row[what] for row in rows]) for what in measured}
     own = {e.name: e.value for e in configs.entries if e.source == ConfigSource.TOPIC_CONFIG}
     topic_id = topic_id_text(topic.topic_id)
     if as_json:
@@ -177,10 +178,12 @@ async def print_topic(bootstrap: str, name: str, as_json: bool) -> None:
     settings = " ".join(f"{key}={value}" for key, value in sorted(own.items()))
     typer.echo(f"{name}  id {topic_id}  {settings}".rstrip())
     show(rows, as_json=False)
-    records, size = (sum(row[what] for row in rows) for what in ("records", "bytes"))
-    typer.echo(
-        f"{records} records, skew {skew['records']:.2f}; {size} bytes, skew {skew['bytes']:.2f}"
-    )
+    sums = {what: sum(row[what] for row in rows) for what in measured}
+    typer.echo("; ".join(f"{sums[what]} {what}, skew {skew[what]:.2f}" for what in measured))
+    if "bytes" not in measured:
+        note("bytes are not shown: they need describe on the cluster")
+    if configs.error:
+        note("settings are not shown: they need describe-configs on the topic")
 
 
 def skew_of(sizes: Sequence[int]) -> float:
@@ -191,18 +194,13 @@ def skew_of(sizes: Sequence[int]) -> float:
 
 async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str, Any]]:
     """Return one row per partition: its leader, its first and last offset, its size."""
-    from stratalog.client.admin import log_directories
     from stratalog.client.calls import EARLIEST, LATEST
     from stratalog.wire.ids import TopicPartition
 
     keys = [TopicPartition(topic.name, index) for index in sorted(topic.partitions)]
     starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
     ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
-    sizes: dict[int, int] = {}
-    for directories in await client.on_each(log_directories(topic.name)):
-        for replica in (one for found in directories for one in found.replicas):
-            if not replica.is_future:
-                sizes[replica.partition] = max(sizes.get(replica.partition, 0), replica.size)
+    sizes = await sizes_of(client, topic.name)
     return [
         {
             "partition": key.partition,
@@ -213,10 +211,28 @@ async def partition_rows(client: "Client", topic: "TopicInfo") -> list[dict[str,
             "start": starts[key].offset,
             "end": ends[key].offset,
             "records": ends[key].offset - starts[key].offset,
-            "bytes": sizes.get(key.partition, 0),
+            "bytes": None if sizes is None else sizes.get(key.partition, 0),
         }
         for key in keys
     ]
+
+
+async def sizes_of(client: "Client", topic: str) -> dict[int, int] | None:
+    """Return the bytes of a topic's partitions; None where the client may not describe the cluster."""
+    from stratalog.client.admin import log_directories
+    from stratalog.errors import ErrorCode, Rejected
+
+    sizes: dict[int, int] = {}
+    try:
+        answers = await client.on_each(log_directories(topic))
+    except Rejected as error:
+        if error.code is not ErrorCode.cluster_authorization_failed:
+            raise
+        return None
+    for replica in (one for found in answers for where in found for one in where.replicas):
+        if not replica.is_future:
+            sizes[replica.partition] = max(sizes.get(replica.partition, 0), replica.size)
+    return sizes
 
 
 @topic_app.command()

@@ -81,6 +81,7 @@ def get(
 
     Example: strata get t k1 --all --format '%p %o %k: %s\n'
     """
+    from stratalog.cli.shared.denials import explained
     from stratalog.cli.shared.forms import Printer
     from stratalog.errors import UserError
     from stratalog.table.metrics import ReadMetrics
@@ -91,8 +92,9 @@ def get(
     metrics = ReadMetrics()
     try:
         bootstrap = None if tier_only else bootstrap_server
-        options = wanted.options(bootstrap, bucket_of(bootstrap, tier_url), isolation_level)
-        look_up(wanted, options, printer, metrics, every=every)
+        with explained():
+            options = wanted.options(bootstrap, bucket_of(bootstrap, tier_url), isolation_level)
+            look_up(wanted, options, printer, metrics, every=every)
     except (ValueError, DataLoss) as error:
         # An option of `stratalog.read`, which this command has not.
         raise UserError(str(error).partition("; failOnDataLoss")[0]) from None

@@ -13,7 +13,14 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["chosen_servers", "client_properties", "named_servers", "use_client_config", "use_none"]
+__all__ = [
+    "chosen_servers",
+    "client_properties",
+    "named_servers",
+    "running",
+    "use_client_config",
+    "use_none",
+]
 
 _SECURITY = ("security.", "ssl.", "sasl.")
 
@@ -25,6 +32,8 @@ class Chosen:
     path: Path | None = None
     profile: str | None = None
     is_on_command_line: bool = False
+    context: typer.Context | None = None
+    """The command that asks a cluster, with its arguments."""
 
 
 _CHOSEN = Chosen()
@@ -57,6 +66,12 @@ def forget() -> None:
 def _choose(chosen: Chosen) -> None:
     _CHOSEN.path, _CHOSEN.profile = chosen.path, chosen.profile
     _CHOSEN.is_on_command_line = chosen.is_on_command_line
+    _CHOSEN.context = chosen.context
+
+
+def running() -> typer.Context | None:
+    """Return the command that asks a cluster; None where no command runs."""
+    return _CHOSEN.context
 
 
 def client_properties() -> dict[str, str]:
@@ -80,6 +95,7 @@ def chosen_servers(context: typer.Context, param: typer.CallbackParam, value: st
 
     STRATA_BOOTSTRAP_SERVER comes before them, unless the command line names the file or profile.
     """
+    _CHOSEN.context = context
     source = source_of(context, param.name or "")
     is_set = source == "COMMANDLINE" or (source == "ENVIRONMENT" and not _CHOSEN.is_on_command_line)
     return value if is_set or context.resilient_parsing else named_servers() or value

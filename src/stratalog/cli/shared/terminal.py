@@ -164,8 +164,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     import asyncio
 
     from stratalog.adapters.network import event_loop
+    from stratalog.cli.shared.denials import explained
 
-    with asyncio.Runner(loop_factory=event_loop()) as runner:
+    with explained(), asyncio.Runner(loop_factory=event_loop()) as runner:
         return runner.run(work)
 
 
