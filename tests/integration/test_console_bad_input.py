@@ -159,7 +159,8 @@ def test_a_bucket_without_a_right_is_in_the_overview(
     keys = session_keys(minio, ALL, {**ALL, "Effect": "Deny", "Action": denied})
     with console_process(tmp_path, broker.address, "--tier", url, environ=keys) as console:
         (wrong,) = console.json("/overview.json")["wrong"]
-        assert wrong["what"].startswith(f"the console cannot read the bucket {url}: ")
+        assert wrong["what"].startswith("the console cannot read the bucket: ")
+        assert wrong["what"].count(url) == 1
         assert "AccessDenied" in wrong["what"]
         assert "\n" not in wrong["what"]
         assert wrong["where"] == "/tier"

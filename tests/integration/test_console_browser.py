@@ -51,6 +51,7 @@ PATHS = (
     "/topics/orders/delete",
     "/topics/orders/messages?format=json",
     "/topics/hostile/messages",
+    "/topics/hostile/messages?format=hex",
     "/topics/empty/messages",
     "/topics/gone",
     "/new-topic",
@@ -119,6 +120,9 @@ BROKEN_NUMBERS = """() => [...document.querySelectorAll("td, dd, figcaption stro
   const card = one.closest(".fact, .card, td").getBoundingClientRect();
   return lines.size > 1 || range.getBoundingClientRect().right > card.right;
 }).map((one) => one.outerHTML.slice(0, 120))"""
+BROKEN_DUMPS = """() => [...document.querySelectorAll(".main .hex")].filter((one) =>
+  one.scrollHeight > 1.5 * parseFloat(getComputedStyle(one).lineHeight) * one.textContent.trim().split("\\n").length
+).map((one) => one.textContent.slice(0, 80))"""
 UNREACHED = """() => [...document.querySelectorAll("main :is(a[href], button, input, select, textarea, summary)")]
   .filter((one) => one.type !== "hidden" && !one.disabled && one.getClientRects().length && !one.dataset.reached)
   .map((one) => one.outerHTML.slice(0, 120))"""
@@ -217,6 +221,7 @@ def check_looks(page: Page, path: str) -> None:
     assert page.evaluate(SMALL_TEXT) == [], path
     assert page.evaluate(CONTRAST) == [], path
     assert page.evaluate(BROKEN_NUMBERS) == [], path
+    assert page.evaluate(BROKEN_DUMPS) == [], path
     assert page.title() != "owned"
     assert "\u202e" not in page.inner_text("html") + page.title(), path
 
@@ -339,7 +344,7 @@ def test_following_shows_new_records_as_text_through_a_killed_broker(
     produce(broker.address, b"<script>document.title='owned'</script>")
     expect(opened.locator("#records")).to_contain_text("document.title='owned'")
     broker.kill()
-    expect(opened.locator("#state")).to_contain_text("it is asked again", timeout=WAIT_MS)
+    expect(opened.locator("#following")).to_contain_text("it is asked again", timeout=WAIT_MS)
     broker.start()
     produce(broker.address, b"second")
     expect(opened.locator("#records tr").first).to_contain_text("second", timeout=2 * WAIT_MS)
@@ -362,7 +367,7 @@ def test_following_keeps_the_newest_thousand_records(opened: Page, broker: Broke
     apart(produce_numbered(broker.address, "busy", 1_300))
     rows = opened.locator("#records tr")
     expect(rows.first).to_have_attribute("data-offset", "1299")
-    expect(opened.locator("#state")).to_have_text("Following: 1000 records are shown.")
+    expect(opened.locator("#following")).to_have_text("Following: 1000 records are shown.")
     assert rows.count() == 1_000
     assert rows.last.get_attribute("data-offset") == "300"
     apart(topic_of(broker.address, "busy", is_deleted=True))
@@ -374,9 +379,12 @@ def test_following_a_topic_that_is_deleted_ends_with_its_name(
     apart(topic_of(broker.address, "short"))
     opened.goto("/topics/short/messages")
     opened.locator("#follow").press("Enter")
-    expect(opened.locator("#state")).to_contain_text("Following")
+    expect(opened.locator("#following")).to_contain_text("Following")
     apart(topic_of(broker.address, "short", is_deleted=True))
-    expect(opened.locator("#state")).to_have_text("topic short does not exist: following ended.")
+    expect(opened.locator("#following")).to_have_text(
+        "topic short does not exist: following ended."
+    )
+    expect(opened.locator("#following")).to_be_in_viewport()
     expect(opened.locator("#follow")).to_have_text("Follow")
 
 

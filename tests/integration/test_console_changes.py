@@ -183,7 +183,10 @@ def test_a_group_that_reads_is_not_reset(changing: Console, broker: BrokerProces
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.1)
-        assert len(changing.json("/groups/reading.json")["members"]) == 1
+        found = changing.json("/groups/reading.json")
+        assert len(found["members"]) == 1
+        lags = [(one["lag"], one["lag_seconds"]) for one in found["partitions"]]
+        assert lags == [(None, None)] * 2, "nothing was committed"
         answer = changing.get("/groups/reading/reset")
         assert (answer.status, "has 1 member(s): stop them first" in answer.text) == (400, True)
     finally:

@@ -103,6 +103,10 @@ class History:
         self._fetcher = Fetcher(store, _CACHE_BYTES)
         self._topics = Kept(lambda: self._in_thread(self._all_topics), clock, _TOPICS_MS)
 
+    def failure(self, error: Exception) -> str:
+        """Return why the bucket cannot be read: the error, and the URL unless the error names it."""
+        return str(error) if self.url in str(error) else f"{self.url}: {error}"
+
     async def close(self) -> None:
         """Let the threads go."""
         await self._reading.close()
@@ -131,7 +135,7 @@ class History:
             bucket = open_bucket(self._store)
             next(iter(self._store.list(topics_prefix(bucket.cluster_id))), None)
         except (Unavailable, Corrupt, UserError, OSError) as error:
-            return str(error)
+            return self.failure(error)
         return ""
 
     def _opened(self) -> Bucket:

@@ -12,6 +12,7 @@ from stratalog.adapters.directory_store import DirectoryStore
 from stratalog.console.history import History
 from stratalog.errors import UserError
 from stratalog.tier.bucket.identity import claim_bucket
+from stratalog.tier.formats.paths import CLAIM
 
 
 def test_a_bucket_that_is_emptied_is_no_empty_bucket(tmp_path: Path) -> None:
@@ -55,6 +56,15 @@ def test_a_buckets_problem_is_found_and_forgotten_by_a_check_each_ten_seconds(
         assert worker.calls == 2
 
     asyncio.run(watch())
+
+
+def test_a_buckets_problem_names_the_bucket_once(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path))
+    claim_bucket(store, "a-cluster", 0)
+    (tmp_path / CLAIM).write_bytes(b"damaged")
+    problem = asyncio.run(History(store, Inline(), Inline(), Clock()).problem())
+    assert problem.startswith(f"{store.url}: {CLAIM}")
+    assert problem.count(store.url) == 1
 
 
 def test_a_bucket_that_does_not_answer_keeps_the_result_before(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ async def _rows(context: Context, client: Client, found: DescribedGroup) -> list
         span, offset, reader = spans[key], committed.get(key), readers.get(key)
         time_ms, kept_ms = times.get((key, unread.get(key, -1))), retention.get(key.topic)
         is_behind = key in unread
+        read_all_s = None if offset is None else 0.0
         row: dict[str, Any] = {
             "topic": key.topic,
             "partition": key.partition,
@@ -156,7 +157,7 @@ async def _rows(context: Context, client: Client, found: DescribedGroup) -> list
             "start": span.start,
             "end": span.end,
             "lag": None if offset is None else max(0, span.end - offset),
-            "lag_seconds": age_seconds(now_ms, time_ms) if is_behind else 0.0,
+            "lag_seconds": age_seconds(now_ms, time_ms) if is_behind else read_all_s,
             "deleted_unread": max(0, span.start - offset) if offset is not None else 0,
             "headroom_records": max(0, offset - span.start) if offset is not None else None,
             "headroom_seconds": _headroom_s(now_ms, time_ms, kept_ms) if is_behind else None,

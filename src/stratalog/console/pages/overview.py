@@ -130,7 +130,7 @@ async def _of_bucket(history: History | None) -> list[dict[str, Any]]:
     problem = "" if history is None else await history.problem()
     if history is None or not problem:
         return []
-    what = f"the console cannot read the bucket {history.url}: {problem}"
+    what = f"the console cannot read the bucket: {problem}"
     return [_wrong(what, path_of("tier"), BUCKET_REMEDY)]
 
 

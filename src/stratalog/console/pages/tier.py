@@ -31,7 +31,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
         topics, is_partial = await history.topics()
         lanes = await history.segments(name, _SEGMENTS_MAX) if name else {}
     except (Unavailable, Corrupt, UserError, OSError) as error:
-        return failed(503, f"{history.url}: {error}", BUCKET_REMEDY)
+        return failed(503, history.failure(error), BUCKET_REMEDY)
     total = sum(one.size for one in topics)
     prices = context.prices
     data = {

@@ -158,5 +158,5 @@ async def tiered_bytes(context: Context, name: str) -> tuple[dict[int, int] | No
     try:
         rows, _ = await context.history.topics()
     except (Unavailable, Corrupt, UserError, OSError) as error:
-        return None, f"{context.history.url}: {error}"
+        return None, context.history.failure(error)
     return next((row.bytes_of for row in rows if row.name == name), {}), ""

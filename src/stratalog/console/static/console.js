@@ -53,6 +53,14 @@ async function refresh() {
   document.getElementById("state").replaceChildren(...state.childNodes);
 }
 
+// Say beside the button how following goes.
+function tell(text, isBad) {
+  const line = document.getElementById("following");
+  line.hidden = false;
+  line.className = isBad ? "notice bad" : "quiet";
+  if (line.textContent !== text) line.textContent = text; // a reader of the screen says only what is new
+}
+
 // Follow a topic: ask for what comes after the last record, and put it above. Brokers that do not answer are asked again.
 const FOLLOWED_ROWS_MAX = 1000;
 async function follow(button) {
@@ -60,15 +68,16 @@ async function follow(button) {
   button.textContent = "Stop following";
   button.setAttribute("aria-pressed", "true");
   let address = button.dataset.next;
-  while (button.getAttribute("aria-pressed") === "true") {
+  let ended = false;
+  while (!ended && button.getAttribute("aria-pressed") === "true") {
     if (!document.hidden) {
       try {
         const { status, page } = await loaded(address);
         const after = page.getElementById("follow");
         if (!after) {
           const failure = page.querySelector(".notice strong")?.textContent || "No more records can be read.";
-          if (status < 500) { say(`${failure}: following ended.`); break; }
-          say(`${failure}; it is asked again.`);
+          if (status < 500) { ended = true; tell(`${failure}: following ended.`, true); }
+          else tell(`${failure}; it is asked again.`, true);
         } else {
           address = after.dataset.next;
           const found = [...page.querySelectorAll("#records > tr[data-offset]")];
@@ -77,14 +86,15 @@ async function follow(button) {
             for (const row of found) { localTimes(row); rows.prepend(row); }
             while (rows.children.length > FOLLOWED_ROWS_MAX) rows.lastElementChild.remove();
           }
-          say(`Following: ${rows.querySelectorAll("tr[data-offset]").length} records are shown.`);
+          tell(`Following: ${rows.querySelectorAll("tr[data-offset]").length} records are shown.`);
         }
       } catch {
-        say("The console does not answer; it is asked again.");
+        tell("The console does not answer; it is asked again.", true);
       }
     }
     await new Promise((done) => setTimeout(done, 1000));
   }
+  if (!ended) document.getElementById("following").hidden = true;
   button.textContent = "Follow";
   button.setAttribute("aria-pressed", "false");
 }
