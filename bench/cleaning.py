@@ -128,10 +128,12 @@ def size_of(place: Path) -> int:
 
 def clean_logs(place: Path, partitions: int) -> None:
     """Clean the logs as a cleaner does, and print the time."""
-    began, cpu = time.perf_counter(), time.process_time()
-    done = [clean_log(place, f"{TOPIC}-{number}") for number in range(partitions)]
-    took, used = time.perf_counter() - began, time.process_time() - cpu
-    read, keys = sum(one.bytes_noted for one in done), sum(one.keys for one in done)
+    took = used = 0.0
+    read = keys = 0
+    for number in range(partitions):
+        done, seconds, cpu = clean_log(place, f"{TOPIC}-{number}")
+        took, used = took + seconds, used + cpu
+        read, keys = read + done.bytes_noted, keys + done.keys
     print(
         f"cleaned {read / 1e6:.0f} MB in {took:.1f} s: {read / 1e6 / took:.0f} MB/s, "
         f"{used / (read / 1e9):.2f} CPU s/GB, {keys} keys",
@@ -139,20 +141,23 @@ def clean_logs(place: Path, partitions: int) -> None:
     )
 
 
-def clean_log(place: Path, name: str) -> Cleaned:
+def clean_log(place: Path, name: str) -> tuple[Cleaned, float, float]:
+    """Clean one log; return what was done, and the seconds and the CPU seconds that it took."""
     config = LogConfig(
         cleanup_policy=("compact",), segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0
     )
     disk = LocalDisk(str(place))
     log = run(disk, load(name, config, clean=True, recovery_point=0, now_ms=0))
     log.synced(log.log_end_offset)
+    began, cpu = time.perf_counter(), time.process_time()
     done = cleaned(disk, log)
+    took, used = time.perf_counter() - began, time.process_time() - cpu
     for effect in (*log.due(1, wall_ms=int(time.time() * 1000)), *log.close()):
         perform(disk, effect)
     disk.close()
     for left in (place / name).glob("*.deleted"):
         left.unlink()
-    return done
+    return done, took, used
 
 
 async def serve(place: Path, what: str, expected: dict[str, int]) -> None:

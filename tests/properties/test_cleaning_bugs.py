@@ -29,6 +29,11 @@ SEEDS = range(20)
 LIVES = 6
 
 
+def no_runs() -> Patch:
+    """Batch by batch, so that `BatchFilter._sift` gets every one."""
+    return BatchFilter, "keep_run", lambda _self, _data, position, *_: (position, False)
+
+
 def tombstone_dropped_early() -> Iterator[Patch]:
     """Tombstones leave with the first cleaning."""
     real = BatchFilter._sift
@@ -38,6 +43,7 @@ def tombstone_dropped_early() -> Iterator[Patch]:
         return real(self, view, header, keeps_tombstones=False)
 
     yield BatchFilter, "_sift", sift
+    yield no_runs()
 
 
 def key_order_lost() -> Iterator[Patch]:
@@ -51,6 +57,7 @@ def key_order_lost() -> Iterator[Patch]:
         return view if is_first else None
 
     yield BatchFilter, "_sift", sift
+    yield no_runs()
 
 
 def marker_dropped() -> Iterator[Patch]:

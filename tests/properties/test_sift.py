@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import Corrupt
 from stratalog.wire import sift as imported
-from stratalog.wire.batch import HEADER_SIZE, parse_header
+from stratalog.wire.batch import HEADER_SIZE, crc_holds, parse_header
 from stratalog.wire.records import Record, build_batch, read_records
 
 SOURCE = Path(imported.__file__).with_name("sift.py")
@@ -212,3 +212,60 @@ def test_plain_values_end_before_a_batch_that_is_not_whole():
             assert module.plain_values(batch + batch[:size], 0, 999, module.LastValues()) == len(
                 batch
             )
+
+
+runs = st.lists(st.tuples(records, kinds, st.integers(0, 3)), min_size=1, max_size=5)
+
+
+def log_of(made):
+    """Batches one behind another, with gaps between their offsets; the bytes and the offset behind them."""
+    log, offset = bytearray(), 0
+    for found, kind, gap in made:
+        batch = batch_of(found, kind)
+        batch[:8] = (offset + gap).to_bytes(8, "big")
+        log += batch
+        offset += gap + len(found)
+    return log, offset
+
+
+@given(
+    runs,
+    st.tuples(
+        st.integers(0, 20),
+        st.integers(1, 20),
+        st.integers(-1, 20),
+        st.sampled_from([0, 10, 1 << 60]),
+    ),
+    st.one_of(st.none(), st.binary(min_size=1, max_size=4)),
+    st.data(),
+)
+def test_runs_are_the_same_compiled_and_interpreted(made, limits, damage, data):
+    first_offset, keys_max, last_noted, deletable_end = limits
+    log, end = log_of(made)
+    if damage is not None:
+        at = data.draw(st.integers(0, len(log) - len(damage)))
+        log[at : at + len(damage)] = damage
+    whole, stop = bytes(log), data.draw(st.integers(0, len(log)))
+    said = []
+    for module in (imported, PLAIN):
+        keys = module.KeyOffsets(keys_max + 1)
+        noted = module.note_plain(whole, 0, stop, (0, end), first_offset, keys, keys_max)
+        sieve = module.Sieve(
+            keys, last_noted, 1 << 40, (1 << 40) + 500, deletable_end, {3, end - 1}
+        )
+        out, kept = [], []
+        sifted = sieve.sift(whole, 0, stop, (0, end), out, kept)
+        said.append((noted, keys.count, sifted, b"".join(out), kept))
+    assert said[0] == said[1]
+    position, (taken, is_changed) = 0, said[0][2]
+    for last_offset, size, largest in said[0][4]:
+        header = parse_header(said[0][3], position)
+        assert (header.last_offset, header.size, header.max_timestamp) == (
+            last_offset,
+            size,
+            largest,
+        )
+        assert crc_holds(said[0][3], position, header)
+        position += size
+    assert position == len(said[0][3])
+    assert is_changed == (said[0][3] != whole[:taken])

@@ -12,10 +12,11 @@ from stratalog.log.effects import Program, Read
 from stratalog.log.index import TIME_ENTRY, OffsetIndex, TimeIndex
 from stratalog.log.producers import ProducerStates
 from stratalog.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Segment, segment_path
-from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header, scan
+from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds, parse_header
 
 __all__ = [
     "OnBatch",
+    "TakeRun",
     "load_indexes",
     "load_producers",
     "load_snapshot",
@@ -28,13 +29,20 @@ _CHUNK_BYTES: Final = 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
 
 OnBatch = Callable[[BatchHeader, memoryview], None]
+TakeRun = Callable[[bytes, int, int], int]
 
 
 def visit(
-    path: str, start: int, end: int, take: Callable[[BatchHeader, memoryview], bool]
+    path: str,
+    start: int,
+    end: int,
+    take: Callable[[BatchHeader, memoryview], bool],
+    take_run: TakeRun | None = None,
 ) -> Program[int]:
     """Call `take` with every whole batch of bytes [start, end); return the position after the last accepted one.
 
+    Before each batch, `take_run(data, position, stop)` may take it and others behind it: it returns the position of the
+    first batch of `data` that it did not take. `stop` is the place of `end`, perhaps behind `data`.
     Stops where `take` refuses, at a malformed header, and at an incomplete batch.
     """
     position = start
@@ -42,13 +50,22 @@ def visit(
     while position < end:
         data = yield Read(path, position, min(wanted, end - position))
         assert isinstance(data, bytes | bytearray)
+        data = bytes(data)  # disks return bytes, which are not copied
         view = memoryview(data)
         done = 0
         try:
-            for at, header in scan(view):
-                if not take(header, view[at : at + header.size]):
-                    return position + at
-                done = at + header.size
+            while True:
+                if take_run is not None:
+                    done = take_run(data, done, end - position)
+                if done + HEADER_SIZE > len(view):
+                    break
+                header = parse_header(view, done)
+                behind = done + header.size
+                if behind > len(view):
+                    break
+                if not take(header, view[done:behind]):
+                    return position + done
+                done = behind
         except Corrupt:
             return position + done
         if done == 0:

@@ -9,23 +9,25 @@ only. A record: see `records`. Kafka: `SkimpyOffsetMap`, `Cleaner.buildOffsetMap
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from crc32c import crc32c
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from mypy_extensions import i64
 
 __all__ = [
     "BYTES_A_KEY",
     "KeyOffsets",
     "LastValues",
+    "Sieve",
     "last_values",
     "note",
+    "note_plain",
     "plain_values",
     "restamp",
     "sift",
@@ -50,7 +52,8 @@ class KeyOffsets:
     def __init__(self, places: i64) -> None:
         self.places: i64 = max(places, 1)
         self.count: i64 = 0
-        self._table = array("q", [0]) * (3 * int(self.places))
+        size: i64 = 3 * self.places
+        self._table: vec[i64] = vec[i64]([0] * size)
 
     def put(self, key: bytes, offset: i64) -> None:
         """Note that `key` is at `offset`. One place at least must be free."""
@@ -206,31 +209,63 @@ def last_values(data: bytes, count: i64, values: LastValues) -> bool:
 def plain_values(data: bytes, at: i64, stop: i64, values: LastValues) -> i64:
     """Do as `last_values` for the batches at `at` and behind it that begin before `stop`, a header's work included.
 
-    Return the position of the first batch that was not taken: it is not whole or not sound, is compressed, has control
-    records or a transaction, or `last_values` does not take it.
+    Return the position of the first batch that was not taken: it is no plain one, or `last_values` does not take it.
     """
-    while at < stop and at + _HEADER <= len(data):
-        size: i64 = 12 + _number(data, at + 8)
-        attributes: i64 = data[at + 22] & 0x37
-        if size < _HEADER or at + size > len(data) or data[at + 16] != 2 or attributes:
-            return at
-        end: i64 = at + size
-        crc: i64 = crc32c(data[at + 21 : end])
-        if crc != _number(data, at + 17):
-            return at
-        if not last_values(data[at + _HEADER : end], _number(data, at + 57), values):
+    while True:
+        end = _plain_end(data, at, stop)
+        if end < 0 or not last_values(data[at + _HEADER : end], _count(data, at), values):
             return at
         at = end
-    return at
 
 
-def _number(data: bytes, at: i64) -> i64:
-    """Return four bytes as an unsigned number; `walk` has the same: a call across compiled modules makes objects."""
-    first: i64 = data[at]
-    second: i64 = data[at + 1]
-    third: i64 = data[at + 2]
-    fourth: i64 = data[at + 3]
-    return first << 24 | second << 16 | third << 8 | fourth
+def note_plain(  # noqa: PLR0913, PLR0917 - as `sift`
+    data: bytes,
+    at: i64,
+    stop: i64,
+    bounds: tuple[i64, i64],
+    first_offset: i64,
+    keys: KeyOffsets,
+    keys_max: i64,
+) -> tuple[i64, i64]:
+    """Do as `note` for the batches at `at` and behind it that begin before `stop`, a header's work included.
+
+    Return the position of the first batch that was not taken, and the offset behind the last one that was noted (-1 for
+    none). Not taken is a batch that is no plain one, has offsets outside [`bounds`) or unsound records, or whose keys
+    would exceed `keys_max`.
+    """
+    next_offset: i64 = -1
+    while True:
+        end = _plain_end(data, at, stop)
+        if end < 0:
+            return at, next_offset
+        base: i64 = read_i64_be(data, at)
+        last: i64 = base + i64(read_i32_be(data, at + 23))
+        if last >= first_offset:
+            if base < bounds[0] or last < base or last >= bounds[1]:
+                return at, next_offset
+            count = _count(data, at)
+            if note(data[at + _HEADER : end], count, base, first_offset, keys, keys_max) != count:
+                return at, next_offset
+            next_offset = last + 1
+        at = end
+
+
+def _plain_end(data: bytes, at: i64, stop: i64) -> i64:
+    """Return the end of the batch at `at`, -1 where it is no plain one or begins at `stop` or behind it.
+
+    A plain batch is whole and sound, of data outside transactions, and not compressed.
+    """
+    if at >= stop or at + _HEADER > len(data):
+        return -1
+    end: i64 = at + 12 + i64(read_i32_be(data, at + 8))
+    if end < at + _HEADER or end > len(data) or data[at + 16] != 2 or data[at + 22] & 0x37:
+        return -1
+    crc: i64 = crc32c(data[at + 21 : end])
+    return end if crc == i64(read_i32_be(data, at + 17)) & 0xFFFFFFFF else -1
+
+
+def _count(data: bytes, at: i64) -> i64:
+    return i64(read_i32_be(data, at + 57))
 
 
 def sift(  # noqa: PLR0912, PLR0913, PLR0917 - as `walk`
@@ -284,6 +319,128 @@ def sift(  # noqa: PLR0912, PLR0913, PLR0917 - as `walk`
     if at > start:
         kept.append(data[start:at])
     return stay, latest, tombstones
+
+
+class Sieve:
+    """What stays of plain batches: the bounds of `sift`, and delete horizons.
+
+    Tombstones of batches below `deletable_end` may go once the batch's delete horizon, epoch milliseconds, is not above
+    `wall_ms`. A batch without one gets `horizon`. Of batches that end at `needed` offsets something must stay.
+    """
+
+    def __init__(
+        self,
+        keys: KeyOffsets,
+        last_noted: i64,
+        wall_ms: i64,
+        horizon: i64,
+        deletable_end: i64,
+        needed: set[int],
+    ) -> None:
+        self._keys = keys
+        self._last_noted: i64 = last_noted
+        self._wall_ms: i64 = wall_ms
+        self._horizon: i64 = horizon
+        self._deletable_end: i64 = deletable_end
+        self._needed = needed
+
+    def sift(
+        self,
+        data: bytes,
+        at: i64,
+        stop: i64,
+        bounds: tuple[i64, i64],
+        out: list[bytes],
+        kept: list[tuple[int, int, int]],
+    ) -> tuple[i64, bool]:
+        """Append to `out` what stays of the batches at `at` and behind it that end before `stop`.
+
+        For each batch that stays, append its last offset, size and largest timestamp to `kept`. Return the position of
+        the first batch that was not taken, and whether a batch went or changed. Not taken is a batch that is no plain
+        one, has offsets outside [`bounds`), no or unsound records, or loses all its records at a needed offset.
+        """
+        start: i64 = at  # where the batches begin that stay as they are and are not in `out` yet
+        is_changed: bool = False
+        while True:
+            end = _plain_end(data, at, stop)
+            count: i64 = _count(data, at) if end >= 0 else 0
+            if count <= 0 or end >= stop:
+                break
+            base: i64 = read_i64_be(data, at)
+            last: i64 = base + i64(read_i32_be(data, at + 23))
+            if base < bounds[0] or last < base or last >= bounds[1]:
+                break
+            first_ms: i64 = read_i64_be(data, at + 27)
+            has_horizon: bool = data[at + 22] & 0x40 != 0
+            may_be_deleted: bool = last < self._deletable_end
+            expired: bool = may_be_deleted and has_horizon and first_ms <= self._wall_ms
+            pieces: list[bytes] = []
+            stay, delta, tombstones = sift(
+                data[at + _HEADER : end],
+                count,
+                base,
+                self._last_noted,
+                not expired,
+                self._keys,
+                pieces,
+            )
+            if stay < 0 or (stay == 0 and last in self._needed):
+                break
+            gets_horizon: bool = tombstones > 0 and may_be_deleted and not has_horizon
+            if stay == count and not gets_horizon:
+                kept.append((last, end - at, read_i64_be(data, at + 35)))
+                at = end
+                continue
+            if at > start:
+                out.append(data[start:at])
+            if stay > 0:
+                largest: i64 = first_ms + delta
+                if data[at + 22] & 0x08 != 0:  # all records have the broker's time
+                    largest = read_i64_be(data, at + 35)
+                batch = self._rebuilt(data, at, b"".join(pieces), stay, largest, gets_horizon)
+                out.append(batch)
+                kept.append((last, len(batch), largest))
+            is_changed = True
+            at = start = end
+        if at > start:
+            out.append(data[start:at])
+        return at, is_changed
+
+    def _rebuilt(
+        self,
+        data: bytes,
+        at: i64,
+        records: bytes,
+        count: i64,
+        largest: i64,
+        gets_horizon: bool,  # noqa: FBT001
+    ) -> bytes:
+        """Return the batch at `at` with `count` restored records in the place of its own."""
+        flags: i64 = data[at + 22]
+        base_timestamp: i64 = read_i64_be(data, at + 27)
+        if gets_horizon:
+            flags |= 0x40
+            records = restamp(records, count, base_timestamp - self._horizon)
+            base_timestamp = self._horizon
+        covered = BytesWriter()
+        covered.append(data[at + 21])
+        covered.append(flags)
+        covered.write(data[at + 23 : at + 27])
+        write_i64_be(covered, base_timestamp)
+        write_i64_be(covered, largest)
+        covered.write(data[at + 43 : at + 57])
+        write_i32_be(covered, i32(count))
+        covered.write(records)
+        rest = covered.getvalue()
+        crc: i64 = crc32c(rest)
+        batch = BytesWriter()
+        batch.write(data[at : at + 8])
+        write_i32_be(batch, i32(len(rest) + 9))
+        batch.write(data[at + 12 : at + 17])
+        # The writer takes signed numbers.
+        write_i32_be(batch, i32(crc if crc < 1 << 31 else crc - (1 << 32)))
+        batch.write(rest)
+        return batch.getvalue()
 
 
 def restamp(data: bytes, count: i64, shift: i64) -> bytes:

@@ -102,6 +102,23 @@ def test_a_tombstone_stays_for_delete_retention_ms():
     assert (1, b"b", b"1") in records(steps)
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_tombstone_stays_for_the_longest_delete_retention_ms(codec):
+    steps = Steps(replace(CONFIG, delete_retention_ms=LONG_MAX))
+    for value in (b"1", None):
+        steps.append(build_batch([Record(0, 1000, b"a", value)], codec=codec))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    for _ in range(2):
+        clean_once(steps)
+        steps.log.cleaned_end = 0
+        header = parse_header(steps.read_all())
+        (kept,) = read_records(steps.read_all()[: header.size])
+        assert (kept.offset, kept.timestamp, kept.key, kept.value) == (1, 1000, b"a", None)
+        assert (header.delete_horizon_ms or 0) > 1 << 60
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_smaller_batch_keeps_its_codec_offsets_times_and_sequence(codec):
     steps = Steps(CONFIG)
@@ -158,6 +175,24 @@ def test_a_table_too_small_for_one_batch_names_the_setting():
     steps.sync_closed()
     with pytest.raises(Corrupt, match=r"log\.cleaner\.dedupe\.buffer\.size"):
         clean_once(steps, memory=24 * 4)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize(("offset", "cleaned_end"), [(1 << 62, 0), (4, 0), (1, 0), (-1, 0), (1, 4)])
+def test_a_batch_with_offsets_outside_its_segment_is_damage(codec, offset, cleaned_end):
+    """No CRC covers a batch's base offset. A key at a wrong offset would remove the key's other records."""
+    steps = Steps(CONFIG)
+    for _ in range(3):
+        steps.append(build_batch([Record(0, 1, b"%d" % at, b"1") for at in (1, 2)], codec=codec))
+        steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    steps.log.cleaned_end = cleaned_end
+    path = steps.log.segments[1].path
+    rest = steps.disk.read(path, 8, 1000)
+    steps.disk.append(path, 0, [offset.to_bytes(8, "big", signed=True) + rest])
+    with pytest.raises(Corrupt, match="a batch has the offsets"):
+        clean_once(steps)
 
 
 def batch_of(producer: int, offset: int, *, kind: int | None = None) -> memoryview:

@@ -11,7 +11,6 @@ another cleanup policy meets no hole. Kafka: `Cleaner.doClean`, `groupSegmentsBy
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from msgspec import Struct, field
 
@@ -28,7 +27,7 @@ from stratalog.log.effects import (
     Unlink,
     run,
 )
-from stratalog.log.scanning import visit
+from stratalog.log.scanning import TakeRun, visit
 from stratalog.log.segment import (
     CLEANED,
     RELATIVE_OFFSET_MAX,
@@ -39,12 +38,9 @@ from stratalog.log.transaction_index import Aborted
 from stratalog.ports import Buffer, Disk
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.wire.compression import decompress
-from stratalog.wire.sift import BYTES_A_KEY, KeyOffsets, note
+from stratalog.wire.sift import BYTES_A_KEY, KeyOffsets, note, note_plain
 
 __all__ = ["Cleaned", "Plan", "Rewritten", "TooFewKeys", "clean", "clean_on", "places_for"]
-
-_OUT_BYTES: Final = 1 << 20
-"""Written at once. A batch that is larger is written alone."""
 
 
 class TooFewKeys(Corrupt):
@@ -155,7 +151,7 @@ def _note(plan: Plan, transactions: Transactions, done: Cleaned) -> Program[KeyO
         nonlocal end, is_full
         if header.last_offset < first_dirty:
             return True
-        check_sound(view, header, segment.path)
+        check_sound(view, header, segment)
         if header.is_control:
             transactions.may_go(view, header)
         elif not transactions.is_aborted(header) and header.record_count:
@@ -172,10 +168,17 @@ def _note(plan: Plan, transactions: Transactions, done: Cleaned) -> Program[KeyO
         end = header.next_offset
         return True
 
+    def take_run(data: bytes, position: int, stop: int) -> int:
+        nonlocal end
+        bounds = segment.base_offset, segment.next_offset
+        position, taken = note_plain(data, position, stop, bounds, first_dirty, keys, plan.keys_max)
+        end = max(end, taken)
+        return position
+
     for segment in plan.segments:
         if segment.next_offset <= first_dirty:
             continue
-        position = yield from _visit(segment, 0, take)
+        position = yield from _visit(segment, take, take_run)
         done.bytes_noted += position
         if is_full:
             break
@@ -192,7 +195,7 @@ def _note(plan: Plan, transactions: Transactions, done: Cleaned) -> Program[KeyO
 
 
 def _visit(
-    segment: Segment, start: int, take: Callable[[BatchHeader, memoryview], bool]
+    segment: Segment, take: Callable[[BatchHeader, memoryview], bool], take_run: TakeRun
 ) -> Program[int]:
     """`visit` to the segment's end; raises what `take` raises."""
     failure: Corrupt | None = None
@@ -205,7 +208,7 @@ def _visit(
             failure = error
             return False
 
-    position = yield from visit(segment.path, start, segment.size, guarded)
+    position = yield from visit(segment.path, 0, segment.size, guarded, take_run)
     if failure is not None:
         raise failure
     return position
@@ -252,40 +255,58 @@ class _Rewriting:
         self._batches = batches
         self._interval = plan.index_interval_bytes
         self._out: list[Buffer] = []
-        self._out_bytes = 0
+        self._written = 0
 
     def write(self) -> Program[None]:
-        """Write the batches that stay."""
+        """Write the batches that stay. What stays of one read is written before the next read."""
         yield Append(self.path, 0, ())
         for segment in self._group:
-            position = 0
-            while position < segment.size:
-                begins = position
-                position = yield from self._write_some(segment, begins)
-                if position == begins:
-                    _check_whole(segment, position)
+            position = yield from self._writing(self._sift(segment))
+            _check_whole(segment, position)
             self.bytes_read += segment.size
 
-    def _write_some(self, segment: Segment, begins: int) -> Program[int]:
-        """Write a mebibyte, or a little more, of what stays from position `begins` on; return where to go on."""
-        read_to = begins
-        written_to = self.segment.size
+    def _writing(self, reading: Program[int]) -> Program[int]:
+        """Perform a program that reads; before each next read, write what stays of the last one."""
+        try:
+            effect = next(reading)
+            while True:
+                result = yield effect
+                effect = reading.send(result)
+                yield from self._write_out()
+        except StopIteration as end:
+            yield from self._write_out()
+            return int(end.value)
+
+    def _write_out(self) -> Program[None]:
+        if self._out:
+            yield Append(self.path, self._written, self._out)
+            self._out, self._written = [], self.segment.size
+
+    def _sift(self, segment: Segment) -> Program[int]:
+        """Read a segment, and add what stays of its batches to `self._out`; return the position behind the last one."""
+        is_last_segment = segment is self._group[-1]
+        done = 0
 
         def take(header: BatchHeader, view: memoryview) -> bool:
-            nonlocal read_to
-            if self._out_bytes >= _OUT_BYTES:
-                return False
-            read_to += header.size
-            is_last = segment is self._group[-1] and read_to == segment.size
-            check_sound(view, header, segment.path)
-            self._take(header, view, is_last=is_last)
+            nonlocal done
+            done += header.size
+            check_sound(view, header, segment)
+            self._take(header, view, is_last=is_last_segment and done == segment.size)
             return True
 
-        position = yield from _visit(segment, begins, take)
-        if self._out:
-            yield Append(self.path, written_to, self._out)
-            self._out, self._out_bytes = [], 0
-        return position
+        def take_run(data: bytes, position: int, stop: int) -> int:
+            nonlocal done
+            out: list[bytes] = []
+            kept: list[tuple[int, int, int]] = []
+            behind, is_changed = self._batches.keep_run(data, position, stop, segment, out, kept)
+            self._out += out
+            self.is_changed = self.is_changed or is_changed
+            for last_offset, size, largest in kept:
+                self.segment.add(last_offset, last_offset + 1, size, largest, self._interval)
+            done += behind - position
+            return behind
+
+        return (yield from _visit(segment, take, take_run))
 
     def _take(self, header: BatchHeader, view: memoryview, *, is_last: bool) -> None:
         kept = self._batches.keep(view, header, is_last=is_last)
@@ -293,13 +314,11 @@ class _Rewriting:
             self.is_changed = self.is_changed or kept is None or kept != view
         if kept is None:
             return
-        size = len(kept)
         self._out.append(kept)
-        self._out_bytes += size
         next_offset, largest = header.next_offset, header.max_timestamp
         if kept is not view:
             largest = parse_header(kept).max_timestamp
-        self.segment.add(header.last_offset, next_offset, size, largest, self._interval)
+        self.segment.add(header.last_offset, next_offset, len(kept), largest, self._interval)
 
     def finish(self, aborted: Sequence[Aborted]) -> Program[None]:
         """Write the indexes, and make all files durable. `aborted` are the transactions whose markers stay."""

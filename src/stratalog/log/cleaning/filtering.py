@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from stratalog.errors import Corrupt
 from stratalog.log.cleaning.transactions import Transactions
+from stratalog.log.segment import Segment
 from stratalog.ports import Buffer
 from stratalog.wire.batch import (
     CODEC_MASK,
@@ -33,7 +34,7 @@ from stratalog.wire.batch import (
     crc_holds,
 )
 from stratalog.wire.compression import compress, decompress
-from stratalog.wire.sift import KeyOffsets, restamp, sift
+from stratalog.wire.sift import KeyOffsets, Sieve, restamp, sift
 
 __all__ = ["NOWHERE_ELSE", "BatchFilter", "Horizons", "Producers", "check_sound"]
 
@@ -43,12 +44,22 @@ NOWHERE_ELSE: Final = (1 << 63) - 1
 Producers = Mapping[int, tuple[int, int]]
 """By producer id: the last offset of its data, -1 where the log has none; its epoch."""
 _CRC_AT: Final = CRC_START - 4
+_HORIZON_MAX: Final = 1 << 61
+"""Timestamps are written relative to the horizon, in 63 bits."""
 
 
-def check_sound(view: memoryview, header: BatchHeader, path: str) -> None:
-    """Raise Corrupt where a batch is not what was written: a cleaned copy must not make damage look sound."""
+def check_sound(view: memoryview, header: BatchHeader, segment: Segment) -> None:
+    """Raise Corrupt where a batch is not what was written: a cleaned copy must not make damage look sound.
+
+    No CRC covers a batch's base offset. A key at a wrong offset could remove other records of the key.
+    """
     if not crc_holds(view, 0, header):
-        raise Corrupt(f"{path}: the CRC of the batch at offset {header.base_offset} does not hold")
+        raise Corrupt(
+            f"{segment.path}: the CRC of the batch at offset {header.base_offset} does not hold"
+        )
+    first, last = header.base_offset, header.last_offset
+    if not segment.base_offset <= first <= last < segment.next_offset:
+        raise Corrupt(f"{segment.path}: a batch has the offsets {first} to {last}")
 
 
 class Horizons(Struct, frozen=True):
@@ -60,6 +71,11 @@ class Horizons(Struct, frozen=True):
     wall_ms: int
     delete_retention_ms: int
     deletable_end: int = NOWHERE_ELSE
+
+    @property
+    def fresh(self) -> int:
+        """The horizon of a batch that has none yet, epoch milliseconds."""
+        return min(self.wall_ms + self.delete_retention_ms, _HORIZON_MAX)
 
 
 class BatchFilter:
@@ -78,6 +94,27 @@ class BatchFilter:
         self._transactions = transactions
         self._producers = producers
         self._horizons = horizons
+        self._sieve = Sieve(
+            keys,
+            last_noted,
+            horizons.wall_ms,
+            horizons.fresh,
+            horizons.deletable_end,
+            {last_offset for last_offset, _epoch in producers.values()},
+        )
+
+    def keep_run(
+        self,
+        data: bytes,
+        position: int,
+        stop: int,
+        segment: Segment,
+        out: list[bytes],
+        kept: list[tuple[int, int, int]],
+    ) -> tuple[int, bool]:
+        """As `Sieve.sift`: what stays of plain batches, as `keep` decides for each of them, in one call."""
+        bounds = segment.base_offset, segment.next_offset
+        return self._sieve.sift(data, position, stop, bounds, out, kept)
 
     def keep(self, view: memoryview, header: BatchHeader, *, is_last: bool) -> Buffer | None:
         """The batch that stays, None for none. `is_last`: of its segment, so that its last offset must stay.
@@ -138,7 +175,7 @@ class BatchFilter:
         self, header: BatchHeader, records: bytes, count: int, largest: int
     ) -> Buffer:
         """The batch with these records, restored, and its delete horizon."""
-        horizon = self._horizons.wall_ms + self._horizons.delete_retention_ms
+        horizon = self._horizons.fresh
         body = compress(header.codec, restamp(records, count, header.base_timestamp - horizon))
         stamped = header._replace(
             attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon
