@@ -112,6 +112,38 @@ def test_a_decided_end_outlives_the_coordinator(seed: int, commit: bool) -> None
     story(play, seed)
 
 
+def test_a_coordinator_that_starts_has_the_newest_state_of_each_id_and_no_expired_one() -> None:
+    settings = SETTINGS | {
+        "transactional.id.expiration.ms": "60000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+    }
+
+    async def whole() -> None:
+        machine = Machine(World(1), settings)
+        await machine.restart()
+        producers = [Producer(await Raw.connect(machine.world.network), f"tx{n}") for n in range(4)]
+        for one in producers:
+            await one.begin()
+        gone = producers[:2]
+        for _ in range(3):
+            await asyncio.sleep(30)
+            for one in producers[2:]:
+                await one.begin()
+        before = [(one.id, one.epoch) for one in producers]
+        await machine.kill()
+        await machine.restart()
+        for one, (producer_id, epoch) in zip(producers, before, strict=True):
+            one.raw = await Raw.connect(machine.world.network)
+            await eventually(one.begin, ErrorCode.none)
+            is_new = one.id != producer_id
+            assert is_new == (one in gone)
+            assert one.epoch == (0 if is_new else epoch + 1)
+        assert before[2][1] == 3
+        await machine.stop()
+
+    run(whole())
+
+
 @pytest.mark.parametrize("raises", [False, True])
 def test_an_open_transaction_outlives_the_coordinator(raises: bool) -> None:
     async def play(machine: Machine, raw: Raw) -> None:

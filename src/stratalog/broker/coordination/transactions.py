@@ -5,7 +5,7 @@ nothing about transactions: `coordinators/transactions.py` does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -13,7 +13,7 @@ import structlog
 
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.producer_ids import ProducerIds
-from stratalog.broker.coordination.runtime import Runtime, check_available, load
+from stratalog.broker.coordination.runtime import Runtime, check_available, in_turns, load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.transaction import bytes_max, decode_record, encode_record
@@ -32,6 +32,7 @@ from stratalog.wire.batch import BatchHeader
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.markers import Ended, Marker
 from stratalog.wire.records import Record, build_batch
+from stratalog.wire.sift import LastValues, plain_values
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 A = TypeVar("A")
@@ -258,18 +259,34 @@ class _Shard:
         self._log = structlog.get_logger()
 
     async def load(self) -> None:
-        def replay(header: BatchHeader, record: Record) -> None:
-            if not header.is_control:
-                if record.key is None:
-                    raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
-                decoded = decode_record(record.key, record.value)
-                if decoded is not None:
-                    self.machine.replay(*decoded)
+        """Replay the log: only the last record of each transactional id is decoded."""
+        values = LastValues()
 
-        await load(self.partition, replay)
+        def replay(header: BatchHeader, record: Record) -> None:
+            if header.is_control:
+                return
+            if record.key is None:
+                raise Corrupt(f"{self.partition.name}: offset {record.offset} has no key")
+            if record.value is None:
+                values.drop(record.key)
+            else:
+                values.put(record.key, record.value)
+
+        def replay_plain(data: bytes, position: int, stop: int) -> int:
+            return plain_values(data, position, stop, values)
+
+        await load(self.partition, replay, replay_plain=replay_plain)
         await (
             self.partition.all_committed()
         )  # else an end could be announced that the next leader lacks
+        await in_turns(self._replayed(values))
+
+    def _replayed(self, values: LastValues) -> Iterator[None]:
+        for key, value in values.take():
+            decoded = decode_record(key, value)
+            if decoded is not None:
+                self.machine.replay(*decoded)
+            yield
 
     def start(self) -> None:
         """Write the markers that an earlier leader may not have written, and watch the time limits."""
