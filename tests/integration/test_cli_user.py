@@ -119,6 +119,15 @@ def test_wrong_words_are_refused_with_the_remedy(tmp_path: Path, admin: Path) ->
             assert WORD not in errors
 
 
+def test_a_command_without_a_login_names_the_setting() -> None:
+    with TemporaryBroker(SASL) as broker:
+        for words in (("topic", "list"), ("get", "t", "k")):
+            done = strata(*words, "-b", broker.address)
+            remedy = "where its listener asks for a login, set security.protocol=SASL_PLAINTEXT\n"
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert done.stderr.endswith(remedy)
+
+
 ODD = {
     "a\nb": "'a\\nb'",
     "a\rb": "'a\\rb'",

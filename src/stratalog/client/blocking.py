@@ -76,7 +76,7 @@ class _Link:
             while True:
                 count = self.stream.receive_into(self.core.get_buffer())
                 if not count:
-                    raise Unavailable(f"broker {self.core.peer} closed the connection")
+                    raise self.core.closed()
                 for answered, answer in self.core.received(count):
                     assert answered == correlation_id, "one call at a time"
                     if isinstance(answer, Rejected):

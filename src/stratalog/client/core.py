@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from stratalog.client.apis import API_VERSIONS, SPOKEN
+from stratalog.client.apis import API_VERSIONS, SASL_HANDSHAKE, SPOKEN
 from stratalog.client.calls import Call
 from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
@@ -26,7 +26,7 @@ MAX_FRAME_BYTES = 512 << 20
 _OTHERS = {
     b"HTTP": "it answers as an HTTP server",
     b"SSH-": "it answers as an SSH server",
-    b"\x15\x03": "it answers with TLS; set security.protocol=SSL",
+    b"\x15\x03": "it answers with TLS; set security.protocol=SSL, or SASL_SSL with a login",
 }
 """First bytes of an answer, to the server that sends it."""
 _OF_AUTHORITY: Final = "set ssl.truststore.location to the certificate of its authority"
@@ -117,9 +117,21 @@ class ClientConnection:
             raise Unavailable(f"broker {self.peer}: {error}") from error
         return [self._answer(frame) for frame in frames]
 
+    def closed(self, reason: str = "") -> Unavailable:
+        """Return the exception for a connection that the broker has closed."""
+        text = f"broker {self.peer} closed the connection" + (reason and f": {reason}")
+        is_first = self._next_id == 2 and bool(self._open)
+        if is_first and self._open[0].call.api_key != SASL_HANDSHAKE:
+            protocol = "SASL_SSL" if self._is_secured else "SASL_PLAINTEXT"
+            text += f"; where its listener asks for a login, set security.protocol={protocol}"
+        return Unavailable(text)
+
     def unreachable(self, error: Unavailable) -> Unavailable:
         """Return the exception for a connection whose first request, ApiVersions, failed with `error`."""
-        hint = "is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL"
+        hint = (
+            "is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL, "
+            "or SASL_SSL with a login"
+        )
         if self._is_secured:
             text = str(error).lower()
             hint = "does it require a client's certificate, set by ssl.keystore.location?"

@@ -62,9 +62,7 @@ class Link(asyncio.BufferedProtocol):
                 future.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(
-            Unavailable(f"broker {self.peer} closed the connection" + (f": {exc}" if exc else ""))
-        )
+        self._fail(self.core.closed(str(exc) if exc else ""))
 
     def pause_writing(self) -> None:
         self._writable.clear()

@@ -284,10 +284,15 @@ class BrokerConfig(Struct, frozen=True):
         if not protocol.endswith("SSL"):
             return Security(protocol)
         tls = read_tls(partial(self._of_listener, listener))
-        prefixed, _ = self._of_listener(listener, "ssl.client.auth")
-        if protocol == "SASL_SSL" and prefixed == "ssl.client.auth":
+        if self.ignores_client_auth(listener):
             tls = replace(tls, client_certificate="none")
         return Security(protocol, tls)
+
+    def ignores_client_auth(self, listener: builtins.str) -> builtins.bool:
+        """Whether clients of a SASL_SSL listener need no certificate although `ssl.client.auth` asks for one."""
+        name, demand = self._of_listener(listener, "ssl.client.auth")
+        is_login = self.security_protocol(listener) == "SASL_SSL"
+        return is_login and name == "ssl.client.auth" and demand != "none"
 
     def sasl(self, listener: builtins.str) -> SaslListener | None:
         """Return the SASL of a listener, None for none. Raises UserError."""

@@ -3,12 +3,14 @@
 import pytest
 
 from stratalog.client import apis, calls
+from stratalog.client.calls import asking
 from stratalog.client.core import ClientConnection
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.budget import TRUSTED
 from stratalog.wire.envelope import encode_response, parse_header
 from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
+from stratalog.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
 
@@ -70,7 +72,10 @@ def test_a_broker_without_a_common_version_is_refused(served: dict[int, tuple[in
     ("sent", "known"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", ": it answers as an HTTP server"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", ": it answers with TLS; set security.protocol=SSL"),
+        (
+            b"\x15\x03\x03\x00\x02\x02\x46",
+            ": it answers with TLS; set security.protocol=SSL, or SASL_SSL with a login",
+        ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", ": it answers as an SSH server"),
         (b"220 mail ESMTP\r\n", ""),
         (b"\x4a\x00\x00\x00\x0a8.0.36\x00", ""),  # MySQL's greeting
@@ -90,8 +95,33 @@ def test_a_closed_connection_asks_the_user_to_check_the_port() -> None:
     made.send(calls.api_versions())
     failed = made.unreachable(Unavailable("broker host:9 closed the connection"))
     assert str(failed).endswith(
-        "closed the connection; is this the port of a Kafka listener? Where it has TLS, set security.protocol=SSL"
+        "closed the connection; is this the port of a Kafka listener? "
+        "Where it has TLS, set security.protocol=SSL, or SASL_SSL with a login"
     )
+
+
+@pytest.mark.parametrize("is_secured", [False, True])
+def test_a_connection_that_ends_at_its_first_request_may_need_a_login(is_secured: bool) -> None:
+    made = ClientConnection("host:9", "tester", is_secured=is_secured)
+    plain = "broker host:9 closed the connection"
+    protocol = "SASL_SSL" if is_secured else "SASL_PLAINTEXT"
+    made.send(calls.api_versions())
+    assert str(made.closed()) == plain, "unreachable() has its own hints"
+    made.versions = EVERYTHING
+    made._open.clear()
+    made.send(calls.init_producer_id())
+    hint = f"; where its listener asks for a login, set security.protocol={protocol}"
+    assert str(made.closed("reset")) == f"{plain}: reset{hint}"
+    feed(made, producer_id(1))
+    assert str(made.closed()) == plain, "it has answered"
+    made.send(calls.init_producer_id())
+    assert str(made.closed()) == plain, "it has answered one before"
+    at_login = ClientConnection("host:9", "tester", is_secured=is_secured)
+    at_login.send(calls.api_versions())
+    at_login._open.clear()
+    at_login.versions = EVERYTHING
+    at_login.send(asking(SaslHandshakeRequest(mechanism="PLAIN"), bool))
+    assert str(at_login.closed()) == plain, "it logs in"
 
 
 def test_answers_keep_their_order_in_pieces_of_any_size() -> None:

@@ -128,6 +128,12 @@ class Listening:
         self._bound.append((context, bound))
         if security.tls is not None:
             self._look_at_dates(listener.name, bound)
+        if self._config.ignores_client_auth(listener.name):
+            self._log.warning(
+                "ssl.client.auth has no effect on a SASL_SSL listener",
+                listener=listener.name,
+                remedy=f"set listener.name.{listener.name.lower()}.ssl.client.auth",
+            )
         if listener.host in _EVERY_ADDRESS and security == PLAINTEXT and context.sasl is None:
             self._log.warning(
                 "listener without security on every address",

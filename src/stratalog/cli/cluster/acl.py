@@ -282,6 +282,10 @@ def _check_effect(acls: Sequence["Acl"]) -> None:
     from stratalog.metadata.rights import SUPPORTED, Operation, Resource
 
     for acl in acls:
+        if not acl.principal.startswith("User:"):
+            raise UserError(
+                f"--principal: {acl.principal!r} is not accepted; accepted: User:NAME, or User:*"
+            )
         supported = SUPPORTED[Resource(acl.resource_type)]
         if acl.operation not in (Operation.ALL, *supported):
             names = ", ".join(map(_shown, (Operation.ALL, *sorted(supported))))

@@ -1,4 +1,4 @@
-"""A listener without security that every machine reaches has one warning in the log, and no other listener has."""
+"""A listener that is less secure than it looks has one warning in the log, and no other listener has."""
 
 import asyncio
 from typing import Any
@@ -17,6 +17,16 @@ class Parts:
     port = 1234
     host = ""
 
+    def now_ms(self) -> int:
+        return 0
+
+    def certificates(self) -> list[Any]:
+        return []
+
+    @property
+    def clock(self) -> "Parts":
+        return self
+
     @property
     def network(self) -> "Parts":
         return self
@@ -26,6 +36,16 @@ class Parts:
 
     async def listen(self, *_: Any) -> "Parts":
         return self
+
+
+def lines_of(settings: dict[str, str]) -> Any:
+    """Return the log's lines of a broker that opens its listeners."""
+    config = BrokerConfig.load(settings)[0]
+    parts: Any = Parts()
+    listening = Listening(config, parts, parts, parts)
+    with capture_logs() as lines:
+        asyncio.run(listening.open(ListenerKind.BROKER, config.listeners))
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -46,10 +66,35 @@ def test_only_an_open_listener_is_warned_of(address: str, warned: bool) -> None:
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
     }
-    config = BrokerConfig.load(settings)[0]
-    parts: Any = Parts()
-    listening = Listening(config, parts, parts, parts)
-    with capture_logs() as lines:
-        asyncio.run(listening.open(ListenerKind.BROKER, config.listeners))
-    events = [(line["event"], line["log_level"]) for line in lines]
+    events = [(line["event"], line["log_level"]) for line in lines_of(settings)]
     assert events == [("listener without security on every address", "warning")] * warned
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes", "warned"),
+    [
+        ("SASL_SSL", {"ssl.client.auth": "required"}, True),
+        ("SASL_SSL", {"ssl.client.auth": "requested"}, True),
+        ("SASL_SSL", {"ssl.client.auth": "none"}, False),
+        ("SASL_SSL", {}, False),
+        ("SASL_SSL", {"listener.name.c.ssl.client.auth": "required"}, False),
+        ("SSL", {"ssl.client.auth": "required"}, False),
+        ("SASL_PLAINTEXT", {"ssl.client.auth": "required"}, False),
+    ],
+)
+def test_a_demand_for_certificates_without_effect_is_warned_of(
+    protocol: str, changes: dict[str, str], warned: bool
+) -> None:
+    settings = {
+        "listeners": "C://127.0.0.1:9092",
+        "listener.security.protocol.map": f"C:{protocol}",
+        "inter.broker.listener.name": "C",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "ssl.keystore.location": "/node.pem",
+        "ssl.truststore.location": "/authority.pem",
+    }
+    lines = lines_of(settings | changes)
+    wanted = ("ssl.client.auth has no effect on a SASL_SSL listener", "warning")
+    assert [(line["event"], line["log_level"]) for line in lines] == [wanted] * warned
+    if warned:
+        assert lines[0]["remedy"] == "set listener.name.c.ssl.client.auth"
