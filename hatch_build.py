@@ -32,9 +32,17 @@ def compiled(root: Path, module: Path) -> Path | None:
     scratch = Path(mkdtemp(prefix="stratalog-build-"))
     copy2(root / module, scratch)
     command = [sys.executable, "-m", "mypyc", module.name]
+    # Compilers for Linux inline no function that another library may replace: hidden ones none may.
+    flags = f"{os.environ.get('CFLAGS', '')} -fvisibility=hidden"
     try:
         done = subprocess.run(  # noqa: S603 - ourselves, with what pip brought
-            command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command,
+            cwd=scratch,
+            env={**os.environ, "CFLAGS": flags},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)

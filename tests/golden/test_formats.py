@@ -221,7 +221,7 @@ def test_the_key_filter_is_written_and_read_as_ever():
     fingerprints in a bucket is right."""
     entry, pages = with_key_filter()
     assert entry.key_pages == 2
-    assert buckets(pages) == buckets(golden("key-filter.v1"))
+    assert buckets(pages) == buckets(golden("key-filter.v2"))
     for key in (b"key %d" % n for n in range(3000)):
         at = page_of(key, 2) * PAGE_BYTES
         assert may_hold(pages[at : at + PAGE_BYTES], key, 2, "golden")

@@ -3,18 +3,18 @@
 In: the restored records of batches. Out: 48-bit hashes of keys, and the bodies of pages. It never keeps a key, and
 knows nothing of files (`tier/formats/key_filter.py` does).
 
-The hash is part of a stored format: it never changes. Compiled by mypyc like `walk` and `sift` (`hatch_build.py`,
-docs/decisions/0024); `vec` holds numbers as C does, 8 bytes each. All numbers fit 63 bits, so that compiled and
-interpreted code agree. A record: see `records`.
+The hash is part of a stored format: it changes with the format's version alone. Compiled by mypyc like `walk` and
+`sift` (`hatch_build.py`, docs/decisions/0024); `vec` holds numbers as C does, 8 bytes each. All numbers fit 63 bits, so
+that compiled and interpreted code agree. A record: see `records`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i64_le, write_i16_be
-from librt.vecs import append, vec
-from mypy_extensions import i16, i64
+from librt.strings import read_i64_le
+from librt.vecs import extend, vec
+from mypy_extensions import i64, u8
 
 __all__ = ["BUCKETS", "KeyHashes", "key_hash"]
 
@@ -30,36 +30,47 @@ _DIGIT_BITS: Final = 12
 """Bits of a hash by which one pass sorts: four passes for 48 bits."""
 _DIGITS: Final = 4
 _DIGIT_MASK: Final = (1 << _DIGIT_BITS) - 1
+_FIRST_ROOM: Final = 512
+"""Hashes for which a new list has room; it doubles when it is full."""
 _LEAST: Final = 6
 """Attributes, two deltas, two lengths and a count: a byte each."""
 
 
-def _mixed(value: i64) -> i64:
-    """Spread each of 32 bits over all of them."""
-    value = ((value ^ (value >> 16)) * 0x21F0AAAD) & _MASK
-    value = ((value ^ (value >> 15)) * 0x735A2D97) & _MASK
-    return value ^ (value >> 15)
+def _step(place: i64, fingerprint: i64, word: i64) -> tuple[i64, i64]:
+    """Mix 64 bits of a key into both halves of its hash.
+
+    A product's upper bits depend on all bits, its lower ones on those below them: each half gets some of both.
+    """
+    lower: i64 = (place ^ (word & _MASK)) * _PLACE_FACTOR
+    upper: i64 = (fingerprint ^ ((word >> 32) & _MASK)) * _PRINT_FACTOR
+    return (lower ^ (upper >> 32)) & _MASK, (upper ^ (lower >> 32)) & _MASK
 
 
 def _hash(data: bytes, at: i64, end: i64) -> i64:
     """Return the hash of these bytes: 32 bits that choose page and bucket, then a fingerprint of 16 bits."""
+    size: i64 = end - at
     place: i64 = _PLACE_SEED
     fingerprint: i64 = _PRINT_SEED
     while at + 8 <= end:
-        word: i64 = read_i64_le(data, at)
+        place, fingerprint = _step(place, fingerprint, read_i64_le(data, at))
         at += 8
-        left: i64 = 8
-        while left > 0:
-            place = ((place ^ (word & 255)) * _PLACE_FACTOR) & _MASK
-            fingerprint = ((fingerprint ^ (word & 255)) * _PRINT_FACTOR) & _MASK
-            word >>= 8
-            left -= 1
-    while at < end:
-        byte: i64 = data[at]
-        place = ((place ^ byte) * _PLACE_FACTOR) & _MASK
-        fingerprint = ((fingerprint ^ byte) * _PRINT_FACTOR) & _MASK
-        at += 1
-    return (_mixed(place) << 16) | (_mixed(fingerprint) & 0xFFFF)
+    if at < end:
+        # The last 8 bytes, some of them again; a short key has fewer.
+        word: i64 = read_i64_le(data, end - 8) if size >= 8 else _short(data, at, end)
+        place, fingerprint = _step(place, fingerprint, word)
+    # Zeros at the end of a key count by its size alone.
+    place, fingerprint = _step(place, fingerprint, size)
+    place, fingerprint = _step(place, fingerprint, 0)
+    return (place << 16) | (fingerprint & 0xFFFF)
+
+
+def _short(data: bytes, at: i64, end: i64) -> i64:
+    """Return up to 7 bytes as a little-endian number."""
+    word: i64 = 0
+    while end > at:
+        end -= 1
+        word = word << 8 | data[end]
+    return word
 
 
 def key_hash(key: bytes) -> i64:
@@ -95,11 +106,12 @@ class KeyHashes:
     """The hashes of a segment's keys, 8 bytes each. A key that repeats is held again until `dedupe`."""
 
     def __init__(self) -> None:
-        self._hashes: vec[i64] = vec[i64]()
+        self._hashes: vec[i64] = vec[i64]([0] * _FIRST_ROOM)
+        self._held: i64 = 0
 
     def held(self) -> int:
         """Return the number of hashes."""
-        return len(self._hashes)
+        return self._held
 
     def note(self, data: bytes, at: i64, end: i64, count: i64) -> bool:
         """Add the hash of each key of a batch's `count` records, which lie from `at` to `end`; return False where one
@@ -108,9 +120,10 @@ class KeyHashes:
         Records without a key are left out. Of an unsound batch no hash is added.
         """
         hashes = self._hashes
+        held: i64 = self._held
         try:
             while count > 0:
-                # Short lengths are read here, twice: a call would cost as much as the rest.
+                # Short numbers are read here: a call would cost as much as the rest.
                 length: i64 = data[at]
                 following: i64 = data[at + 1]
                 if length < 128:
@@ -125,7 +138,10 @@ class KeyHashes:
                 stop: i64 = at + length
                 if length < _LEAST or stop > end:
                     return False
-                at = _behind(data, _behind(data, at + 1))
+                at = at + 2 if data[at + 1] < 128 else _behind(data, at + 1)
+                following = data[at]
+                at += following >> 7  # an offset's delta has two bytes often
+                at = at + 1 if data[at] < 128 else _behind(data, at)
                 size: i64 = data[at]
                 if size < 128:
                     size = (size >> 1) ^ -(size & 1)
@@ -135,7 +151,10 @@ class KeyHashes:
                 if size < -1 or at + size >= stop:
                     return False
                 if size >= 0:
-                    hashes = append(hashes, _hash(data, at, at + size))
+                    if held == len(hashes):
+                        hashes = extend(hashes, hashes)
+                    hashes[held] = _hash(data, at, at + size)
+                    held += 1
                 at = stop
                 count -= 1
         except IndexError:
@@ -143,20 +162,25 @@ class KeyHashes:
         if at != end:
             return False
         self._hashes = hashes
+        self._held = held
         return True
 
     def dedupe(self) -> int:
         """Sort the hashes, remove repeated ones, and return the number that is left. It takes 8 bytes more for each."""
-        hashes = _sorted(self._hashes)
-        count: i64 = len(hashes)
-        kept: i64 = min(count, 1)
-        at: i64 = 1
+        hashes = self._hashes
+        count: i64 = self._held
+        _sort(hashes, count)
+        last: i64 = -1
+        kept: i64 = 0
+        at: i64 = 0
         while at < count:
-            if hashes[at] != hashes[kept - 1]:
-                hashes[kept] = hashes[at]
+            one: i64 = hashes[at]
+            if one != last:
+                hashes[kept] = one
                 kept += 1
+                last = one
             at += 1
-        self._hashes = hashes[:kept]
+        self._held = kept
         return kept
 
     def pages(self, pages: i64, size: i64) -> list[tuple[int, bytes]]:
@@ -164,35 +188,35 @@ class KeyHashes:
 
         The order of hashes is that of pages and of their buckets.
         """
+        hashes = self._hashes
+        held: i64 = self._held
         found: list[tuple[int, bytes]] = []
         begin: i64 = 0
         page: i64 = 0
         while page < pages:
             end: i64 = begin
-            while end < len(self._hashes) and (self._hashes[end] >> 16) * pages >> 32 == page:
+            while end < held and (hashes[end] >> 16) * pages >> 32 == page:
                 end += 1
-            found.append((end - begin, _body(self._hashes, begin, end, pages, size)))
+            found.append((end - begin, _body(hashes, begin, end, pages, size)))
             begin = end
             page += 1
         return found
 
 
-def _sorted(hashes: vec[i64]) -> vec[i64]:
-    """Return the hashes in order.
+def _sort(hashes: vec[i64], count: i64) -> None:
+    """Put the first `count` hashes in order, in their place.
 
     Two passes sort by the upper half of the bits. Few neighbours are equal there, and insertions sort these.
     """
-    hashes = _by_digits(hashes, _DIGITS // 2)
-    if _insert(hashes):
-        return hashes
-    return _by_digits(hashes, 0)  # keys that were chosen for it
+    _sort_digits(hashes, count, _DIGITS // 2)
+    if not _insert(hashes, count):
+        _sort_digits(hashes, count, 0)  # keys that were chosen for it
 
 
-def _by_digits(hashes: vec[i64], lowest: i64) -> vec[i64]:
-    """Return the hashes in the order of their digits from `lowest` on: each pass keeps the order of the one before."""
-    count: i64 = len(hashes)
-    places = _places(hashes, lowest)
-    other = hashes[:count]  # of the same size
+def _sort_digits(hashes: vec[i64], count: i64, lowest: i64) -> None:
+    """Sort by the digits from `lowest` on, an even number: each pass keeps the order of the one before."""
+    places = _places(hashes, count, lowest)
+    other = hashes[:count]
     digit: i64 = lowest
     while digit < _DIGITS:
         first: i64 = (digit - lowest) << _DIGIT_BITS
@@ -207,16 +231,15 @@ def _by_digits(hashes: vec[i64], lowest: i64) -> vec[i64]:
             at += 1
         hashes, other = other, hashes
         digit += 1
-    return hashes
 
 
-def _places(hashes: vec[i64], lowest: i64) -> vec[i64]:
+def _places(hashes: vec[i64], count: i64, lowest: i64) -> vec[i64]:
     """Return for each value of each digit the number of hashes that lie before it in the order of this digit."""
     size: i64 = (_DIGITS - lowest) << _DIGIT_BITS
     places = vec[i64]([0] * size)
     shift: i64 = lowest * _DIGIT_BITS
     at: i64 = 0
-    while at < len(hashes):
+    while at < count:
         one: i64 = hashes[at] >> shift
         first: i64 = 0
         while first < size:
@@ -236,9 +259,8 @@ def _places(hashes: vec[i64], lowest: i64) -> vec[i64]:
     return places
 
 
-def _insert(hashes: vec[i64]) -> bool:
+def _insert(hashes: vec[i64], count: i64) -> bool:
     """Put nearly sorted hashes in order, in their place; return False where it would take many moves."""
-    count: i64 = len(hashes)
     moves: i64 = 4 * count
     at: i64 = 1
     while at < count and moves >= 0:
@@ -260,22 +282,18 @@ def _body(hashes: vec[i64], begin: i64, end: i64, pages: i64, size: i64) -> byte
     """
     if BUCKETS + 2 * (end - begin) > size:
         return b""
-    writer = BytesWriter()
+    body = vec[u8]([0] * size)
+    place: i64 = BUCKETS
     at: i64 = begin
-    bucket: i64 = 0
-    while bucket < BUCKETS:
-        first: i64 = at
-        while at < end and (((hashes[at] >> 16) * pages) & _MASK) >> 24 == bucket:
-            at += 1
-        if at - first > 255:
-            return b""
-        writer.append(at - first)
-        bucket += 1
-    at = begin
     while at < end:
-        fingerprint: i64 = hashes[at] & 0xFFFF
-        # The writer takes signed numbers.
-        write_i16_be(writer, i16(fingerprint if fingerprint < 1 << 15 else fingerprint - (1 << 16)))
+        one: i64 = hashes[at]
+        bucket: i64 = (((one >> 16) * pages) & _MASK) >> 24
+        held: i64 = i64(body[bucket])
+        if held == 255:
+            return b""
+        body[bucket] = u8(held + 1)
+        body[place] = u8((one >> 8) & 255)
+        body[place + 1] = u8(one & 255)
+        place += 2
         at += 1
-    writer.write(bytes(size - len(writer)))
-    return writer.getvalue()
+    return bytes(body)

@@ -164,7 +164,7 @@ def test_look_ups_that_would_read_more_than_they_save_are_left_out(thousand: Buc
 def damaged_page(page: bytes, how: str) -> bytes:
     if how == "changed byte":
         return page[:100] + bytes([page[100] ^ 1]) + page[101:]
-    content = b"\x02" + page[5:]  # the version of a later release, with a sound checksum
+    content = bytes([int(how)]) + page[5:]  # another version, with a sound checksum
     return struct.pack(">I", crc32c(content)) + content
 
 
@@ -172,7 +172,8 @@ def damaged_page(page: bytes, how: str) -> bytes:
     ("how", "says"),
     [
         ("changed byte", "a page of its key filter fails its checksum; its segment is read"),
-        ("version", "its key filter has version 2, not 1; its segment is read"),
+        ("1", "its key filter has version 1, not 2; its segment is read"),
+        ("3", "its key filter has version 3, not 2; its segment is read"),
     ],
 )
 def test_an_unusable_filter_costs_a_warning_and_no_record(

@@ -15,7 +15,14 @@ from typing import Final
 from crc32c import crc32c
 
 from stratalog.errors import Corrupt
-from stratalog.wire.batch import HEADER_SIZE, scan
+from stratalog.wire.batch import (
+    ATTRIBUTES,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_SIZE,
+    PREFIX_SIZE,
+)
 from stratalog.wire.compression import NONE, decompress
 from stratalog.wire.keys import BUCKETS, KeyHashes, key_hash
 
@@ -27,7 +34,8 @@ KEYS_MAX: Final = 8 << 20
 KEYS_PER_PAGE: Final = 1700
 """Mean keys of a page: it has room for 1,916, five standard deviations more."""
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 hashed keys byte by byte; no release wrote it."""
 _FULL: Final = 1
 """The page's flag for: it may hold every key."""
 _CRC: Final = Struct(">I")
@@ -51,22 +59,21 @@ class KeyFilterBuilder:
         """Note the keys of the whole batches from `at` to `end`, whose CRCs were checked. What cannot be decoded ends
         the filter.
         """
-        view = memoryview(data)
-        for position, header in scan(view[at:end]):
-            if self._hashes is None:
-                return
-            if header.is_control:
+        while at < end and self._hashes is not None:
+            header = HEADER.unpack_from(data, at)
+            first = at + HEADER_SIZE
+            at = last = at + PREFIX_SIZE + header[1]
+            attributes, records = header[ATTRIBUTES], data
+            if attributes & CONTROL:
                 continue
-            records, first = data, at + position + HEADER_SIZE
-            last = at + position + header.size
-            if header.codec != NONE:
+            if attributes & CODEC_MASK != NONE:
                 try:
-                    records = decompress(header.codec, view[first:last])
+                    records = decompress(attributes & CODEC_MASK, memoryview(data)[first:last])
                 except Corrupt:
                     self._hashes = None
                     return
                 first, last = 0, len(records)
-            if not self._hashes.note(records, first, last, header.record_count):
+            if not self._hashes.note(records, first, last, header[-1]):
                 self._hashes = None
             elif self._hashes.held() > self._dedupe_at:
                 held = self._dedupe(self._hashes)
