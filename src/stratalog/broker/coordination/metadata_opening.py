@@ -50,6 +50,8 @@ __all__ = ["OpenedLog", "open_metadata_log"]
 
 _RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
 _REPAIR: Final = "cut the log there with `strata storage repair --accept-loss`"
+_LEVEL: Final = b"\x01\x0c"
+"""A FeatureLevelRecord begins so: the version of the frame, its number."""
 _log = structlog.get_logger()
 
 
@@ -87,11 +89,11 @@ async def open_metadata_log(
         if replay.voters is not None:
             voters.append((start_offset - 1, voter_set(replay.voters)))
         openings: deque[Opening] = deque(maxlen=1)
-        await load(log, partial(_take_record, replay if is_alone else None, voters, openings))
-        if not is_alone and voters and voters[-1][1].ids == (node_id,):
-            await load(log, partial(_take_level, levels))
+        take = partial(_take_record, replay if is_alone else None, voters, openings, levels)
+        await load(log, take, replay_batch=None if is_alone else _is_skipped)
         level = _level(replay, levels)
-        if (is_alone or levels) and level is not None:
+        is_lone = bool(voters) and voters[-1][1].ids == (node_id,)
+        if (is_alone or (is_lone and levels)) and level is not None:
             check_level(level)
     except (Corrupt, Rejected) as error:
         reason = unreadable(error, _level(replay, levels))
@@ -106,10 +108,12 @@ def _take_record(
     replay: Replay | None,
     voters: list[tuple[int, VoterSet]],
     openings: deque[Opening],
+    levels: list[FeatureLevelRecord],
     header: BatchHeader,
     record: Record,
 ) -> None:
-    if replay is None and not header.is_control:
+    is_level = record.value is not None and record.value.startswith(_LEVEL)
+    if replay is None and not header.is_control and not is_level:
         return
     decoded = decode_record(record, is_control=header.is_control)
     if isinstance(decoded, VotersRecord) and (not voters or record.offset > voters[-1][0]):
@@ -118,12 +122,13 @@ def _take_record(
         openings.append(opening(header.leader_epoch, record.offset, decoded))
     if replay is not None:
         replay.replay(record.offset, header.leader_epoch, decoded)
-
-
-def _take_level(levels: list[FeatureLevelRecord], header: BatchHeader, record: Record) -> None:
-    decoded = decode_record(record, is_control=header.is_control)
-    if isinstance(decoded, FeatureLevelRecord):
+    elif isinstance(decoded, FeatureLevelRecord):
         levels.append(decoded)
+
+
+def _is_skipped(header: BatchHeader, batch: memoryview) -> bool:
+    """Return whether a batch has neither control records nor a level: the quorum reads the rest later."""
+    return not (header.is_control or header.codec or _LEVEL in bytes(batch))
 
 
 def _level(replay: Replay, later: Sequence[FeatureLevelRecord]) -> int | None:
