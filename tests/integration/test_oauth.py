@@ -313,7 +313,9 @@ def test_a_refused_token_is_named_to_its_client_and_in_the_audit(
         ),
         issuer.token(nbf=now + LATE_S): ("iss 'issuer'", "the token is not valid yet"),
         issuer.token(iat=None): ("iss 'issuer'", times),
-        issuer.token(sub="\n"): ("iss 'issuer'", "sub is '\\n', which names no user"),
+        issuer.token(sub="\n"): ("sub '\\n'", "sub is '\\n', which names no user"),
+        issuer.token(sub="a\nb"): ("sub 'a\\nb'", "sub is 'a\\nb', which names no user"),
+        issuer.token(sub=" "): ("sub ' '", "sub is ' ', which names no user"),
         unsigned(issuer.claims(), "RS256", b"x"): ("iss 'issuer'", signature),
         "nonsense": ("it is no JSON Web Token", signature),
     }

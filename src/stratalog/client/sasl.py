@@ -96,7 +96,7 @@ def _claims(token: str) -> str:
     try:
         part = token.split(".")[1]
         claims = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        found = ", ".join(f"{name} {claims.get(name)!r}" for name in ("iss", "aud", "exp"))
+        found = ", ".join(f"{name} {claims.get(name)!r}" for name in ("iss", "aud", "sub", "exp"))
     except (ValueError, IndexError, AttributeError):
         return "it is no JSON Web Token"
     return (

@@ -117,7 +117,7 @@ def test_a_refused_delegation_token_has_its_remedy(answers: tuple[Answer, ...]) 
 
 
 CLAIMS: Final = (
-    "the token has iss 'other', aud None, exp 7; "
+    "the token has iss 'other', aud None, sub None, exp 7; "
     "compare sasl.oauthbearer.expected.* of the brokers, and the clocks"
 )
 

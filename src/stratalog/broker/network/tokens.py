@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from stratalog.config.principal_rules import is_name
 from stratalog.config.tokens import TokenRules
 from stratalog.errors import Unavailable, UserError
 from stratalog.ports import Clock, Outside, TokenKeys, Worker
@@ -100,7 +101,7 @@ def bearer_of(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Bear
     named = {audience} if isinstance(audience, str) else _texts(audience)
     if rules.audiences and named.isdisjoint(rules.audiences):
         return f"aud is {_short(audience)}; the listener expects {', '.join(rules.audiences)}"
-    if not isinstance(user, str) or not user.strip():
+    if not isinstance(user, str) or not user.strip() or not is_name(user):
         return f"{rules.user_claim} is {_short(user)}, which names no user"
     return Bearer(user, max(1, int(expires_s * 1000) - now_ms))
 
