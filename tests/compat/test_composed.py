@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pyarrow.parquet import read_table
 from tests.compat.composed import Composed, loaded
 from tests.compat.images import Builder, Image, parsed
 from tests.compat.object_servers import MINIO
@@ -22,7 +23,7 @@ from tests.compat.test_prometheus import program
 from tests.compat.tools import cannot_be_had, go_program
 from tests.integration.waiting import wait_for
 
-from stratalog.cli.pipeline import table_rows
+from stratalog.cli.pipeline import table_files, table_rows
 
 TOP = Path(__file__).parents[2]
 PLACE = TOP / "container"
@@ -206,3 +207,6 @@ def test_records_reach_everything_that_is_composed(composed: Composed, place: Pa
     assert composed.ended("spark", SPARK_TIMEOUT_S) == 0, composed.said("spark")
     state = place / "spark.writes" / "data" / ".state" / "access_log"
     assert table_rows(state)["raw"] == LINES
+    views = [read_table(file) for file in table_files(state / "warehouse" / "by_origin")]
+    origins = {row["origin"]: row["records"] for view in views for row in view.to_pylist()}
+    assert (sum(origins.values()), origins["bucket"] > 0) == (LINES, True), origins

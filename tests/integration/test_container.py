@@ -18,8 +18,18 @@ ENTRYPOINT = ["strata"]
 
 
 @pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
-    return dict(yaml.safe_load((PLACE / "compose.yaml").read_text())["services"])
+def composed() -> dict[str, Any]:
+    return dict(yaml.safe_load((PLACE / "compose.yaml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def services(composed: dict[str, Any]) -> dict[str, Any]:
+    return dict(composed["services"])
+
+
+@pytest.fixture(scope="module")
+def configs(composed: dict[str, Any]) -> dict[str, Any]:
+    return dict(composed["configs"])
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -67,8 +77,71 @@ def test_ours_run_read_only_and_publish_on_localhost_alone(services: dict[str, A
     for name in ("broker", "console"):
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["security_opt"] == ["no-new-privileges:true"]
+        assert services[name]["tmpfs"] == ["/tmp"], (
+            "keys of TLS and compiled kernels pass through it"
+        )
     for one in services.values():
         assert all(port.startswith("127.0.0.1:") for port in one.get("ports", []))
+
+
+def options_of(service: dict[str, Any]) -> dict[str, str]:
+    """The options of a service's command by name, `--conf NAME=VALUE` and `--override=NAME=VALUE` by that name."""
+    words = [re.sub(r"^--override=", "", word) for word in service["command"]]
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def test_a_published_port_is_one_at_which_its_service_accepts_other_machines(
+    services: dict[str, Any],
+) -> None:
+    names = {"broker": "listeners", "console": "--listen"}
+    for service, name in names.items():
+        open_ports = re.findall(r"0\.0\.0\.0:(\d+)", options_of(services[service])[name])
+        for port in services[service]["ports"]:
+            assert port.rpartition(":")[2] in open_ports, (service, port)
+
+
+def test_what_a_service_names_of_another_is_there(
+    services: dict[str, Any], configs: dict[str, Any]
+) -> None:
+    broker = options_of(services["broker"])
+    inside = re.search(r"INSIDE://([\w:]+)", broker["advertised.listeners"])
+    assert inside is not None
+    monitor = broker["monitor.listener"].replace("0.0.0.0", "broker")
+    bucket = broker["tier.url"].removesuffix("&create_bucket=true")
+    console, spark = options_of(services["console"]), options_of(services["spark"])
+    assert console["--bootstrap-server"] == spark["stratalog.kafka.bootstrap.servers"] == inside[1]
+    assert console["--tier"] == spark["stratalog.tier.url"] == bucket
+    assert console["--monitor"] == monitor
+    scraped = yaml.safe_load(configs["prometheus"]["content"])["scrape_configs"]
+    assert [one["static_configs"] for one in scraped] == [[{"targets": [monitor]}]]
+    keys = services["broker"]["environment"]
+    minio = services["minio"]["environment"]
+    assert [keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"]] == [
+        minio["MINIO_ROOT_USER"],
+        minio["MINIO_ROOT_PASSWORD"],
+    ]
+    assert services["console"]["environment"] == services["spark"]["environment"] == keys
+
+
+def test_spark_runs_a_pipeline_that_its_image_has_and_only_when_asked(
+    services: dict[str, Any],
+) -> None:
+    spark = services["spark"]
+    assert spark["profiles"] == ["spark"]
+    assert spark["command"][:2] == ["pipeline", "run"]
+    copied = next(rest.split() for one, rest in stage("spark") if one == "COPY")
+    place = PLACE.parent / copied[0] / Path(spark["command"][2]).relative_to(copied[1])
+    known = yaml.safe_load((place / "spark-pipeline.yml").read_text())["configuration"]
+    assert options_of(spark).keys() <= known.keys()
+
+
+def test_a_service_waits_for_those_without_which_it_ends(services: dict[str, Any]) -> None:
+    """A broker ends where MinIO does not answer yet, so it starts again; the others wait until it is healthy."""
+    assert services["broker"]["restart"] == "on-failure"
+    assert services["broker"]["depends_on"] == {"minio": {"condition": "service_started"}}
+    for name in ("console", "spark"):
+        assert services[name]["depends_on"] == {"broker": {"condition": "service_healthy"}}
 
 
 def test_the_brokers_and_the_consoles_commands_run(
