@@ -6,7 +6,9 @@ that a record could make of a page.
 
 import asyncio
 import json
+import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +43,15 @@ def console(broker: BrokerProcess) -> Iterator[Console]:
     place = broker.directory / "console"
     with console_process(place, broker.address, "--tier", broker.bucket_url) as started:
         yield started
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
+def test_every_thread_of_the_console_gives_way_to_a_broker(console: Console) -> None:
+    assert console.get("/topics/orders/messages").status == 200
+    threads = [int(one.name) for one in Path(f"/proc/{console.pid}/task").iterdir()]
+    assert len(threads) > 1
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert min(os.getpriority(os.PRIO_PROCESS, one) for one in threads) > ours
 
 
 PATHS = (

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 import threading
 
@@ -34,6 +35,22 @@ def test_only_background_threads_have_a_lower_priority() -> None:
     background, other, own = asyncio.run(main())
     assert background > own
     assert other == own
+
+
+def test_a_background_thread_keeps_a_higher_niceness() -> None:
+    """A user may not lower one: `nice -n 12 strata server` must not fail."""
+    code = (
+        "import asyncio, os, threading\n"
+        "from stratalog.adapters.system import SystemWorkers\n"
+        "def priority(): return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        "async def main():\n"
+        "    worker = SystemWorkers().start('b', background=True)\n"
+        "    print(await asyncio.wait_for(worker.submit(priority), 10))\n"
+        "asyncio.run(main())\n"
+    )
+    command = ["nice", "-n", "12", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == min(os.getpriority(os.PRIO_PROCESS, 0) + 12, 19)
 
 
 @pytest.mark.parametrize("buffers", [SocketBuffers(50_000, 60_000), SocketBuffers()])

@@ -83,7 +83,10 @@ class ThreadWorker:
 
     def _work(self) -> None:
         if self._background and sys.platform == "linux":  # elsewhere: the whole process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            this = threading.get_native_id()
+            # A user may not lower a niceness: that of `nice strata server` stays.
+            niceness = max(os.getpriority(os.PRIO_PROCESS, this), _NICE)
+            os.setpriority(os.PRIO_PROCESS, this, niceness)
         while (job := self._jobs.get()) is not None:
             call, future = job
             result: Any = None
