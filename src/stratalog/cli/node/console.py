@@ -165,11 +165,10 @@ async def serve(wanted: Wanted) -> None:
         parse_bootstrap(wanted.bootstrap)
     except ValueError as error:
         raise UserError(f"--bootstrap-server: {error}") from None
-    os.nice(NICENESS)  # before the first thread starts: Linux has a niceness for each
     history = history_at(wanted.tier, system) if wanted.tier else None
     security = security_of(client_properties())
     cluster = Cluster(system.network, wanted.bootstrap, system.clock, security)
-    decoding = system.workers.start("console-records", 1)
+    decoding = system.workers.start("console-records", 1, background=True)
     token = system.entropy.uuid().hex
     registry = registry_at(wanted.registry, system) if wanted.registry else None
     prices = None if wanted.prices is None else prices_at(wanted.prices)
@@ -233,6 +232,9 @@ async def announced(wanted: Wanted, host: str, port: int) -> None:
 
     from stratalog.adapters.system import on_stop_signal, write_ready_file
 
+    os.nice(
+        NICENESS
+    )  # on Linux for this thread, which renders the pages; the others run in the background
     stopping = asyncio.Event()
     on_stop_signal(stopping.set)
     if wanted.while_stdin_open:
@@ -282,7 +284,7 @@ def history_at(url: str, system: "Outside") -> "History":
     from stratalog.cli.shared.bucket import opened
     from stratalog.console.history import History
 
-    reading = system.workers.start("console-bucket", READING_THREADS)
+    reading = system.workers.start("console-bucket", READING_THREADS, background=True)
     verifying = system.workers.start("console-verify", 1, background=True)
     return History(opened(url), reading, verifying, system.clock)
 
@@ -307,7 +309,12 @@ def measured_of(monitors: tuple[str, ...], system: "Outside") -> "Measured | Non
         return answer.body.decode("utf-8", "replace")
 
     return (
-        Measured(monitors, fetch, system.workers.start("monitors", len(monitors)), system.clock)
+        Measured(
+            monitors,
+            fetch,
+            system.workers.start("monitors", len(monitors), background=True),
+            system.clock,
+        )
         if monitors
         else None
     )
@@ -326,7 +333,9 @@ def registry_at(url: str, system: "Outside") -> "Registry":
     from stratalog.cli.shared.schemas import schemas_at
     from stratalog.console.decoded import Registry
 
-    return Registry(schemas_at(url, timeout_s=REGISTRY_S), system.workers.start("registry", 1))
+    return Registry(
+        schemas_at(url, timeout_s=REGISTRY_S), system.workers.start("registry", 1, background=True)
+    )
 
 
 class Ending(Protocol):
