@@ -96,5 +96,9 @@ def test_a_demand_for_certificates_without_effect_is_warned_of(
     lines = lines_of(settings | changes)
     wanted = ("ssl.client.auth has no effect on a SASL_SSL listener", "warning")
     assert [(line["event"], line["log_level"]) for line in lines] == [wanted] * warned
+    tls = BrokerConfig.load(settings | changes)[0].security("C").tls
+    if tls is not None:
+        demanded = "none" if warned else [*changes.values(), "none"][0]
+        assert tls.client_certificate == demanded
     if warned:
         assert lines[0]["remedy"] == "set listener.name.c.ssl.client.auth"
