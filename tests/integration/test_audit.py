@@ -391,6 +391,8 @@ def test_a_name_with_a_line_break_is_refused_and_stays_on_one_line(tmp_path: Pat
             raw = Raw(broker)
             raw.handshake("OAUTHBEARER")
             answer = raw.token(f"n,,\1auth=Bearer {issuer.token(sub=sub)}\1\1".encode())
+            if answer is not None and answer[1]:  # the server's reasons, before its refusal
+                answer = raw.token(b"\1")
             assert answer is not None
             assert answer[0] == code
             raw.close()
@@ -408,7 +410,7 @@ def test_a_name_with_a_line_break_is_refused_and_stays_on_one_line(tmp_path: Pat
             assert stream.recv(1) == b""
         lines = lines_of(path, 2)
     assert [line["event"] for line in lines] == ["login failed", "handshake failed"]
-    assert lines[0]["user"] == name
+    assert repr(name)[1:-1] in lines[0]["reason"], lines
     assert {line["principal"] for line in lines} == {"User:ANONYMOUS"}
 
 
