@@ -4,6 +4,7 @@ import uuid
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from tests.log_steps import DIRECTORY, TOPIC_ID, Steps, batch
 from tests.sim.disk import SimDisk, paths
 
@@ -85,6 +86,18 @@ def test_a_gap_without_a_sound_batch_behind_it_ends_the_log(left):
     log = steps.load()
     assert (log.log_end_offset, log.recovered.damage) == (3, ())
     assert steps.append(batch(1)).base_offset == 3
+
+
+@pytest.mark.parametrize(("is_tiered", "is_durable", "end"), [(0, 0, 8), (1, 0, 3), (1, 1, 8)])
+def test_a_gap_that_a_power_loss_made_ends_a_tiered_log(is_tiered, is_durable, end):
+    steps = filled(config=replace(SEGMENTS, remote_storage_enable=bool(is_tiered)))
+    if is_durable:
+        steps.flush()
+        steps.perform_all()
+    steps.disk.truncate(file(steps, 3, ".log"), 0)
+    log = steps.load()
+    assert log.log_end_offset == end
+    assert bool(log.recovered.damage) is (end == 8)
 
 
 def test_a_torn_batch_ends_the_log_before_later_segments():
