@@ -68,7 +68,6 @@ class Rebuild:
         "ends_at_hole",
         "epochs",
         "gaps_below",
-        "has_gaps",
         "missing",
         "now_ms",
         "producers",
@@ -95,10 +94,8 @@ class Rebuild:
 
         Without other replicas, the records behind a hole must stay, because no other copy exists. A log that is
         compacted, or was once (`was_cleaned`), has legitimate gaps, and other replicas have them too.
-        A tiered log without them ends at a gap that a power loss made: the bucket's log has none.
         """
-        self.has_gaps = was_cleaned or "compact" in config.cleanup_policy
-        self.ends_at_hole = replicated and not self.has_gaps
+        self.ends_at_hole = replicated and not (was_cleaned or "compact" in config.cleanup_policy)
         self.directory = directory
         self.config = config
         self.now_ms = now_ms
@@ -117,6 +114,10 @@ class Rebuild:
         self.gaps_below = OFFSET_MAX  # batches with gaps in their offsets end below it
         self.damage: list[Damage] = []
         self.missing: set[int] = set()  # segments in the index
+
+    @property
+    def _is_compacted(self) -> bool:
+        return "compact" in self.config.cleanup_policy
 
     def take_checkpoints(self, recovery_point: int, high_watermark: int, *, clean: bool) -> None:
         """Note the least end of the log. One checkpoint alone is no proof, because it may be damaged."""
@@ -354,13 +355,12 @@ class Rebuild:
     def _is_before_gap(self, segment: Segment, log_size: int, later: list[int]) -> Program[bool]:
         """Return whether a sound segment ends before the next one begins, and a sound batch lies behind the gap.
 
-        As in Kafka, a gap ends no log: the cleaner leaves gaps. Behind a torn batch, the log ends. A gap with nothing
-        behind it ends the log, too: a fetch there would get nothing until the next append.
+        As in Kafka, a gap ends no log: the cleaner leaves gaps. Behind a torn batch, the log ends. So it does at a gap
+        with nothing behind it, or only the bucket before it: until an append or an upload a fetch there gets nothing.
         """
-        ends_there = self.config.remote_storage_enable and not self.has_gaps
-        if self.synced_to is not None or segment.size < log_size or ends_there:
-            return False
-        if not later or segment.next_offset >= later[0]:
+        is_torn = self.synced_to is not None or segment.size < log_size
+        is_at_bucket = self.config.remote_storage_enable and not (self.segments or segment.size)
+        if is_torn or is_at_bucket or not later or segment.next_offset >= later[0]:
             return False
         for base in later:
             behind = self._segment(base)
@@ -376,10 +376,10 @@ class Rebuild:
     def _damaged(self, segment: Segment, end: int, end_offset: int) -> None:
         """Note that bytes from the end of the sound batches up to `end` cannot be read.
 
-        In a log that was compacted a gap alone is no damage.
+        In a compacted log a gap alone is no damage.
         """
         is_gap = end == segment.size
-        if is_gap and (segment.next_offset in self.missing or self.has_gaps):
+        if is_gap and (segment.next_offset in self.missing or self._is_compacted):
             return
         lost = f"offsets {segment.next_offset} to {end_offset - 1}"
         if end > segment.size:

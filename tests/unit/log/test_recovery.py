@@ -88,13 +88,18 @@ def test_a_gap_without_a_sound_batch_behind_it_ends_the_log(left):
     assert steps.append(batch(1)).base_offset == 3
 
 
-@pytest.mark.parametrize(("is_tiered", "is_durable", "end"), [(0, 0, 8), (1, 0, 3), (1, 1, 8)])
-def test_a_gap_that_a_power_loss_made_ends_a_tiered_log(is_tiered, is_durable, end):
+@pytest.mark.parametrize(
+    ("is_tiered", "is_durable", "lost", "end"),
+    [(0, 0, 0, 8), (1, 0, 0, 0), (1, 1, 0, 8), (1, 0, 3, 8)],
+)
+def test_a_gap_of_lost_bytes_ends_a_log_where_only_the_bucket_is_before_it(
+    is_tiered, is_durable, lost, end
+):
     steps = filled(config=replace(SEGMENTS, remote_storage_enable=bool(is_tiered)))
     if is_durable:
         steps.flush()
         steps.perform_all()
-    steps.disk.truncate(file(steps, 3, ".log"), 0)
+    steps.disk.truncate(file(steps, lost, ".log"), 0)
     log = steps.load()
     assert log.log_end_offset == end
     assert bool(log.recovered.damage) is (end == 8)
