@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +44,6 @@ def console(broker: BrokerProcess) -> Iterator[Console]:
         yield started
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
 def test_the_thread_that_renders_pages_gives_way_to_a_broker(console: Console) -> None:
     assert os.getpriority(os.PRIO_PROCESS, console.pid) > os.getpriority(os.PRIO_PROCESS, 0)
 

@@ -477,7 +477,7 @@ class HostedPartition(PlacedLog):
             await self.keep_due()
 
     async def keep_due(self, *, tier: bool = False) -> None:
-        """Perform what is due by time (`PartitionLog.due`), and log a line for deleted segments.
+        """Perform the effects that are due (`PartitionLog.due`). Log a line if they delete segments.
 
         The syncing thread unlinks the files whose delay has passed: that takes ext4 0.4 ms a MiB.
         """
