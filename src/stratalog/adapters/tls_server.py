@@ -29,13 +29,15 @@ HANDSHAKE_S: Final = 30.0
 """How long a client may take for its handshake."""
 _HANDSHAKE_BYTES_MAX: Final = 256 << 10
 """Most bytes of a handshake; OpenSSL takes 100 KiB of certificates."""
-_SCRATCH: Final = memoryview(bytearray(256 << 10))
-"""The receive buffer of all connections of an event loop; it holds nothing between two calls."""
+_SCRATCH: Final = memoryview(bytearray(64 << 10))
+"""The receive buffer of all connections of an event loop; it holds nothing between two calls. The core's cache keeps
+its bytes from the socket to their decryption."""
 _RECORDS_A_TURN: Final = 256
 """Most records that one turn of the event loop decrypts: 4 MiB, or half a millisecond of tiny ones."""
 _JOIN_BYTES: Final = 16 << 10
-_FLUSH_BYTES: Final = 64 << 10
-"""Encrypted bytes that go to the socket at a time: the client decrypts them while the next ones are encrypted."""
+_FLUSH_BYTES: Final = 63 << 10
+"""Bytes that are encrypted and go to the socket at a time: the client decrypts them while the next ones are encrypted.
+With the heads of their records they fit one segment of the loopback, 65,483 bytes; 64 KiB need two."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):
@@ -273,9 +275,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _encrypt(self, buffer: Buffer) -> None:
-        rest = memoryview(buffer)
-        while rest:
-            rest = rest[self._tls.write(rest) :]
+        for start in range(0, len(buffer), _FLUSH_BYTES):
+            rest = memoryview(buffer)[start : start + _FLUSH_BYTES]
+            while rest:
+                rest = rest[self._tls.write(rest) :]
             if self._outgoing.pending >= _FLUSH_BYTES:
                 self._flush()
 

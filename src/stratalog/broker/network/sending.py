@@ -17,8 +17,9 @@ from stratalog.ports import Buffer, FileRange
 __all__ = ["send", "takes_files"]
 
 _IN_MEMORY: Final = (bytes, bytearray, memoryview)
-_PART_BYTES: Final = 64 << 10
-"""Bytes of a file that are read and encrypted at a time: the core's cache keeps them from one copy to the next."""
+_PART_BYTES: Final = 63 << 10
+"""Bytes of a file that are read and encrypted at a time: the core's cache keeps them from one copy to the next.
+Encrypted, behind the head of an answer, they fit one segment of the loopback, 65,483 bytes."""
 _log = structlog.get_logger()
 
 
