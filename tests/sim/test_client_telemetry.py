@@ -373,6 +373,23 @@ def test_series_of_all_clients_together_are_bounded() -> None:
     play(story)
 
 
+def test_instances_without_a_series_are_not_kept() -> None:
+    """A client computes the subscription of any id, so it may invent ids without end."""
+
+    async def story(machine: Machine, raw: Raw) -> None:
+        await subscribe(raw, metrics="*", interval_ms="100")
+        for number in range(100):
+            data = gauges(("", 1.0)) if number % 2 else gauges()
+            assert await push(raw, data, instance=UUID(int=100 + number)) == "none"
+        series = machine.broker.telemetry.series
+        assert series is not None
+        assert not series._instances
+        assert await push(raw, gauges(("x", 1.0))) == "none"
+        assert list(series._instances) == [ONE]
+
+    play(story)
+
+
 def test_pushes_are_passed_on_with_what_names_the_client() -> None:
     async def story(machine: Machine, raw: Raw) -> None:
         await subscribe(raw, metrics="*", interval_ms="100")

@@ -32,11 +32,15 @@ class Awaited(asyncio.Future[Any]):
 
 
 class Later(Struct):
-    """A pending answer: `encode` turns the result of `work` into buffers. `size` is the request's memory meanwhile."""
+    """A pending answer: `encode` turns the result of `work` into buffers. `size` is the request's memory meanwhile.
+
+    `goes_on`: `work` is not cancelled where the connection is closed.
+    """
 
     work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]"
     encode: Callable[[Any], Answer]
     size: int = 0
+    goes_on: bool = False
 
 
 Serve = Callable[[Session, memoryview], Answer | Later]

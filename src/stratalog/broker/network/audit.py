@@ -5,6 +5,7 @@ each allowed data request where the settings ask for that. It never denies anyth
 or another secret setting.
 
 A change has its line where it is made: a forwarded one on the controller, with the client's own principal and address.
+It has the line whether or not its client waits for the answer. Texts that a client chooses are cut at `_TEXT_MAX`.
 """
 
 import asyncio
@@ -22,18 +23,20 @@ from stratalog.broker.network.authorizer import DENIED, Authorizer, Operation, R
 from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.session import Session
 from stratalog.config.broker_settings import is_secret
-from stratalog.errors import ErrorCode
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.acls import Acl
 from stratalog.metadata.image import ResourceType
 from stratalog.ports import AuditLog, Clock
 from stratalog.wire.apis import APIS, FETCH, PRODUCE
 from stratalog.wire.scram import MECHANISMS
 
-__all__ = ["Audit"]
+__all__ = ["CHANGES", "Audit"]
 
 _DENIALS: Final = frozenset(DENIED.values())
 _NOTED_MAX: Final = 20
 """Denied resources in one line."""
+_TEXT_MAX: Final = 300
+"""Characters of a text that a client chooses, in one line: the longest name of a topic has 249."""
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _DATA_REQUESTS: Final = frozenset({PRODUCE, FETCH})
 _OF_DATA: Final = frozenset({Operation.READ, Operation.WRITE})
@@ -51,7 +54,7 @@ class _Noting:
     """
 
     def __init__(self, inner: Authorizer | None) -> None:
-        self._inner = inner
+        self._inner = self.unnoted = inner
         self.denied: dict[str, None] = {}
         self.allowed: dict[str, None] = {}
 
@@ -95,11 +98,16 @@ class Audit:
         noting = None if is_free else _Noting(call.authorizer)
         call = replace(call, authorizer=noting)
         note = partial(self._note, api_key, call, noting)
-        result = handle(call)
+        failed = partial(self._failed, api_key, call, noting)
+        try:
+            result = handle(call)
+        except Rejected as error:
+            failed(error)
+            raise
         if isinstance(result, CoroutineType):
-            return call, _noted(result, note, partial(self._given_up, api_key, call))
+            return call, _noted(result, note, failed, partial(self._given_up, api_key, call))
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(_note_result, note))
+            result.add_done_callback(partial(_note_result, note, failed))
         else:
             note(result)
         return call, result
@@ -119,16 +127,29 @@ class Audit:
             self._login_failed(call.session, sasl, sasl.mechanism, error)
 
     def _login_failed(self, session: Session, sasl: SaslState, mechanism: str, why: str) -> None:
-        event, user = "login failed", sasl.claimed
+        event, user = "login failed", _short(sasl.claimed)
         reason = {"reason": sasl.why} if sasl.why else {}
-        self._write(session, event=event, mechanism=mechanism, user=user, error=why, **reason)
+        name = _short(mechanism)
+        self._write(session, event=event, mechanism=name, user=user, error=why, **reason)
+
+    def _failed(
+        self, api_key: int, call: Any, noting: _Noting | None, error: BaseException
+    ) -> None:
+        """Note a denial that ends the connection in the place of an answer, as of a Produce with acks=0."""
+        if isinstance(error, Rejected) and error.code in _DENIALS:
+            self._denied(api_key, call, noting)
+
+    def _denied(self, api_key: int, call: Any, noting: _Noting | None) -> None:
+        if noting is not None and noting.denied:
+            denied = [_short(one) for one in noting.denied]
+            self._write(call.session, event="denied", api=_name(api_key), denied=denied)
 
     def _note(self, api_key: int, call: Any, noting: _Noting | None, body: Any) -> None:
         session = call.session
         if noting is not None and noting.denied and not _DENIALS.isdisjoint(error_codes(body)):
-            self._write(session, event="denied", api=_name(api_key), denied=list(noting.denied))
+            self._denied(api_key, call, noting)
         if api_key in _DATA_REQUESTS and self.has_data_requests and noting and noting.allowed:
-            allowed = list(noting.allowed)
+            allowed = [_short(one) for one in noting.allowed]
             self._write(session, event="allowed", api=_name(api_key), allowed=allowed)
         if api_key in {_HANDSHAKE, _AUTHENTICATE}:
             sasl = session.sasl
@@ -150,7 +171,7 @@ class Audit:
             "principal": str(session.principal),
             "host": session.host,
             "listener": session.listener.name,
-            "client_id": session.client_id,
+            "client_id": _short(session.client_id),
         }
         self._log.write(json.dumps(line))
 
@@ -158,6 +179,7 @@ class Audit:
 async def _noted(
     result: "CoroutineType[Any, Any, Any]",
     note: Callable[[Any], None],
+    failed: Callable[[BaseException], None],
     given_up: Callable[[], None],
 ) -> Any:
     try:
@@ -165,13 +187,25 @@ async def _noted(
     except asyncio.CancelledError:
         given_up()
         raise
+    except Rejected as error:
+        failed(error)
+        raise
     note(body)
     return body
 
 
-def _note_result(note: Callable[[Any], None], done: "asyncio.Future[Any]") -> None:
-    if not done.cancelled() and done.exception() is None:
+def _note_result(
+    note: Callable[[Any], None],
+    failed: Callable[[BaseException], None],
+    done: "asyncio.Future[Any]",
+) -> None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
         note(done.result())
+    else:
+        failed(error)
 
 
 def _name(api_key: int) -> str:
@@ -290,6 +324,12 @@ _CHANGES: Final[Mapping[int, Callable[[Any, Any], Iterator[_Change]]]] = {
     51: _users_changed,
 }
 """By API key: the changes that a request and its answer tell of."""
+CHANGES: Final = frozenset(_CHANGES)
+"""The APIs whose requests change the cluster."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}… ({len(text)} characters)"
 
 
 def _shown(name: str, value: str | None) -> str | None:

@@ -101,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[tuple[asyncio.Future[Any], Callable[[Any], Answer], int]] = deque()
         self._transport: asyncio.Transport | None = None
         self._serial: asyncio.Future[Any] | None = None
+        self._serial_goes_on = False
         self._reading = True
         self._writable = True
         self._is_full = False
@@ -209,14 +210,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._forget()
         self.session.mute = mute_no_connection  # else each keeps the other, and its memory
-        # The connection may live on for a while, and the buffer has grown for bytes that never came.
-        self._reader.end()
+        self._reader.end()  # the connection may live on, and the buffer has grown for bytes that never came
         if self._unmute is not None:
             self._unmute.cancel()
         self._answers.clear()
-        if self._serial is not None:
-            # The client has disconnected: a fetch, a join. A new task takes its first step before its end, so that
-            # it awaits the coroutine of the handler.
+        if self._serial is not None and not self._serial_goes_on:
+            # A fetch, a join. A new task takes its first step first, so that it awaits the handler's coroutine.
             self._loop.call_soon(self._serial.cancel)
         self._count_unsent(0)
         self._memory.requests -= self.bytes_held
@@ -375,6 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             then = self._flush
         else:
             self._serial = work = self._loop.create_task(work)
+        self._serial_goes_on = result.goes_on
         size = frame_bytes + result.size
         self._bytes_started += size
         self._answers.append((work, result.encode, size))

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from stratalog.broker.metrics import BrokerMetrics, error_codes
 from stratalog.broker.network.answers import Answer, Later, as_it_is, is_produce
-from stratalog.broker.network.audit import Audit
+from stratalog.broker.network.audit import CHANGES, Audit
 from stratalog.broker.network.authorizer import (
     CLUSTER_NAME,
     DENIED,
@@ -123,8 +123,8 @@ class Api(Struct, frozen=True, dict=True):
 
     A handler returns the answer's body (None for no answer), a future of it, a coroutine or an `Awaited`. With a
     future, everything that depends on order is done. A coroutine or `Awaited` ends before the connection's next request
-    starts. A closed connection cancels it, so work that must finish runs in another task. An exception ends the
-    connection.
+    starts. A closed connection cancels it, so work that must finish runs in another task. A change of the cluster is
+    not cancelled: it may have been decided, and the audit has its line. An exception ends the connection.
     """
 
     name: str
@@ -221,10 +221,10 @@ class Dispatcher:
         budget.charged = 0
         try:
             if len(frame) > _AT_ONCE_BYTES and not is_produce(frame):
-                return Later(self._serve_large(session, frame, began_ns), as_it_is)
+                return self._large(session, frame, began_ns)
             request = decode_request(frame, self._served[session.listener.kind], budget)
         except OverBudget:
-            return Later(self._serve_large(session, frame, began_ns), as_it_is)
+            return self._large(session, frame, began_ns)
         except Rejected as error:
             return self._refuse(session, error)
         usage = self._usage(session, request, len(frame)) if self._throttling.is_on else None
@@ -236,7 +236,7 @@ class Dispatcher:
             result = usage.begun(result, began_ns)
         if isinstance(result, CoroutineType):
             work = self._answer_later(call, request, result, began_ns, usage)
-            return Later(work, as_it_is, budget.charged)
+            return Later(work, as_it_is, budget.charged, request.header.api_key in CHANGES)
         if isinstance(result, asyncio.Future):
             return Later(
                 result, lambda body: self._answer(request, body, began_ns, usage), budget.charged
@@ -252,6 +252,10 @@ class Dispatcher:
         if body.error_code:
             return None
         return [len(body.auth_bytes).to_bytes(_LENGTH_BYTES, "big"), body.auth_bytes]
+
+    def _large(self, session: Session, frame: memoryview, began_ns: int) -> Later:
+        work = self._serve_large(session, frame, began_ns)
+        return Later(work, as_it_is, goes_on=int.from_bytes(frame[:2]) in CHANGES)
 
     async def _serve_large(self, session: Session, frame: memoryview, began_ns: int) -> Answer:
         """Serve a request as `serve` does, after a thread decoded it."""

@@ -19,6 +19,8 @@ __all__ = ["StandardAuthorizer", "standard_authorizer"]
 
 _KEPT_MAX: Final = 20_000
 """Decisions to keep at most, some 4 MB: a client chooses the names that it asks for."""
+_NAME_KEPT_MAX: Final = 255
+"""Characters of the longest name whose decision is kept: names of groups have up to 32,767."""
 
 
 class HasAcls(Protocol):
@@ -46,7 +48,8 @@ class StandardAuthorizer:
         found = self._fresh().get(key)
         if found is None:
             found = self._decide(session, operation, resource, name)
-            self._keep(key, allowed=found)
+            if len(name) <= _NAME_KEPT_MAX:
+                self._keep(key, allowed=found)
         return found
 
     def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:

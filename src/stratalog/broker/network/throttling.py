@@ -10,6 +10,7 @@ ClientRequestQuotaManager, ControllerMutationQuotaManager, ConnectionQuotas.
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
+from hashlib import sha256
 from types import CoroutineType, coroutine
 from typing import Any, Final, Protocol
 
@@ -41,6 +42,8 @@ _PERCENT_OF_NS: Final = 100 / 1e9
 _INT_MAX: Final = 2**31 - 1
 _LIMITS_MAX: Final = 10_000
 """Clients whose limits are remembered: a client chooses its client id."""
+_CLIENT_ID_MAX: Final = 255
+"""Characters of a client id that is remembered; of a longer one, of up to 32,767, its hash."""
 _SWEEP_FROM: Final = 1000
 
 
@@ -223,9 +226,14 @@ class Throttling:
         wanted = (key, user, client_id)
         if wanted in self._limits:
             return self._limits[wanted]
+        found = self._metadata.client_quotas.limit(*wanted)
+        if len(client_id) > _CLIENT_ID_MAX:
+            if found is not None and found.client_id:
+                found = found._replace(client_id=sha256(client_id.encode()).hexdigest())
+            return found
         if len(self._limits) >= _LIMITS_MAX:
             self._limits.clear()
-        found = self._limits[wanted] = self._metadata.client_quotas.limit(*wanted)
+        self._limits[wanted] = found
         return found
 
     def _rate(self, *key: str) -> SampledRate:

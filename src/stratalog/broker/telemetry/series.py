@@ -55,14 +55,16 @@ class ClientSeries:
     def begin(self, instance: UUID, now_ms: int, expires_ms: int) -> None:
         """Take an instance's push; its series stay until `expires_ms` of the steady clock."""
         self.expire(now_ms)
-        found = self._instances.setdefault(instance, _Instance(expires_ms))
-        found.expires_ms = expires_ms
-
-    def add(self, instance: UUID, client: Mapping[str, str], point: Point) -> None:
-        """Take one point of a push that has begun; `client` has the labels that name the client."""
         found = self._instances.get(instance)
-        if found is None:
-            return  # it expired meanwhile
+        if found is not None:
+            found.expires_ms = expires_ms
+
+    def add(self, instance: UUID, expires_ms: int, client: Mapping[str, str], point: Point) -> None:
+        """Take one point of a push that has begun; `client` has the labels that name the client.
+
+        An instance without a series is not kept: a client may invent any number of ids.
+        """
+        found = self._instances.get(instance) or _Instance(expires_ms)
         name = _name(point.name)
         labels = None if name is None else _labels(client, point.attributes)
         if name is None or labels is None:
@@ -76,6 +78,7 @@ class ClientSeries:
             self.dropped["value"] += 1
             return
         found.values[key] = point.value + (before or 0.0) if point.is_delta else point.value
+        self._instances[instance] = found
         self._count += before is None
 
     def expire(self, now_ms: int) -> None:

@@ -112,4 +112,4 @@ class Telemetry:
         series.begin(name, self.clock.steady_ms(), expires_ms)
         labels = {key: client[key] for key in ("client_id", "client_instance_id")}
         async for point in pace.each(read.points):
-            series.add(name, labels, point)
+            series.add(name, expires_ms, labels, point)

@@ -103,3 +103,12 @@ def test_the_settings_are_kafkas() -> None:
     assert made is not None
     assert made.allows(session("ANONYMOUS"), READ, TOPIC, "t")
     assert made.allows(session("alice"), READ, TOPIC, "t")
+
+
+def test_decisions_on_long_names_are_not_kept() -> None:
+    authorizer = StandardAuthorizer(Cluster(), [], default=False)
+    for number in range(10):
+        assert not authorizer.allows(session("alice"), READ, Resource.GROUP, f"{number}" * 30_000)
+    assert not authorizer._kept
+    assert not authorizer.allows(session("alice"), READ, Resource.GROUP, "g")
+    assert len(authorizer._kept) == 1

@@ -16,6 +16,7 @@ from stratalog.wire.apis import FETCH, PRODUCE
 from stratalog.wire.envelope import Received, RequestHeader
 from stratalog.wire.messages.fetch import FetchRequest, ReplicaState
 from stratalog.wire.messages.metadata import MetadataRequest, MetadataResponse
+from stratalog.wire.messages.produce import ProduceResponse
 
 METADATA = 3
 PERCENT = "request_percentage"
@@ -163,3 +164,20 @@ def test_clients_that_are_gone_are_forgotten() -> None:
     assert (
         len(throttling._counted) < 3500
     )  # those of the last 11 s, and as many again until the next look
+
+
+def test_long_client_ids_are_limited_and_fill_no_memory() -> None:
+    now, records = Now(), 100
+    quota = record(((CLIENT_ID, None),), 1, "producer_byte_rate")
+    throttling = Throttling(BrokerConfig.load()[0], Cluster(quota), now)
+    muted: list[float] = []
+    session = Session(ListenerContext("PLAINTEXT"), mute=muted.append)
+    for number in range(records):
+        for _ in range(2):
+            header = RequestHeader(PRODUCE, 9, 1, str(number).rjust(30_000, "c"))
+            usage = throttling.usage(session, Received(header, None), 100_000, is_of_node=False)
+            throttling.charge(usage, ProduceResponse(responses=[]))
+    assert len(muted) == 2 * records
+    assert len(throttling._counted) == records, "each for itself"
+    kept = [text for key in [*throttling._counted, *throttling._limits] for text in key]
+    assert max(map(len, kept)) < 256
