@@ -211,9 +211,12 @@ def cli() -> str:
 Exit codes: 0 for success; 1 if a check found damage; 2 for an error that needs an action, explained in one line on
 standard error; 130 if Ctrl-C ended a command before its work was done. A pipe that closes early (`| head`) is no error.
 
-`strata --install-completion` adds completion to the calling shell (bash, zsh, fish): of commands, options, and names of
-topics and groups. The names come from the cluster of `-b`, if `-b` was typed before, within two seconds.
-`--show-completion` prints the script instead.
+`strata --install-completion` adds completion to the calling shell (bash, zsh, fish): of commands, options, accepted
+words, settings, profiles, and names of topics, groups and brokers. Those names come from the cluster of `-b`, if `-b`
+was typed before, within two seconds. Values of a setting (`cleanup.policy=compact`) are completed by zsh and fish; bash
+ends a word at `=`. `--show-completion` prints the script instead.
+
+Keys of `--json` are in snake_case. Names of settings, topics and features stay as they are.
 
 `STRATA_BOOTSTRAP_SERVER` in the environment stands for `-b`; a file or profile that the command line names beats it.
 `-h` at the end of a command line is `--help`. With `NO_COLOR` in the environment the output has no escape sequences.

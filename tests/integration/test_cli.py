@@ -282,8 +282,8 @@ def test_sigterm_ends_cleanly_and_a_restart_has_all_records(tmp_path: Path) -> N
         strata("storage", "info", "--override", f"log.dirs={server.data}", "--json").stdout
     )
     assert row["formatted"]
-    assert row["clean shutdown"]
-    assert row["node.id"] == 1
+    assert row["clean_shutdown"]
+    assert row["node_id"] == 1
     with Server(tmp_path) as again:
         read = strata("consume", "kept", "--from", "beginning", "--until-end", "-b", again.address)
         assert read.stdout.splitlines() == ["1", "2", "3"]
@@ -339,7 +339,7 @@ def test_storage_is_formatted_once(tmp_path: Path) -> None:
     assert "already" in line_of(strata("storage", "format", *where))
     assert strata("storage", "format", "--ignore-formatted", *where).returncode == 0
     (row,) = json.loads(strata("storage", "info", "--json", *where).stdout)
-    assert row["cluster.id"] == "MkU3OEVBNTcwNTJENDM2Qg"
+    assert row["cluster_id"] == "MkU3OEVBNTcwNTJENDM2Qg"
     assert "--cluster-id" in line_of(strata("storage", "format", "--cluster-id", "short", *where))
 
 

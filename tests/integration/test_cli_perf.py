@@ -46,7 +46,7 @@ def test_perf_consume_reads_all_that_perf_produce_sent(server: Server) -> None:
         and ok(server, "perf", "produce", "sent", "--num-records", "2000", "--json", *small)
     )
     assert sent["records"] == 2000
-    assert 0 < sent["latency ms"]["p50"] <= sent["latency ms"]["p99.9"] <= sent["latency ms"]["max"]
+    assert 0 < sent["latency_ms"]["p50"] <= sent["latency_ms"]["p99_9"] <= sent["latency_ms"]["max"]
     assert {len(value) for value in values(server, "sent", 3, 5000)} == {100, 1024}
     read = json.loads(ok(server, "perf", "consume", "sent", "--json"))
     assert read["records"] == 5000

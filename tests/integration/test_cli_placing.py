@@ -52,8 +52,8 @@ def test_the_quorum_has_one_voter_that_leads(one: Server) -> None:
     found = json_of(one, "quorum", "describe")
     assert found["leader"] == 1
     (row,) = found["nodes"]
-    assert (row["id"], row["role"], row["lag"], row["lag ms"]) == (1, "leader", 0, 0)
-    assert found["high watermark"] == row["log end"] > 0
+    assert (row["id"], row["role"], row["lag"], row["lag_ms"]) == (1, "leader", 0, 0)
+    assert found["high_watermark"] == row["log_end"] > 0
 
 
 def test_replicas_that_are_in_their_place_do_not_move(one: Server) -> None:

@@ -36,7 +36,7 @@ def test_quotas_are_set_listed_and_removed_and_limit_a_producer(tmp_path: Path) 
             ("producer_byte_rate", 20_000.0),
             ("connection_creation_rate", 5.0),
         ]
-        assert (rows[1]["user"], rows[1]["client-id"], rows[1]["ip"]) == ("<default>", "app", None)
+        assert (rows[1]["user"], rows[1]["client_id"], rows[1]["ip"]) == ("<default>", "app", None)
         assert listed(broker, "--ip", "127.0.0.9") == rows[3:]
         table = quota(broker, "list")[1]
         assert [text in table for text in ("20 kB/s", "12.5", "12345678")] == [True] * 3

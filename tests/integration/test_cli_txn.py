@@ -44,7 +44,7 @@ def test_transactions_are_listed_described_and_hanging_ones_aborted(tmp_path: Pa
         producer.produce("t", b"x", partition=0)
         assert producer.flush(30) == 0
         (listed,) = asked(broker, "list")
-        assert (listed["transactional id"], listed["state"]) == ("one", "Ongoing")
+        assert (listed["transactional_id"], listed["state"]) == ("one", "Ongoing")
         assert asked(broker, "list", "--state", "Empty") == []
         assert asked(broker, "list", "--pattern", "o.e|two") == [listed]
         assert asked(broker, "list", "--pattern", "on") == []

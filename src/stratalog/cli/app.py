@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from stratalog.cli import pipeline
 from stratalog.cli.cluster import (
@@ -33,8 +33,12 @@ from stratalog.cli.cluster import (
 from stratalog.cli.node import cluster, console, demo, metrics, migrate, restore, server, storage
 from stratalog.cli.records import consume, get, produce, tail
 from stratalog.cli.shared.client_config import forget, use_client_config
+from stratalog.cli.shared.known_words import profiles
 from stratalog.cli.speed import bench, perf, plan
 from stratalog.cli.tier import commands as tier
+
+_SENTENCE_MAX = 1000
+"""Characters; no first sentence of a command is so long."""
 
 
 def kafkas_name(word: str) -> str:
@@ -49,7 +53,22 @@ class Several(TyperCommand):
         return super().get_help(ctx).replace("<list[str]>", "<str>...")
 
 
+class Whole(TyperGroup):
+    """A group whose help shows the first sentence of each command whole: typer cuts it to one line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, one.get_short_help_str(_SENTENCE_MAX))
+            for name, one in found
+            if one is not None and not one.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=Whole,
     name="strata",
     help="Kafka's contract without a JVM fleet: a log in Python, history in object storage.",
     epilog="Begin with: strata demo. Each command's --help ends with an example.",
@@ -59,37 +78,37 @@ app = typer.Typer(
     context_settings={"token_normalize_func": kafkas_name},
 )
 app.command("server")(server.server)
-app.add_typer(storage.storage_app, name="storage")
+app.add_typer(storage.storage_app, name="storage", cls=Whole)
 cluster.cluster_app.command("info")(info.info)
-app.add_typer(cluster.cluster_app, name="cluster")
+app.add_typer(cluster.cluster_app, name="cluster", cls=Whole)
 app.command("check")(check.check)
 topic.topic_app.command("trim")(trim.trim)
-app.add_typer(topic.topic_app, name="topic")
-app.add_typer(partition.partition_app, name="partition")
-app.add_typer(broker.broker_app, name="broker")
-app.add_typer(quorum.quorum_app, name="quorum")
-app.add_typer(config.config_app, name="config")
-app.add_typer(group.group_app, name="group")
-app.add_typer(txn.txn_app, name="txn")
-app.add_typer(acl.acl_app, name="acl")
-app.add_typer(quota.quota_app, name="quota")
-app.add_typer(user.user_app, name="user")
-app.add_typer(token.token_app, name="token")
-app.add_typer(profile.profile_app, name="profile")
+app.add_typer(topic.topic_app, name="topic", cls=Whole)
+app.add_typer(partition.partition_app, name="partition", cls=Whole)
+app.add_typer(broker.broker_app, name="broker", cls=Whole)
+app.add_typer(quorum.quorum_app, name="quorum", cls=Whole)
+app.add_typer(config.config_app, name="config", cls=Whole)
+app.add_typer(group.group_app, name="group", cls=Whole)
+app.add_typer(txn.txn_app, name="txn", cls=Whole)
+app.add_typer(acl.acl_app, name="acl", cls=Whole)
+app.add_typer(quota.quota_app, name="quota", cls=Whole)
+app.add_typer(user.user_app, name="user", cls=Whole)
+app.add_typer(token.token_app, name="token", cls=Whole)
+app.add_typer(profile.profile_app, name="profile", cls=Whole)
 app.command("produce")(produce.produce)
 app.command("consume", cls=Several)(consume.consume)
 app.command("tail", cls=Several)(tail.tail)
 app.command("get")(get.get)
-app.add_typer(perf.perf_app, name="perf")
-app.add_typer(bench.bench_app, name="bench")
-app.add_typer(tier.tier_app, name="tier")
+app.add_typer(perf.perf_app, name="perf", cls=Whole)
+app.add_typer(bench.bench_app, name="bench", cls=Whole)
+app.add_typer(tier.tier_app, name="tier", cls=Whole)
 app.command("restore")(restore.restore)
-app.add_typer(migrate.migrate_app, name="migrate")
+app.add_typer(migrate.migrate_app, name="migrate", cls=Whole)
 app.command("plan")(plan.plan)
-app.add_typer(pipeline.pipeline_app, name="pipeline")
-app.add_typer(log.log_app, name="log")
+app.add_typer(pipeline.pipeline_app, name="pipeline", cls=Whole)
+app.add_typer(log.log_app, name="log", cls=Whole)
 app.command("console")(console.console)
-app.add_typer(metrics.metrics_app, name="metrics")
+app.add_typer(metrics.metrics_app, name="metrics", cls=Whole)
 app.command("demo")(demo.demo)
 
 
@@ -128,6 +147,7 @@ def options(
             metavar="NAME",
             envvar="STRATA_PROFILE",
             help="Settings of strata profile create; '' is no profile.",
+            autocompletion=profiles,
         ),
     ] = None,
 ) -> None:

@@ -84,6 +84,36 @@ def test_help_shows_no_internal_words_of_the_parser(words: str, command: click.C
     assert "[[" not in shown
 
 
+def groups_of(command: object, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+    """Return each group of commands, the first one with no words."""
+    below = getattr(command, "commands", {})
+    found = [(words, command)] if below else []
+    return found + [one for name in below for one in groups_of(below[name], (*words, name))]
+
+
+@pytest.mark.parametrize("words", ["", *(words for words, _ in COMMANDS)])
+def test_no_line_of_help_is_longer_than_a_terminal(words: str) -> None:
+    lines = strata(*words.split(), "-h").stdout.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
+GROUPS = groups_of(get_command(app))
+
+
+@pytest.mark.parametrize(
+    ("words", "group"), GROUPS, ids=[" ".join(words) or "strata" for words, _ in GROUPS]
+)
+def test_a_group_shows_the_first_sentence_of_each_command_whole(
+    words: tuple[str, ...], group: click.Group
+) -> None:
+    shown = strata(*words, "-h").stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    joined = " ".join(shown.partition("Commands:")[2].split())
+    for name, command in group.commands.items():
+        sentence = " ".join((command.help or "").split()).split(". ")[0].rstrip(".")
+        assert f"{name} {sentence}" in joined
+
+
 @each
 def test_commands_that_print_data_print_json(words: str, command: click.Command) -> None:
     has_json = any("--json" in option.opts for option in command.params)
@@ -133,6 +163,65 @@ def test_names_of_topics_and_groups_are_completed(broker: TemporaryBroker) -> No
     assert completed("bash", f"strata topic describe {at} _") == ["__consumer_offsets"]
     assert completed("bash", f"strata group describe {at} b") == ["billing"]
     assert completed("bash", f"strata consume orders {at} --group ") == ["billing"]
+
+
+def test_settings_are_completed_and_their_accepted_words() -> None:
+    assert completed("bash", "strata topic create t -c local.r") == [
+        "local.retention.bytes=",
+        "local.retention.ms=",
+    ]
+    for words in ("server", "storage format", "cluster start"):
+        assert completed("bash", f"strata {words} --override tier.u") == ["tier.url="], words
+    assert completed("bash", "strata topic alter t -u cleanup") == ["cleanup.policy"]
+    assert completed("bash", "strata config alter --broker 1 -s log.cleaner.th") == [
+        "log.cleaner.threads="
+    ]
+    assert completed("bash", "strata config alter --topic t -s log.cleaner") == []
+    values = completed("fish", "strata topic alter t -s cleanup.policy=")
+    assert values == ["cleanup.policy=delete", "cleanup.policy=compact"]
+    assert completed("fish", "strata server --override auto.create.topics.enable=f") == [
+        "auto.create.topics.enable=false"
+    ]
+    assert completed("fish", "strata topic alter t -s retention.ms=") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("consume t --from b", ["beginning"]),
+        ("consume t --isolation-level read_c", ["read_committed"]),
+        ("group reset-offsets g --to e", ["end"]),
+        ("topic trim t --before e", ["end"]),
+        ("produce t --compression s", ["snappy"]),
+        ("produce t --acks a", ["all"]),
+        ("tail x --format ", ["raw", "json"]),
+        ("tail x --from e", ["end"]),
+        ("tail x --compression l", ["lz4"]),
+        ("acl add --operation des", ["describe", "describe-configs", "describe-tokens"]),
+        ("acl check User:a clu", ["cluster-action"]),
+        ("user create a --mechanism SCRAM-SHA-5", ["SCRAM-SHA-512"]),
+        ("quota remove --quota pro", ["producer_byte_rate"]),
+        ("server --profile p", ["production"]),
+    ],
+)
+def test_accepted_words_are_completed(typed: str, offered: list[str]) -> None:
+    assert completed("bash", f"strata {typed}") == offered
+
+
+def test_profiles_and_brokers_are_completed(
+    broker: TemporaryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert completed("bash", "strata profile use ") == []
+    for name in ("prod", "proof", "test"):
+        assert strata("profile", "create", name, "-b", broker.address).returncode == 0
+    for words in ("--profile", "profile use", "profile delete"):
+        assert completed("bash", f"strata {words} pro") == ["prod", "proof"], words
+    (tmp_path / "strata" / "profiles.json").write_text("{")
+    assert completed("bash", "strata profile use pro") == []
+    (tmp_path / "strata" / "profiles.json").unlink()
+    assert completed("bash", f"strata broker drain -b {broker.address} ") == ["1"]
+    assert completed("bash", f"strata config describe -b {broker.address} --broker ") == ["1"]
 
 
 def test_without_a_server_no_name_is_completed() -> None:

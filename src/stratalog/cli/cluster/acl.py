@@ -65,10 +65,18 @@ Principals = Annotated[
         help="A principal, as User:alice; User:* is every client. May be repeated.",
     ),
 ]
+
+
+def operations(incomplete: str) -> list[str]:
+    """Return the operations that begin with the typed text."""
+    return [name for name in _operations() if name.startswith(incomplete)]
+
+
 Operations = Annotated[
     list[str] | None,
     typer.Option(
         metavar="OPERATION",
+        autocompletion=operations,
         help="all, read, write, create, delete, alter, describe, cluster-action, describe-configs, alter-configs, "
         "idempotent-write, two-phase-commit, create-tokens or describe-tokens; may be repeated.",
     ),
@@ -165,7 +173,9 @@ def remove(
 @acl_app.command()
 def check(
     principal: Annotated[str, typer.Argument(metavar="TYPE:NAME", help="As User:alice.")],
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="As read.")],
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="As read.", autocompletion=operations)
+    ],
     topic: Topics = None,
     group: GroupIds = None,
     transactional_id: TransactionalIds = None,
@@ -376,12 +386,17 @@ def _check_named(resources: Sequence[tuple[int, str]]) -> None:
 def _operation(word: str) -> "Operation":
     """Return the operation of that name. Raises UserError with the accepted names."""
     from stratalog.errors import UserError
-    from stratalog.metadata.rights import Operation
 
-    names = {
-        one.name.lower().replace("_", "-"): one for one in Operation if one is not Operation.ANY
-    }
+    names = _operations()
     found = names.get(word.lower().replace("_", "-"))
     if found is None:
         raise UserError(f"operation {word!r} is not accepted; accepted: {', '.join(names)}")
     return found
+
+
+def _operations() -> "dict[str, Operation]":
+    from stratalog.metadata.rights import Operation
+
+    return {
+        one.name.lower().replace("_", "-"): one for one in Operation if one is not Operation.ANY
+    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.cluster.moving import DryRun, Limits, MoveWords, NoWait, Throttle
+from stratalog.cli.shared.completing import brokers
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from stratalog.client.aio import Client
     from stratalog.client.cluster_admin import RegisteredBroker
 
+BrokerId = Annotated[
+    int, typer.Argument(metavar="ID", help="The broker's node.id.", autocompletion=brokers)
+]
 broker_app = typer.Typer(help="List brokers, empty one, and fill it again.", no_args_is_help=True)
 
 
@@ -85,7 +89,7 @@ def state_of(directories: "Sequence[LogDirectory] | None") -> str:
 
 @broker_app.command()
 def drain(
-    node: Annotated[int, typer.Argument(metavar="ID", help="The broker's node.id.")],
+    node: BrokerId,
     dry_run: DryRun = False,
     throttle: Throttle = "",
     no_wait: NoWait = False,
@@ -129,7 +133,7 @@ async def drain_broker(bootstrap: str, node: int, words: MoveWords) -> None:
 
 @broker_app.command()
 def undrain(
-    node: Annotated[int, typer.Argument(metavar="ID", help="The broker's node.id.")],
+    node: BrokerId,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Let a drained broker get new replicas again. What was moved stays where it is.

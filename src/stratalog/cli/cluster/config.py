@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.shared.completing import topics
+from stratalog.cli.shared.completing import brokers, topics
+from stratalog.cli.shared.known_words import setting_names, settings
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -35,15 +36,32 @@ Topic = Annotated[
 ]
 Broker = Annotated[
     str | None,
-    typer.Option("--broker", metavar="ID", help="A broker's settings; \"\" means every broker's."),
+    typer.Option(
+        "--broker",
+        metavar="ID",
+        help="A broker's settings; \"\" means every broker's.",
+        autocompletion=brokers,
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A new value; may be repeated."),
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="A new value; may be repeated.",
+        autocompletion=settings,
+    ),
 ]
 Unsets = Annotated[
     list[str] | None,
-    typer.Option("--unset", "-u", metavar="NAME", help="Reset to the default; may be repeated."),
+    typer.Option(
+        "--unset",
+        "-u",
+        metavar="NAME",
+        help="Reset to the default; may be repeated.",
+        autocompletion=setting_names,
+    ),
 ]
 
 
@@ -99,7 +117,7 @@ async def print_configs(
         {
             "name": entry.name,
             "from": SOURCES.get(entry.source, str(entry.source)),
-            "read only": entry.read_only,
+            "read_only": entry.read_only,
             # Last: a long value moves no other column.
             "value": "(secret)" if entry.sensitive else entry.value,
         }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.shared.completing import GroupName, OnlyPartitions, topics
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -186,6 +187,7 @@ def reset_offsets(
         str,
         typer.Option(
             metavar="beginning|end|OFFSET|TIME",
+            autocompletion=words("beginning", "end"),
             help="The new position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ],

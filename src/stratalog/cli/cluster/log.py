@@ -233,7 +233,7 @@ def batch_row(position: int, header: "BatchHeader") -> dict[str, Any]:
         "epoch": header.leader_epoch,
         "codec": codecs.get(header.codec, str(header.codec)),
         "timestamp": header.base_timestamp,
-        "max timestamp": header.max_timestamp,
+        "max_timestamp": header.max_timestamp,
         "producer": header.producer_id,
         "sequence": header.base_sequence,
         "kind": "control"

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from stratalog.cli.shared.known_words import profiles
 from stratalog.cli.shared.terminal import Json, note, show
 
 profile_app = typer.Typer(
     help="Named settings of a client: the brokers, TLS and a login.", no_args_is_help=True
 )
 _FILES = ("ssl.keystore.location", "ssl.truststore.location")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As prod.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As prod.", autocompletion=profiles)]
 
 
 @profile_app.command()
@@ -54,7 +55,12 @@ def create(
 @profile_app.command()
 def use(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="As prod; without a name, no profile is used.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="As prod; without a name, no profile is used.",
+            autocompletion=profiles,
+        ),
     ] = "",
 ) -> None:
     """Use a profile for every command that names no other one.

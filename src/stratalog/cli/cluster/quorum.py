@@ -131,16 +131,16 @@ async def print_quorum(bootstrap: str, as_json: bool) -> None:
             else "voter"
             if one.is_voter
             else "observer",
-            "log end": one.log_end_offset,
+            "log_end": one.log_end_offset,
             "lag": end - one.log_end_offset,
-            "lag ms": None if one.last_caught_up_ms < 0 else newest_ms - one.last_caught_up_ms,
+            "lag_ms": None if one.last_caught_up_ms < 0 else newest_ms - one.last_caught_up_ms,
         }
         for one in found.replicas
     ]
     head = {
         "leader": found.leader_id,
         "epoch": found.leader_epoch,
-        "high watermark": found.high_watermark,
+        "high_watermark": found.high_watermark,
     }
     if as_json:
         show_json({**head, "nodes": rows})

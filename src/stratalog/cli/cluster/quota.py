@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 quota_app = typer.Typer(
     help="Quotas of users, client ids and addresses: list, set and remove them.",
     no_args_is_help=True,
+)
+QUOTAS = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
 )
 User = Annotated[str | None, typer.Option(metavar="NAME", help="A user, as alice.")]
 ClientId = Annotated[str | None, typer.Option(metavar="ID", help="A client id.")]
@@ -107,7 +115,9 @@ def remove(
     quota: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="As producer_byte_rate; may be repeated. By default all quotas."
+            metavar="NAME",
+            help="As producer_byte_rate; may be repeated. By default all quotas.",
+            autocompletion=words(*QUOTAS),
         ),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -217,7 +227,9 @@ def _names(entity: "Entity", *, as_json: bool) -> dict[str, str | None]:
     names = dict(entity)
     default = "<default>"
     return {
-        kind: (names[kind] or default) if kind in names else (None if as_json else "")
+        kind.replace("-", "_"): (names[kind] or default)
+        if kind in names
+        else (None if as_json else "")
         for kind in (USER, CLIENT_ID, IP)
     }
 

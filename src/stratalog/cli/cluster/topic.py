@@ -11,6 +11,7 @@ import typer
 
 from stratalog.cli.cluster.config import Sets, Unsets, alter_settings, parse_configs
 from stratalog.cli.shared.completing import TopicName
+from stratalog.cli.shared.known_words import topic_settings
 from stratalog.cli.shared.reading import existing_topic
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -53,7 +54,11 @@ def create(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            "--config", "-c", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A setting of the topic; may be repeated.",
+            autocompletion=topic_settings,
         ),
     ] = None,
     if_not_exists: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.shared.completing import OnlyPartitions, TopicName
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -30,6 +31,7 @@ def trim(
         str,
         typer.Option(
             metavar="end|OFFSET|TIME",
+            autocompletion=words("end"),
             help="Delete the records below it; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
         ),
     ],

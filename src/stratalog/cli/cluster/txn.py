@@ -77,7 +77,7 @@ async def print_transactions(
     async with connected(bootstrap) as client:
         found = [one for some in await client.on_each(call) for one in some]
     rows = [
-        {"transactional id": one.transactional_id, "producer": one.producer_id, "state": one.state}
+        {"transactional_id": one.transactional_id, "producer": one.producer_id, "state": one.state}
         for one in sorted(found, key=lambda one: one.transactional_id)
     ]
     show(rows, as_json=as_json, empty="no transactions")
@@ -109,7 +109,7 @@ async def print_transaction(bootstrap: str, transactional_id: str, as_json: bool
         raise UserError(f"transactional id {transactional_id} does not exist")
     age_s = (SystemClock().now_ms() - found.started_ms) / 1000 if found.started_ms >= 0 else None
     row = {
-        "transactional id": transactional_id,
+        "transactional_id": transactional_id,
         "state": found.state,
         "producer": found.producer_id,
         "epoch": found.producer_epoch,
@@ -167,7 +167,7 @@ async def print_hanging(
             "start": one.transaction_start,
             "producer": one.producer_id,
             "epoch": one.producer_epoch,
-            "last record_ms": one.last_timestamp,
+            "last_record_ms": one.last_timestamp,
         }
         for one in found
     ]

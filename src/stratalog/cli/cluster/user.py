@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -33,6 +34,7 @@ Mechanisms = Annotated[
     typer.Option(
         "--mechanism",
         metavar="NAME",
+        autocompletion=words("SCRAM-SHA-256", "SCRAM-SHA-512"),
         help=f"SCRAM-SHA-256 or SCRAM-SHA-512; may be repeated. By default {_DEFAULT_MECHANISM}.",
     ),
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.shared.known_words import broker_settings, words
 from stratalog.cli.shared.terminal import Json, note, run, show
 
 if TYPE_CHECKING:
@@ -52,11 +53,20 @@ def start(
     ] = None,
     profile: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Apply a preset of recommended settings (production)."),
+        typer.Option(
+            metavar="NAME",
+            help="Apply a preset of recommended settings (production).",
+            autocompletion=words("production"),
+        ),
     ] = "",
     override: Annotated[
         list[str] | None,
-        typer.Option("--override", metavar="NAME=VALUE", help="A setting of every node."),
+        typer.Option(
+            "--override",
+            metavar="NAME=VALUE",
+            help="A setting of every node.",
+            autocompletion=broker_settings,
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

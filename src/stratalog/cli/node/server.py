@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli.node.serving import ServerWords, serve
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import Overrides, PropertiesFile
 
 
@@ -28,6 +29,7 @@ def server(
         typer.Option(
             metavar="NAME",
             help="Apply a preset of recommended settings (production); explicit values win.",
+            autocompletion=words("production"),
         ),
     ] = "",
     console: Annotated[

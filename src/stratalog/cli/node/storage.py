@@ -205,10 +205,10 @@ def describe_directory(path: str) -> dict[str, Any]:
         return {
             "directory": path,
             "formatted": meta is not None,
-            "cluster.id": meta.cluster_id if meta else None,
-            "node.id": meta.node_id if meta else None,
-            "directory.id": topic_id_text(directory_id) if directory_id else None,
-            "clean shutdown": CLEAN_SHUTDOWN in names,
+            "cluster_id": meta.cluster_id if meta else None,
+            "node_id": meta.node_id if meta else None,
+            "directory_id": topic_id_text(directory_id) if directory_id else None,
+            "clean_shutdown": CLEAN_SHUTDOWN in names,
             "partitions": len(partitions),
             "bytes": sum(file.size for name in partitions for file in disk.list(name)),
         }

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli.shared.completing import OnlyPartitions, TopicNames, groups
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.schemas import RegistryUrl, schemas_at
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -55,6 +56,7 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="beginning|end|OFFSET|TIME",
+        autocompletion=words("beginning", "end"),
         help="Start position; TIME: @MS, 2026-11-24T10:00Z or '2 hours ago'.",
     ),
 ]

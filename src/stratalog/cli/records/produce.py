@@ -17,6 +17,7 @@ import typer
 
 from stratalog.cli.records.order import BATCH_BYTES, Headers, Order
 from stratalog.cli.shared.completing import TopicName
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -57,11 +58,25 @@ Made = Annotated[
     typer.Option(
         "--generate",
         metavar="access-log",
+        autocompletion=words("access-log"),
         help="Generate lines of a web server's log, keyed by visitor, instead of reading a file.",
     ),
 ]
 Compression = Annotated[
-    str, typer.Option(metavar="|".join(COMPRESSIONS), help="Codec of the batches.")
+    str,
+    typer.Option(
+        metavar="|".join(COMPRESSIONS),
+        help="Codec of the batches.",
+        autocompletion=words(*COMPRESSIONS),
+    ),
+]
+Acknowledgements = Annotated[
+    str,
+    typer.Option(
+        metavar="all|1|0",
+        help="Acknowledgements to wait for.",
+        autocompletion=words("all", "1", "0"),
+    ),
 ]
 Count = Annotated[int | None, typer.Option(metavar="N", min=1, help="Lines to generate.")]
 Rate = Annotated[
@@ -94,9 +109,7 @@ def produce(
         int | None, typer.Option(metavar="N", help="Send all records to this partition.")
     ] = None,
     compression: Compression = "none",
-    acks: Annotated[
-        str, typer.Option(metavar="all|1|0", help="Acknowledgements to wait for.")
-    ] = "all",
+    acks: Acknowledgements = "all",
     made: Made = None,
     count: Count = None,
     rate: Rate = None,

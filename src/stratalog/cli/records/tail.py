@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.shared.completing import topics
+from stratalog.cli.shared.known_words import words
 from stratalog.cli.shared.terminal import DEFAULT_BOOTSTRAP, BootstrapServer, note, run
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="|".join(STARTS),
+        autocompletion=words(*STARTS),
         help="Where files begin that exist at the first start; later ones begin at their beginning.",
     ),
 ]
@@ -57,6 +59,7 @@ Layout = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
+        autocompletion=words(*FORMATS),
         help="json: an object with line, path, offset and host.",
     ),
 ]
@@ -68,7 +71,14 @@ MultiLine = Annotated[
     str | None,
     typer.Option(metavar="REGEX", help="Only a line that begins so begins a record."),
 ]
-Codec = Annotated[str, typer.Option(metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")]
+Codec = Annotated[
+    str,
+    typer.Option(
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd.",
+        autocompletion=words("none", "gzip", "snappy", "lz4", "zstd"),
+    ),
+]
 AtLeastOnce = Annotated[
     bool,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Complete names of existing topics and groups in a shell.
+"""Complete names of existing topics, groups and brokers in a shell.
 
 In: the beginning of a word. Out: names. It never prints an error: a shell has no place for one.
 """
@@ -37,6 +37,15 @@ def groups(context: typer.Context, incomplete: str) -> list[str]:
         from stratalog.client.admin import list_groups
 
         return [one.group_id for some in await client.on_each(list_groups()) for one in some]
+
+    return offered(context, incomplete, ask)
+
+
+def brokers(context: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of brokers that begin with the typed text."""
+
+    async def ask(client: "Client") -> list[str]:
+        return list(map(str, (await client.metadata([])).brokers))
 
     return offered(context, incomplete, ask)
 

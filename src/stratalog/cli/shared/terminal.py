@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from stratalog.cli.shared.client_config import chosen_servers, client_properties
+from stratalog.cli.shared.known_words import broker_settings
 
 if TYPE_CHECKING:
     from stratalog.client.admin import Altered
@@ -45,7 +46,10 @@ PropertiesFile = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--override", metavar="NAME=VALUE", help="A setting that beats file and environment."
+        "--override",
+        metavar="NAME=VALUE",
+        help="A setting that beats file and environment.",
+        autocompletion=broker_settings,
     ),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"

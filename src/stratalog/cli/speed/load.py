@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MB = 1024 * 1024
 """Kafka's tools count 2**20 bytes as a MB."""
-PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 RECORD_OVERHEAD_BYTES = 20
 _STEPS_PER_MS = 100
 _TICK_S = 0.001
@@ -86,23 +86,23 @@ class LoadCounts:
         return {
             "records": self.records,
             "seconds": round(seconds, 3),
-            "records/sec": round(self.records / seconds, 1),
-            "MB/sec": round(self.value_bytes / MB / seconds, 2),
-            "latency ms": self.latencies.summary(),
+            "records_s": round(self.records / seconds, 1),
+            "mb_s": round(self.value_bytes / MB / seconds, 2),
+            "latency_ms": self.latencies.summary(),
         }
 
 
 def produced_line(summary: dict[str, Any], *, percentiles: bool) -> str:
     """Return a line in the format of kafka-producer-perf-test, which scripts can parse."""
-    latency = summary["latency ms"]
+    latency = summary["latency_ms"]
     line = (
-        f"{summary['records']} records sent, {summary['records/sec']:.1f} records/sec "
-        f"({summary['MB/sec']:.2f} MB/sec), {latency['avg']:.2f} ms avg latency, "
+        f"{summary['records']} records sent, {summary['records_s']:.1f} records/sec "
+        f"({summary['mb_s']:.2f} MB/sec), {latency['avg']:.2f} ms avg latency, "
         f"{latency['max']:.2f} ms max latency"
     )
     if not percentiles:
         return line + "."
-    names = {"p50": "50th", "p95": "95th", "p99": "99th", "p99.9": "99.9th"}
+    names = {"p50": "50th", "p95": "95th", "p99": "99th", "p99_9": "99.9th"}
     return (
         line + "".join(f", {latency[name]:.2f} ms {shown}" for name, shown in names.items()) + "."
     )

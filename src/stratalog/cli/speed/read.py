@@ -29,16 +29,16 @@ class Read:
         return {
             "records": self.records,
             "seconds": round(seconds, 3),
-            "records/sec": round(self.records / seconds, 1),
-            "MB/sec": round(self.batch_bytes / MB / seconds, 2),
+            "records_s": round(self.records / seconds, 1),
+            "mb_s": round(self.batch_bytes / MB / seconds, 2),
         }
 
 
 def read_line(summary: Mapping[str, Any]) -> str:
     """Return a line for people, like the producer's."""
     return (
-        f"{summary['records']} records read, {summary['records/sec']:.1f} records/sec "
-        f"({summary['MB/sec']:.2f} MB/sec)."
+        f"{summary['records']} records read, {summary['records_s']:.1f} records/sec "
+        f"({summary['mb_s']:.2f} MB/sec)."
     )
 
 

@@ -148,8 +148,8 @@ async def tried(
     return Row(
         producing.compression,
         producing.batch_bytes,
-        summary["records/sec"],
-        summary["MB/sec"],
+        summary["records_s"],
+        summary["mb_s"],
         round(load.total.value_bytes / load.total.batch_bytes, 2),
         None if broker is None else round(broker / gigabytes, 2),
         round(client_s / gigabytes, 2),

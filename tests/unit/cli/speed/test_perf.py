@@ -30,7 +30,7 @@ def test_percentiles_equal_those_of_single_records(batches: list[tuple[int, int]
     summary = latencies.summary()
     assert summary["max"] == each[-1]
     assert summary["avg"] == pytest.approx(sum(each) / len(each), abs=0.01)
-    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)):
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p99_9", 0.999)):
         # The smallest latency that this share of the records does not exceed.
         wanted = next(x for n, x in enumerate(each, 1) if n >= share * len(each))
         assert summary[name] == pytest.approx(wanted, abs=0.001), name
