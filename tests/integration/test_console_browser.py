@@ -232,6 +232,16 @@ def test_every_page_fits_its_window_with_text_that_can_be_read(opened: Page) -> 
         check_looks(opened, path)
 
 
+@pytest.mark.parametrize("opened", [LOOKS["phone"]], ids=["phone"], indirect=True)
+def test_a_value_has_the_whole_width_of_a_phone(opened: Page) -> None:
+    opened.goto("/topics/orders/messages?limit=1")
+    value, row = (opened.locator(one).first for one in ("#records .value.main", "#records tr"))
+    inner, outer = value.bounding_box(), row.bounding_box()
+    assert inner is not None
+    assert outer is not None
+    assert inner["width"] > outer["width"] * 0.9
+
+
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_hostile_names_long_names_and_twenty_digits_fit_each_page_as_text(
     crowded: Console, browser: Browser, look: Mapping[str, Any]
