@@ -7,6 +7,7 @@ not advertise the two APIs of clients; it serves them all the same.
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +18,7 @@ from tests.compat.apache_kafka import apache_kafka, properties
 from tests.compat.differential import Broker, Connection, answers_are_equal, api_versions, in_common
 from tests.compat.test_kafka_directories import UNSERVED, kafka, ours_on
 from tests.compat.tools import java_tool
+from tests.integration.waiting import wait_for
 
 from stratalog.adapters.free_ports import free_ports
 from stratalog.wire.compression import GZIP, ZSTD, compress
@@ -57,7 +59,29 @@ def replace(ask: Connection, name: str, **values: str) -> None:
     ask.ask("AlterConfigs", resources=[resource], validate_only=False)
 
 
+_marks = count(1000)
+
+
+def settle(ask: Connection) -> None:
+    """Wait until the broker knows every change that the controller has acknowledged: Kafka's learns of them later."""
+    mark = str(next(_marks))
+    config = {"name": "interval.ms", "config_operation": SET, "value": mark}
+    marked = {"resource_type": CLIENT_METRICS, "resource_name": "mark"}
+    ask.send(
+        "IncrementalAlterConfigs", resources=[{**marked, "configs": [config]}], validate_only=False
+    )
+    assert not ask.receive(traced=False).responses[0].error_code
+
+    def is_known() -> bool:
+        ask.send("DescribeConfigs", resources=[{**marked, "configuration_keys": None}])
+        configs = ask.receive(traced=False).results[0].configs
+        return mark in {one.value for one in configs}
+
+    wait_for(is_known, "a change that the broker knows")
+
+
 def describe(ask: Connection, name: str, *keys: str) -> None:
+    settle(ask)
     resource = {
         "resource_type": CLIENT_METRICS,
         "resource_name": name,
@@ -67,6 +91,7 @@ def describe(ask: Connection, name: str, *keys: str) -> None:
 
 
 def listed(ask: Connection) -> None:
+    settle(ask)
     ask.ask("ListConfigResources", resource_types=[CLIENT_METRICS])
 
 
