@@ -252,3 +252,22 @@ def test_a_principal_that_the_broker_alone_knows_is_a_placeholder(
     name = "NAME" if kind == "TLS" else "ANONYMOUS"
     acl = f"strata acl add --principal User:{name} --operation create --topic t"
     assert done.stderr == f"strata: TOPIC_AUTHORIZATION_FAILED; permit it with: {acl}\n"
+
+
+def test_a_user_that_may_only_write_is_denied_nothing(tmp_path: Path) -> None:
+    """`produce` reads the topic's settings only where it may: each try would be a denial in the audit."""
+    audit = tmp_path / "audit.log"
+    with TemporaryBroker(SETTINGS | {"audit.log.path": str(audit)}) as broker:
+        clients = Clients(tmp_path, broker.address)
+        clients.admin("topic", "create", "t", "-c", "retention.ms=1000")
+        permit = ("acl", "add", "--principal", "User:alice", "--topic", "t", "--operation")
+        clients.admin(*permit, "write")
+        code, said = clients.run("alice", "produce", "t")
+        assert code == 0, said
+        assert "denied" not in {
+            json.loads(line)["event"] for line in audit.read_text().splitlines()
+        }
+        clients.admin(*permit, "describe-configs")
+        code, said = clients.run("alice", "produce", "t", "--timestamp", "1")
+        assert code == 0, said
+        assert "retention.ms=1000" in said

@@ -73,3 +73,25 @@ def test_a_wrong_quota_is_refused_with_the_remedy(tmp_path: Path) -> None:
             assert (status, remedy in errors) == (2, True), (words, errors)
             assert "Traceback" not in errors
             assert len(errors.splitlines()) == 1
+
+
+def test_perf_says_that_quotas_made_it_wait(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+
+        def perf(*words: str) -> str:
+            done = strata("perf", *words, "-b", broker.address)
+            assert done.returncode == 0, done.stderr
+            return done.stderr
+
+        made = strata("topic", "create", "t", "-b", broker.address)
+        assert made.returncode == 0, made.stderr
+        send = ("produce", "t", "--num-records", "200", "-X", "batch.size=65536")
+        read = ("consume", "t", "--timeout", "1000", "-X", "max.partition.fetch.bytes=1")
+        assert "quota" not in perf(*send)
+        assert "quota" not in perf(*read)
+        rates = ("--producer-byte-rate", "20KB", "--consumer-byte-rate", "15KB")
+        assert quota(broker, "set", "--user", "ANONYMOUS", *rates)[0] == 0
+        for words in (send, read):
+            *_, line = perf(*words).splitlines()
+            assert line.startswith("client quotas made this command wait ")
+            assert line.endswith(" s in all; they are in: strata quota list")

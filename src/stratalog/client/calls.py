@@ -199,6 +199,8 @@ class Produced(Struct, frozen=True):
     message: str | None
     base_offset: int
     log_start_offset: int
+    throttle_ms: int = 0
+    """How long a client quota mutes the connection."""
 
 
 def error_of(code: int) -> ErrorCode:
@@ -232,6 +234,20 @@ def metadata(topics: Sequence[str] | None) -> Call[ClusterInfo]:
         return ClusterInfo(body.cluster_id, body.controller_id, brokers, found)
 
     return asking(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), read)
+
+
+def topic_operations(name: str) -> Call[int]:
+    """Return the operations on a topic that the client may perform, one bit for each (KIP-430)."""
+
+    def read(body: MetadataResponse) -> int:
+        return next((one.topic_authorized_operations for one in body.topics), 0)
+
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    return asking(request, read)
 
 
 def _topic(topic: MetadataResponseTopic) -> TopicInfo:
@@ -419,6 +435,7 @@ def produce(
                     answer.error_message,
                     answer.base_offset,
                     answer.log_start_offset,
+                    body.throttle_time_ms,
                 )
         raise Rejected(ErrorCode.unknown_server_error, f"no answer for {topic}-{partition}")
 

@@ -3,7 +3,7 @@
 In: offsets, sizes, the time to wait. Out: calls in the manner of `calls.py`. It never decodes a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -79,10 +79,14 @@ def fetch(span: FetchSpan) -> Call[FetchedPartition]:
 
 
 def fetch_each(
-    spans: Sequence[FetchSpan], max_bytes: int
+    spans: Sequence[FetchSpan],
+    max_bytes: int,
+    throttled: Callable[[int], object] = lambda _ms: None,
 ) -> Call[dict[TopicPartition, FetchedPartition]]:
     """Fetch record batches of partitions that one broker leads, without a fetch session, up to `max_bytes`. The first
     span has the time and the bytes to wait for. Each answer has its own `error_code`.
+
+    `throttled` is called with the time of each answer for which a client quota mutes the connection, in ms.
     """
     first = spans[0]
     by_topic: dict[tuple[str, UUID], list[FetchPartition]] = {}
@@ -108,6 +112,8 @@ def fetch_each(
     )
 
     def read(body: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
+        if body.throttle_time_ms:
+            throttled(body.throttle_time_ms)
         if body.error_code:
             raise Rejected(error_of(body.error_code), f"fetch of {first.topic}-{first.partition}")
         return {

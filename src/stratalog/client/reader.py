@@ -74,6 +74,8 @@ class Reader:
     ) -> None:
         """`poll` needs at least one partition."""
         self.positions = dict(positions)
+        self.throttled_ms = 0
+        """How long client quotas made this reader wait, the sum over all brokers."""
         self._client = client
         self._settings = settings or FetchSettings()
         self._in_flight: dict[asyncio.Future[Any], _InFlight] = {}
@@ -144,9 +146,12 @@ class Reader:
         now_s = asyncio.get_running_loop().time()
         for node_id, spans in by_leader.items():
             link = await self._client.link_to(node_id)
-            future = link.send(fetch_each(spans, settings.max_bytes))
+            future = link.send(fetch_each(spans, settings.max_bytes, self._throttled))
             offsets = {TopicPartition(span.topic, span.partition): span.offset for span in spans}
             self._in_flight[future] = _InFlight(node_id, offsets, now_s)
+
+    def _throttled(self, ms: int) -> None:
+        self.throttled_ms += ms
 
     def _taken(
         self, fetch: _InFlight, answer: Mapping[TopicPartition, FetchedPartition]

@@ -374,11 +374,17 @@ class Limits:
 
     @classmethod
     async def of(cls, client: "Client", topic: str) -> "Limits":
-        """Read the topic's settings from the cluster."""
-        from stratalog.client.calls import TOPIC
+        """Read the topic's settings from the cluster; without the right to read them, return the defaults.
 
-        (configs,) = await client.describe_configs([(TOPIC, topic)])
-        values = {entry.name: entry.value for entry in configs.entries}
+        It does not try without the right: each try would be a denial in the broker's audit.
+        """
+        from stratalog.client.calls import TOPIC, topic_operations
+        from stratalog.metadata.rights import Operation
+
+        values: dict[str, str | None] = {}
+        if await client.on_any(topic_operations(topic)) & 1 << Operation.DESCRIBE_CONFIGS:
+            (configs,) = await client.describe_configs([(TOPIC, topic)])
+            values = {entry.name: entry.value for entry in configs.entries}
         unlimited = 2**63 - 1
         return cls(
             min(BATCH_BYTES, int(values.get("max.message.bytes") or BATCH_BYTES)),

@@ -145,6 +145,8 @@ class Load:
         self._filling: _Filling | None = None
         self._sent_batches = 0
         self.added = 0
+        self.throttled_ms = 0
+        """How long client quotas made this load wait."""
         self.total = LoadCounts(self._now())
         self.window = self.total
 
@@ -230,6 +232,7 @@ class Load:
         if future.cancelled() or future.exception() is not None or future.result().error:
             return  # the pipeline raises it
         now_s = self._now()
+        self.throttled_ms += future.result().throttle_ms
         for counts in {id(one): one for one in (self.total, self.window)}.values():
             counts.records += filling.builder.count
             counts.value_bytes += filling.value_bytes

@@ -274,6 +274,7 @@ async def print_produce(
         show_json({"topic": topic, **summary})
     else:
         print(produced_line(summary, percentiles=True), flush=True)
+    note_throttling(load.throttled_ms)
 
 
 @perf_app.command()
@@ -385,6 +386,14 @@ async def print_consume(
         print(read_line(summary), flush=True)
     if not in_time:
         note(f"nothing came for {patience_ms} ms: read {summary['records']} records")
+    note_throttling(reading.throttled_ms)
+
+
+def note_throttling(throttled_ms: int) -> None:
+    """Print how long client quotas made the command wait, if they did."""
+    if throttled_ms:
+        wait = f"{throttled_ms / 1000:.1f} s"
+        note(f"client quotas made this command wait {wait} in all; they are in: strata quota list")
 
 
 def say(line: str, as_json: bool) -> None:

@@ -70,6 +70,11 @@ class Reading:
         self.total = Read(self._now())
         self.window = Read(self.total.began_s)
 
+    @property
+    def throttled_ms(self) -> int:
+        """How long client quotas made this reading wait."""
+        return self._reader.throttled_ms
+
     async def run(
         self,
         records: int | None,
