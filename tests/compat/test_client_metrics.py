@@ -62,7 +62,7 @@ def replace(ask: Connection, name: str, **values: str) -> None:
 _marks = count(1000)
 
 
-def settle(ask: Connection) -> None:
+def await_changes(ask: Connection) -> None:
     """Wait until the broker knows every change that the controller has acknowledged: Kafka's learns of them later."""
     mark = str(next(_marks))
     config = {"name": "interval.ms", "config_operation": SET, "value": mark}
@@ -81,7 +81,7 @@ def settle(ask: Connection) -> None:
 
 
 def describe(ask: Connection, name: str, *keys: str) -> None:
-    settle(ask)
+    await_changes(ask)
     resource = {
         "resource_type": CLIENT_METRICS,
         "resource_name": name,
@@ -91,7 +91,7 @@ def describe(ask: Connection, name: str, *keys: str) -> None:
 
 
 def listed(ask: Connection) -> None:
-    settle(ask)
+    await_changes(ask)
     ask.ask("ListConfigResources", resource_types=[CLIENT_METRICS])
 
 

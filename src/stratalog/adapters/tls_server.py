@@ -287,16 +287,17 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._raw.write(self._outgoing.read())
 
     def pause(self) -> None:
-        """Pass no more bytes on."""
+        """Pass no more bytes on, and go no further in a handshake."""
         self._is_reading = False
-        if self._is_secured:
-            self._read_or_stop()
+        self._read_or_stop()
 
     def resume(self) -> None:
         """Pass bytes on again: first those that have been received."""
         self._is_reading = True
         if self._is_secured:
             self._drain_later()
+        else:
+            self._read_or_stop()
 
     def _drain_later(self) -> None:
         if self._draining is None:

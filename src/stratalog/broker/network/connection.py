@@ -87,9 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turns = shared.turns
         self._waits_for_turn = False
         self._held: list[Buffer] = []
-        self._held_bytes = 0
-        self._bytes_unsent = 0
-        self._bytes_started = 0
+        self._held_bytes = self._bytes_unsent = self._bytes_started = 0
         self._serve = serve
         self._opened = opened
         self._closed = closed
@@ -180,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._unmute.cancel()
         self._unmute = self._loop.call_at(until_s, then or self._unmuted)
+        if then is not None:
+            self._loop.call_soon(self._read_or_stop)  # uvloop reads after connection_made
 
     def _unmuted(self) -> None:
         self._unmute = None
