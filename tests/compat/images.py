@@ -2,7 +2,8 @@
 
 In: a Containerfile and its context. Out: images, each a stack of directories above `/`. BuildKit's own parser reads the
 file. For `python:X` stands this machine's Python X in `/usr/local`, where the image has its own; a `-slim` one has no
-compiler. Writes go to the given place alone. It needs root, for mounts in a name space of their own.
+compiler. For `rust:1-slim` stands this machine's Rust. Writes go to the given place alone. It needs root, for mounts in
+a name space of their own.
 """
 
 import json
@@ -112,7 +113,7 @@ class Builder:
         self._numbers = count()
 
     def image(self, name: str) -> Image:
-        """The image of a stage, or of `python:X`."""
+        """The image of a stage, of `python:X` or of `rust:1-slim`."""
         if name not in self._images:
             stage = self._stages.get(name)
             self._images[name] = self._base(name) if stage is None else self._built(stage)
@@ -123,6 +124,19 @@ class Builder:
         return self._place / f"layer-{next(self._numbers)}"
 
     def _base(self, name: str) -> Image:
+        return self._rust() if name == "rust:1-slim" else self._python(name)
+
+    def _rust(self) -> Image:
+        """An image with links to this machine's toolchain, at the places of the other one."""
+        local = self.empty() / "usr" / "local"
+        local.mkdir(parents=True)
+        for name in ("cargo", "rustup"):
+            if not (there := Path.home() / f".{name}").is_dir():
+                cannot_be_had("Rust", f"there is no {there}")
+            (local / name).symlink_to(there)
+        return Image((local.parent.parent,))
+
+    def _python(self, name: str) -> Image:
         found = re.fullmatch(r"python:(\d+\.\d+)(-slim)?", name)
         assert found, f"{name} is not an image that is known here"
         prefix, layer, root = _prefix(found[1]), self.empty(), self._place / "root"

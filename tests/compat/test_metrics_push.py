@@ -16,6 +16,7 @@ from tests.integration.server_process import STRATA, Server, strata
 from tests.integration.waiting import wait_for
 
 WAIT_S = 60
+pytestmark = [pytest.mark.big, pytest.mark.timeout(1500)]  # InfluxDB is built once
 
 
 @pytest.fixture
@@ -52,7 +53,6 @@ def scraped(port: int) -> dict[Series, float]:
     return found
 
 
-@pytest.mark.big
 @pytest.mark.parametrize("scheme", ["opentsdb", "http"])
 def test_influxdb_holds_what_was_scraped(monitor: int, tmp_path: Path, scheme: str) -> None:
     with InfluxDb(tmp_path) as influx:
@@ -78,7 +78,6 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
         process.kill()
 
 
-@pytest.mark.big
 @pytest.mark.parametrize("scheme", ["opentsdb", "http"])
 def test_points_wait_for_a_receiver_that_is_away(monitor: int, tmp_path: Path, scheme: str) -> None:
     first = InfluxDb(tmp_path)

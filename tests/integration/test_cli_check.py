@@ -73,8 +73,10 @@ def test_what_cannot_be_asked_is_one_line_or_a_finding(one: Server, tmp_path: Pa
     done = strata("check", "-b", one.address, "--tier", empty.as_uri())
     assert (done.returncode, "holds no bucket" in done.stderr) == (2, True), done.stderr
     assert "bucket" not in checked(0, "-b", one.address, "--tier", "none")
-    done = strata("check", "-b", one.address, "--monitor", "ftp://there")
-    assert (done.returncode, "is not accepted" in done.stderr) == (2, True), done.stderr
+    for wrong in ("ftp://there", "host:port"):
+        done = strata("check", "-b", one.address, "--monitor", wrong)
+        named = f"--monitor {wrong!r}: this is not accepted" in done.stderr
+        assert (done.returncode, named) == (2, True), done.stderr
 
 
 @pytest.mark.timeout(400)

@@ -69,6 +69,7 @@ def test_what_runs_is_not_root_and_needs_no_compiler(name: str) -> None:
 
 def test_no_image_names_a_registry(services: dict[str, Any]) -> None:
     names = [rest.partition(" ")[0] for one, rest in instructions() if one == "FROM"]
+    names += re.findall(r"from=([^,\s]+)", (PLACE / "Containerfile").read_text())
     names += [one["image"] for one in services.values()]
     assert all(re.fullmatch(r"[a-z0-9-]+(/[a-z0-9-]+)?(:[\w.-]+)?", name) for name in names), names
 

@@ -16,6 +16,7 @@ from typing import Self
 
 import pytest
 from tests.integration.server_process import STRATA, Server, strata
+from tests.integration.waiting import wait_for
 
 ANSWER_S = 60
 MONITOR: list[str] = []
@@ -116,6 +117,17 @@ def test_a_receiver_that_never_answers_costs_no_more_than_the_queue() -> None:
     assert int(said[0]) == 0
     assert int(said[said.index("dropped,") - 1]) > 0, said
     assert 0 < int(said[said.index("not") - 1]) < 250, "one batch of some 15 kB"
+
+
+def test_a_silent_monitor_does_not_hold_up_the_points_of_another() -> None:
+    """Its scrape takes longer than the time from one scrape to the next."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, Receiver((204, b"")) as receiver:
+        monitor = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pushing(receiver.url, "--monitor", monitor) as process:
+            wait_for(lambda: receiver.points > 100, "points of the monitor that answers", ANSWER_S)
+            said = stopped(process)
+    assert f"http://{monitor}/metrics: timed out" in said
+    assert "0 refused, 0 dropped, 0 not sent" in said
 
 
 def test_a_line_that_opentsdb_refuses_is_counted() -> None:

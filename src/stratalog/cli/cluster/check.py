@@ -268,12 +268,13 @@ def monitor_findings(address: str) -> "list[Finding]":
     """Judge a node's readiness and clock by its monitor."""
     from email.utils import parsedate_to_datetime
 
-    from stratalog.adapters.http_request import ask
+    from stratalog.adapters.http_request import ask, checked_url
     from stratalog.adapters.system import SystemClock
     from stratalog.errors import Unavailable
     from stratalog.ops.checking import BAD, OK, Finding, of_clock
 
-    url = address if "://" in address else f"http://{address}"
+    typed = address if "://" in address else f"http://{address}"
+    url = checked_url(typed, f"--monitor {address!r}")
     place, clock = f"monitor {address}", SystemClock()
     before_ms = clock.now_ms()
     try:

@@ -24,6 +24,8 @@ __all__ = ["Monitor", "Push", "until_interrupted"]
 BATCH_POINTS: Final = 1_000
 SCRAPE_BYTES_MAX: Final = 256 << 20
 TIMEOUT_S: Final = 10.0
+SEND_S_MIN: Final = 1.0
+"""Time for sending in a round whose scrapes took all of it: a silent monitor must not hold up the others' points."""
 LAST_S: Final = 5.0
 """Time after an interrupt to send what still waits."""
 
@@ -143,7 +145,7 @@ async def until_interrupted(push: Push, every_s: float) -> None:
     while not ended.is_set():
         push.scrape()
         due = max(due + every_s, loop.time())  # a late round is not made up for
-        push.send(due - loop.time())
+        push.send(max(due - loop.time(), SEND_S_MIN))
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due):
                 await ended.wait()
