@@ -116,11 +116,16 @@ async def read_of(hosted: HostedPartition, client: Client, first: int = 0) -> li
     return records
 
 
-async def read_for_a_while(machine: Machine, client: Client, table: Table) -> None:
-    """Read from the start on, again and again, while segments are swapped: no offset goes back, no tombstone lacks."""
+async def read_for_a_while(
+    machine: Machine, client: Client, table: Table, writing: asyncio.Task[None]
+) -> None:
+    """Read from the start on, again and again, while segments are swapped: no offset goes back, no tombstone lacks.
+
+    It ends with `writing`: a read of an empty log asks no broker, and so never finds it dead.
+    """
     hosted = machine.partition(TOPIC)
     try:
-        while True:
+        while not writing.done():
             known = dict(table.deleted)
             records = await read_of(hosted, client)
             table.check_tombstones(known, records, machine.world.clock.now_ms())

@@ -43,7 +43,7 @@ async def lives(seed: int, count: int) -> Machine:
     cleaned = 0
     for _life in range(count):
         writing = asyncio.create_task(write_for_a_while(machine, client, table))
-        reading = asyncio.create_task(read_for_a_while(machine, client, table))
+        reading = asyncio.create_task(read_for_a_while(machine, client, table, writing))
         await asyncio.sleep(world.chance.choice((1, 3, 5)) * world.chance.random())
         cleaned += machine.broker.cleaners.passes
         assert not machine.broker.cleaners.uncleanable

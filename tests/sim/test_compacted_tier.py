@@ -68,7 +68,7 @@ async def lives(
     passes = bucket_passes = 0
     for _life in range(count):
         writing = asyncio.create_task(write_for_a_while(machine, client, table))
-        reading = asyncio.create_task(read_for_a_while(machine, client, table))
+        reading = asyncio.create_task(read_for_a_while(machine, client, table, writing))
         beside = [writing, reading]
         if switches:
             beside.append(asyncio.create_task(switch_for_a_while(machine, await machine.connect())))
