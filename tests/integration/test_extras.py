@@ -1,9 +1,13 @@
 """Installations that lack something: an extra, or the compiled module. Each is one line that names the remedy."""
 
+import ast
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -84,6 +88,21 @@ def test_an_installation_without_a_compiler_warns_that_it_is_slow(tmp_path, monk
         assert server.stop() == 0
     (line,) = [line for line in said.splitlines() if "not compiled" in line]
     assert "install a C compiler" in line
+
+
+def test_a_build_has_what_its_compiled_modules_import():
+    """mypyc reads the imports' types: pip builds where nothing else is installed, and hides why a module failed."""
+    top = SOURCE.parent.parent
+    build = tomllib.loads((top / "pyproject.toml").read_text())["build-system"]["requires"]
+    there = {re.split(r"\W", one)[0] for one in build}
+    there |= {"librt", "mypy_extensions"}  # mypy's own
+    compiled = runpy.run_path(str(top / "hatch_build.py"))["MODULES"]
+    assert len(compiled) == 4
+    for module in compiled:
+        tree = ast.parse((top / module).read_text())
+        names = {one.module for one in tree.body if isinstance(one, ast.ImportFrom)}
+        roots = {str(name).partition(".")[0] for name in names}
+        assert roots <= there | sys.stdlib_module_names, module
 
 
 def test_a_compiled_installation_prints_no_warning():
