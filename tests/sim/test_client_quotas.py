@@ -41,7 +41,9 @@ def play(story: Story) -> None:
     async def whole() -> None:
         machine = Machine(World(1), {"auto.create.topics.enable": "false"})
         client = await machine.restart()
-        await client.create_topics([NewTopic("t", 1, configs={"retention.ms": "-1"})])
+        await client.create_topics(
+            [NewTopic("t", 1, configs={"retention.ms": "-1", "flush.messages": "1"})]
+        )
         raw = await Raw.connect(machine.world.network)
         await story(machine, client, raw)
         raw.close()
@@ -114,6 +116,20 @@ def test_a_producer_without_acks_is_muted_although_it_receives_no_answer() -> No
         raw.tell(9, produce(13_000, acks=0))
         await raw.ask(9, METADATA)
         assert 2.9 < now_s() - began_s < 3.2
+
+    play(story)
+
+
+def test_a_producer_that_leaves_before_its_answer_is_charged() -> None:
+    async def story(machine: Machine, client: Client, raw: Raw) -> None:
+        await limit(client, producer_byte_rate=1000)
+        gone = await Raw.connect(machine.world.network)
+        gone.tell(9, produce(12_000, acks=-1))
+        await asyncio.sleep(0)
+        gone.close()
+        await asyncio.sleep(0.1)
+        answer = await raw.ask(9, produce(1000))
+        assert 2.8 < answer.throttle_time_ms / 1000 < 3.1
 
     play(story)
 

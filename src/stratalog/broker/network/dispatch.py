@@ -238,6 +238,8 @@ class Dispatcher:
             work = self._answer_later(call, request, result, began_ns, usage)
             return Later(work, as_it_is, budget.charged, request.header.api_key in CHANGES)
         if isinstance(result, asyncio.Future):
+            if usage is not None:
+                result.add_done_callback(partial(self._charge, usage))
             return Later(
                 result, lambda body: self._answer(request, body, began_ns, usage), budget.charged
             )
@@ -396,6 +398,11 @@ class Dispatcher:
         if call.pace.items > _ITEMS_AT_ONCE:
             return await self._answer_on_thread(request, body, began_ns, usage)
         return self._answer(request, body, began_ns, usage)
+
+    def _charge(self, usage: Usage, done: "asyncio.Future[Any]") -> None:
+        """Charge a request that is done: the connection of a client that has gone encodes no answer."""
+        if not done.cancelled() and done.exception() is None:
+            self._throttling.charge(usage, done.result())
 
     def _answer(self, request: Received, body: Any, began_ns: int, usage: Usage | None) -> Answer:
         """Encode and count an answer. Its time runs from the start of the request on its connection to the answer."""

@@ -68,6 +68,8 @@ class Usage(Struct):
     """Whether a node of the cluster asks: its time does not count."""
     elapsed_ns: Callable[[], int]
     busy_ns: int = 0
+    charged: tuple[Any] | None = None
+    """The answer, once the request is charged."""
 
     def begun(self, result: Any, began_ns: int) -> Any:
         """Count the time of a handler's call; return its result, of which each further step counts too."""
@@ -132,8 +134,13 @@ class Throttling:
     def charge(self, usage: Usage, body: Any) -> Any:
         """Count a request that is answered with `body`; return the answer with its throttle time, and mute the client.
 
-        The time of a request without an answer does not count, as in Kafka.
+        The time of a request without an answer does not count, as in Kafka. A request is charged once.
         """
+        if usage.charged is None:
+            usage.charged = (self._charged(usage, body),)
+        return usage.charged[0]
+
+    def _charged(self, usage: Usage, body: Any) -> Any:
         now_ms = self._clock.steady_ms()
         session, client_id = usage.session, usage.client_id
         throttle_ms, by = getattr(body, "throttle_time_ms", 0), ""  # of a fetch, of mutations
