@@ -309,6 +309,19 @@ def test_the_bucket_has_its_segments_on_a_time_axis(console: Console) -> None:
         assert ends == sorted(ends)
 
 
+def test_the_bucket_shows_the_manifest_of_each_partition(console: Console) -> None:
+    found = console.json("/tier.json?topic=orders")
+    assert [one["partition"] for one in found["manifests"]] == [0, 1]
+    for one, lane in zip(found["manifests"], found["axis"]["lanes"], strict=True):
+        assert one["tiered_end"] == lane["segments"][-1]["last"] + 1
+        assert (one["node_id"], one["archives"]) == (1, 0)
+        assert one["version"] >= lane["count"] // 2
+        assert abs(one["written_ms"] / 1000 - time.time()) < 3600
+    tags = Tags(console.get("/tier?topic=orders").text).tags
+    assert any(attributes.get("data-label") == "Archive manifests" for _, attributes in tags)
+    assert console.json("/tier.json")["manifests"] == []
+
+
 def test_a_price_file_says_what_the_bucket_costs(
     broker: BrokerProcess, console: Console, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from stratalog.tier.formats.paths import topics_prefix
 from stratalog.tier.reading.fetcher import Fetcher
 from stratalog.tier.reading.reader import Bucket, open_bucket
 
-__all__ = ["Batches", "History", "SegmentRow", "TieredTopic", "Verification"]
+__all__ = ["Batches", "History", "ManifestRow", "SegmentRow", "TieredTopic", "Verification"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,21 @@ class SegmentRow:
     size: int
     min_timestamp: int
     max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRow:
+    """The newest manifest of a partition: its version, the broker that wrote it, when (epoch ms) and as which leader.
+
+    `tiered_end` is the first offset that is not in the bucket; `archives` counts the archive manifests that it names.
+    """
+
+    version: int
+    written_ms: int
+    node_id: int
+    leader_epoch: int
+    tiered_end: int
+    archives: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +173,24 @@ class History:
             rows.append(_totals(topic, bucket.manifests(topic)))
         return rows, False
 
-    async def segments(self, name: str, rows_max: int) -> dict[int, list[SegmentRow]]:
-        """Return the newest `rows_max` live segments of each partition of a topic; empty where it has none."""
-        return await self._in_thread(lambda: self._segments(name, rows_max))
+    async def partitions(
+        self, name: str, rows_max: int
+    ) -> dict[int, tuple[ManifestRow, list[SegmentRow]]]:
+        """Return the manifest and the newest `rows_max` live segments of each partition of a topic that has some."""
+        return await self._in_thread(lambda: self._partitions(name, rows_max))
 
-    def _segments(self, name: str, rows_max: int) -> dict[int, list[SegmentRow]]:
+    def _partitions(
+        self, name: str, rows_max: int
+    ) -> dict[int, tuple[ManifestRow, list[SegmentRow]]]:
         bucket = self._opened()
         topic = bucket.topic(name)
         if topic is None:
             return {}
         manifests = islice(bucket.manifests(topic).items(), _PARTITIONS_MAX)
-        return {index: _rows(manifest)[-rows_max:] for index, manifest in manifests}
+        return {
+            index: (_manifest_row(manifest), _rows(manifest)[-rows_max:])
+            for index, manifest in manifests
+        }
 
     async def batches(
         self, name: str, partition: int, offset: int, max_bytes: int
@@ -221,6 +243,17 @@ def _totals(topic: TierTopic, manifests: dict[int, Manifest]) -> TieredTopic:
         min((row.min_timestamp for row in rows if row.min_timestamp >= 0), default=-1),
         max((row.max_timestamp for row in rows), default=-1),
         {index: manifest.live_bytes for index, manifest in manifests.items()},
+    )
+
+
+def _manifest_row(manifest: Manifest) -> ManifestRow:
+    return ManifestRow(
+        manifest.version,
+        manifest.written_ms,
+        manifest.node_id,
+        manifest.leader_epoch,
+        manifest.tiered_end,
+        sum(1 for one in manifest.live_archives() if one.segments),
     )
 
 

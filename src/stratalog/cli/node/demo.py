@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.shared.local_broker import broker
+from stratalog.cli.shared.local_broker import Started, broker
 from stratalog.cli.shared.terminal import connected, run
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ async def print_steps(with_console: bool) -> None:
         bucket = place / "bucket"
         began = loop.time()
         settings = [*SERVER_SETTINGS, f"tier.url={bucket.as_uri()}"]
+        if with_console:
+            settings.append("monitor.listener=127.0.0.1:0")  # for the page of charts
         async with broker(place, settings) as started:
             address = started.address
             say(
@@ -89,13 +91,13 @@ async def print_steps(with_console: bool) -> None:
                 typer.echo(sound, err=True)
                 raise typer.Exit(1)
             if with_console:
-                await stay(address, bucket.as_uri())
+                await stay(started, bucket.as_uri())
         say("The broker is gone.")
         say(f"What is in the bucket is readable without it: {in_bucket(bucket)}")
     say("All is as it was written. Next: ./run, or `strata server --help`.")
 
 
-async def stay(address: str, tier_url: str) -> None:
+async def stay(started: Started, tier_url: str) -> None:
     """Serve a web console until this task is cancelled."""
     import asyncio
     import signal
@@ -105,7 +107,7 @@ async def stay(address: str, tier_url: str) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with console_beside(address, tier_url) as url:
+    async with console_beside(started.address, tier_url, started.monitor) as url:
         if url is not None:
             say("Look at it; Ctrl-C ends the demo.")
             await asyncio.Event().wait()

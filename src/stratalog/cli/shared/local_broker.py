@@ -22,10 +22,11 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A broker that serves: `address` is host:port."""
+    """A broker that serves: `address` is host:port, and so is `monitor`; that is empty without `monitor.listener`."""
 
     address: str
     pid: int
+    monitor: str
 
 
 @asynccontextmanager
@@ -82,22 +83,25 @@ async def _started(process: "Process", ready: Path, log: Path) -> Started:
     from stratalog.errors import Unavailable
 
     deadline = get_running_loop().time() + PATIENCE_S
-    while (address := _served(ready)) is None:
+    while (served := _served(ready)) is None:
         if process.returncode is not None or get_running_loop().time() > deadline:
             raise Unavailable(f"the broker did not start: {_last_line(log)}")
         await sleep(0.02)
-    return Started(address, process.pid)
+    address, monitor = served
+    return Started(address, process.pid, monitor)
 
 
-def _served(ready: Path) -> str | None:
-    """Return the address in a ready file; None before the file exists."""
+def _served(ready: Path) -> tuple[str, str] | None:
+    """Return the addresses of broker and monitor in a ready file; None before the file exists."""
     import json
 
     try:
         ready_file = json.loads(ready.read_text())
     except FileNotFoundError:
         return None
-    return f"{ready_file['host']}:{ready_file['port']}"
+    monitor = ready_file["monitor_port"]
+    address = f"{ready_file['host']}:{ready_file['port']}"
+    return address, f"127.0.0.1:{monitor}" if monitor else ""
 
 
 def _keep(log: Path, kept: Path) -> None:

@@ -1,4 +1,4 @@
-"""History in the bucket: bytes by topic, segments on a time axis, the result of a verification.
+"""History in the bucket: bytes by topic, segments on a time axis, manifests, the result of a verification.
 
 In: manifests, a price. Out: pages. It reads the bucket itself, so it shows what would be there without any broker.
 """
@@ -29,7 +29,7 @@ async def tier(context: Context, request: PageRequest) -> Page:
     name = request.text("topic")
     try:
         topics, is_partial = await history.topics()
-        lanes = await history.segments(name, _SEGMENTS_MAX) if name else {}
+        found = await history.partitions(name, _SEGMENTS_MAX) if name else {}
     except (Unavailable, Corrupt, UserError, OSError) as error:
         return failed(503, history.failure(error), BUCKET_REMEDY)
     total = sum(one.size for one in topics)
@@ -55,7 +55,11 @@ async def tier(context: Context, request: PageRequest) -> Page:
         "segments": sum(one.segments for one in topics),
         "is_partial": is_partial,
         "topic": name,
-        "axis": _axis(lanes),
+        "axis": _axis({index: rows for index, (_, rows) in found.items()}),
+        "manifests": [
+            {"partition": index, **asdict(manifest)}
+            for index, (manifest, _) in sorted(found.items())[:_LANES_MAX]
+        ],
         "verification": _verification(history),
     }
     return Page("tier.html", "Tier", data, refresh_s=5)
