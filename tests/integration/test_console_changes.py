@@ -155,6 +155,7 @@ MANY = "\n".join(f"retention.ms{number}=1" for number in range(51))
         ("/topics/orders/delete-records", {"to": "the end", "partition": "9"}, "partition: &#39;9"),
         ("/topics/orders/delete-records", {"to": "the end", "partition": "0" * 9 + "1"}, "leader"),
         ("/topics/orders/alter", {"setting": "no.such", "value": "1"}, "no.such"),
+        ("/topics/orders/alter", {"setting": "retention.ms", "value": "soon"}, "retention.ms"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_before_its_button(

@@ -153,9 +153,16 @@ def create_partitions(topic: str, count: int) -> Call[Altered]:
 
 
 def alter_configs(
-    resource_type: int, name: str, changes: Mapping[str, str | None]
+    resource_type: int,
+    name: str,
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool = False,
 ) -> Call[Altered]:
-    """Set settings of a topic or broker; None resets a setting to its default, and other settings stay."""
+    """Set settings of a topic or broker; None resets a setting to its default, and other settings stay.
+
+    With `validate_only` the broker checks the changes and makes none.
+    """
     configs = [
         AlterableConfig(
             name=key,
@@ -172,7 +179,8 @@ def alter_configs(
         (answer,) = body.responses
         return Altered(name, error_of(answer.error_code), answer.error_message)
 
-    return asking(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), read)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    return asking(request, read)
 
 
 def delete_records(before: Mapping[TopicPartition, int]) -> Call[dict[TopicPartition, ErrorCode]]:

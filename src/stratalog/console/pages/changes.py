@@ -207,12 +207,13 @@ async def alter_topic(context: Context, request: PageRequest, name: str) -> Page
         return change_page(title, back, fields=fields)
     if chosen is None:
         raise UserError(f"setting: {setting[:60]!r} is none that a topic may change")
+    wanted = {setting: None if resets else value}
+    changed = await client.on_controller(
+        alter_configs(TOPIC, name, wanted, validate_only=not is_final(request))
+    )
+    if changed.error:
+        raise Rejected(changed.error, changed.message or changed.error.name)
     if is_final(request):
-        changed = await client.on_controller(
-            alter_configs(TOPIC, name, {setting: None if resets else value})
-        )
-        if changed.error:
-            raise Rejected(changed.error, changed.message or changed.error.name)
         return Page("change.html", title, {}, redirect=back)
     after = "the default" if resets else value
     if resets and chosen.source != _DYNAMIC_OF_TOPIC:
