@@ -409,6 +409,18 @@ def test_a_page_that_is_watched_says_that_the_broker_is_gone_and_recovers(
     expect(opened.locator("h1")).to_have_text("Topics", timeout=2 * WAIT_MS)
 
 
+def test_what_is_unfolded_stays_so_while_its_page_stays_fresh(opened: Page) -> None:
+    opened.goto("/tier?topic=orders")
+    opened.locator("summary", has_text="Manifests").press("Enter")
+    table = opened.get_by_role("columnheader", name="Next offset to archive")
+    expect(table).to_be_visible()
+    opened.evaluate("document.querySelector('main h1').id = 'stale'")
+    expect(opened.locator("#stale")).to_have_count(0, timeout=WAIT_MS)
+    expect(table).to_be_visible()
+    expect(opened.locator("summary", has_text="Manifests")).to_be_focused()
+    expect(opened.locator("details[open]")).to_have_count(1)
+
+
 @pytest.mark.parametrize(("password", "status"), [("planted-pass", 200), ("guessed", 401)])
 def test_a_browser_asks_for_the_login_and_gets_no_cookie(
     browser: Browser, broker: BrokerProcess, tmp_path: Path, password: str, status: int

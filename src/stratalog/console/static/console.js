@@ -28,7 +28,7 @@ async function loaded(address) {
   return { status: answer.status, page: new DOMParser().parseFromString(await answer.text(), "text/html") };
 }
 
-// Replace the page's middle with a fresh one, and keep the focus and the scrolled tables where they are.
+// Replace the page's middle with a fresh one; the focus, scrolled tables and what was unfolded stay as they are.
 async function refresh() {
   if (isBusy()) return;
   let next;
@@ -41,13 +41,15 @@ async function refresh() {
   const fresh = next.querySelector("main");
   const main = document.querySelector("main");
   if (!fresh || isBusy()) return;
-  const links = [...main.querySelectorAll("a")];
+  const links = [...main.querySelectorAll("a, summary")];
   const focused = links.indexOf(document.activeElement);
   const scrolled = [...main.querySelectorAll(".wide")].map((one) => one.scrollLeft);
+  const unfolded = [...main.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
+  fresh.querySelectorAll("summary").forEach((one) => { one.parentElement.open = unfolded.includes(one.textContent); });
   localTimes(fresh);
   main.replaceChildren(...fresh.childNodes);
   main.querySelectorAll(".wide").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
-  if (focused >= 0) main.querySelectorAll("a")[focused]?.focus({ preventScroll: true });
+  if (focused >= 0) main.querySelectorAll("a, summary")[focused]?.focus({ preventScroll: true });
   const state = next.getElementById("state");
   localTimes(state);
   document.getElementById("state").replaceChildren(...state.childNodes);
