@@ -85,6 +85,8 @@ def test_the_demo_stays_with_a_console_until_it_is_interrupted() -> None:
             found = json.loads(page(f"{url}/topics/demo.json"))
             assert found["records"] == 40_000
             assert found["tiered_bytes"] > 0
+            (lane,) = json.loads(page(f"{url}/tier.json?topic=demo"))["axis"]["lanes"]
+            assert len({box["x"] for box in lane["boxes"]}) == len(lane["boxes"]) > 1
             (monitor,) = json.loads(page(f"{url}/metrics.json"))["monitors"]
             assert monitor["address"].startswith("127.0.0.1:")
             demo.send_signal(signal.SIGINT)

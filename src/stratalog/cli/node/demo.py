@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TOPIC = "demo"
 RECORDS = 40_000
 BATCH_RECORDS = 500
+RECORD_MS = 90  # between timestamps: together they span the last hour
 SEGMENT_BYTES = 1024 * 1024
 PATIENCE_S = 20.0
 SERVER_SETTINGS = (
@@ -136,17 +137,19 @@ def value_of(number: int) -> bytes:
 
 
 async def fill(client: "Client") -> int:
-    """Produce the records; return their bytes as sent."""
+    """Produce the records, with timestamps over the last hour; return their bytes as sent."""
     from stratalog.adapters.system import SystemClock
     from stratalog.wire.records import BatchBuilder
 
-    now_ms = SystemClock().now_ms()
+    first_ms = SystemClock().now_ms() - RECORDS * RECORD_MS
     size = 0
     async with client.pipeline() as pipeline:
         for first in range(0, RECORDS, BATCH_RECORDS):
             builder = BatchBuilder()
             for number in range(first, first + BATCH_RECORDS):
-                builder.add(b"key-%d" % (number % 100), value_of(number), now_ms)
+                builder.add(
+                    b"key-%d" % (number % 100), value_of(number), first_ms + number * RECORD_MS
+                )
             batch = builder.build()
             size += len(batch)
             _ = await pipeline.send(TOPIC, 0, batch)
