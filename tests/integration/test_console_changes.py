@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -98,6 +99,17 @@ def test_records_below_an_offset_are_deleted_as_the_preview_said(changing: Conso
     assert done.status == 303
     (row,) = changing.json("/topics/hostile.json")["partitions"]
     assert (row["start"], row["end"]) == (3, len(HOSTILE))
+
+
+def test_a_deletion_says_how_many_bytes_the_bucket_loses(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    options = ("--allow-changes", "--tier", broker.bucket_url)
+    with console_process(tmp_path, broker.address, *options) as console:
+        topic = console.json("/topics/orders.json")
+        assert topic["tiered_bytes"] > 0
+        rows = {one["what"]: one for one in console.json("/topics/orders/delete.json")["preview"]}
+        assert rows["bytes in the bucket"]["before"] == topic["tiered_bytes"]
 
 
 def test_a_name_is_confirmed_as_the_page_shows_it(changing: Console, broker: BrokerProcess) -> None:

@@ -48,8 +48,13 @@ def test_a_monitor_becomes_charts_and_one_that_is_away_is_named(broker: BrokerPr
         assert line["name"] == monitor(broker)
         assert line["last"] > 10 << 20
         assert charts["Partitions out of sync"]["lines"][0]["last"] == 0
-        assert away in found["monitors"][1]["error"]
+        (first, second) = found["monitors"]
+        assert second["error"] == f"http://{away}/metrics: Connection refused"
+        assert "monitor.listener" in second["remedy"]
+        assert first["remedy"] == ""
         text = console.get("/metrics").text
+        assert text.count(away) == 1
+        assert second["remedy"] in text
         assert text.count("<svg") == sum(bool(one["lines"]) for one in found["charts"])
         assert "Nothing was measured yet" in text  # a rate needs two scrapes
 

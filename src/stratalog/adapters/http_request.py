@@ -75,7 +75,8 @@ def ask(
     except ssl.SSLCertVerificationError as error:
         raise UserError(f"{shown(url)}: {error.verify_message}") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(f"{shown(url)}: {str(error) or type(error).__name__}") from error
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Unavailable(f"{shown(url)}: {why}") from error
     finally:
         connection.close()
     if len(data) > bytes_max:

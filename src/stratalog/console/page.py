@@ -32,7 +32,7 @@ JSON: Final = ".json"
 BUCKET_REMEDY: Final = "check the URL, the keys and their rights, and the network"
 """What a person can do where the console cannot read the bucket."""
 _REFUSALS: Final = {
-    ErrorCode.unknown_topic_or_partition: (404, "see the topics' page; it may be deleted"),
+    ErrorCode.unknown_topic_or_partition: (404, "see the topics: it may have been deleted"),
     ErrorCode.offset_out_of_range: (503, "records were deleted while they were read: ask again"),
     ErrorCode.corrupt_message: (
         502,

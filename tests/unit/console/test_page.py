@@ -44,7 +44,7 @@ def test_a_number_out_of_range_is_refused_with_the_range(text: str) -> None:
         (ErrorCode.offset_out_of_range, 503, "ask again"),
         (ErrorCode.corrupt_message, 502, "strata tier verify"),
         (ErrorCode.kafka_storage_error, 503, "its log says why"),
-        (ErrorCode.unknown_topic_or_partition, 404, "it may be deleted"),
+        (ErrorCode.unknown_topic_or_partition, 404, "it may have been deleted"),
         (ErrorCode.topic_authorization_failed, 403, "strata acl add"),
         (ErrorCode.invalid_request, 400, ""),
     ],

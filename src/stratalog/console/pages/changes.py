@@ -10,6 +10,7 @@ from typing import Any, Final
 from stratalog.client.admin import alter_configs
 from stratalog.client.calls import TOPIC, ConfigEntry, NewTopic, TopicInfo
 from stratalog.console.page import Context, Page, PageRequest, failed, missing, path_of
+from stratalog.console.pages.topics import tiered_bytes
 from stratalog.console.shown import visible
 from stratalog.errors import ErrorCode, Rejected, UserError
 
@@ -249,6 +250,10 @@ async def delete_topic(context: Context, request: PageRequest, name: str) -> Pag
         _row("records", sum(one.end - one.start for one in spans.values()), "none"),
         _row("bytes on disk", size, "none"),
     ]
+    if context.history is not None:
+        in_bucket, _ = await tiered_bytes(context, name)
+        bucket_size = "not known" if in_bucket is None else sum(in_bucket.values())
+        preview.append(_row("bytes in the bucket", bucket_size, "none"))
     return change_page(
         title,
         back,

@@ -104,7 +104,7 @@ async def group(context: Context, _request: PageRequest, name: str) -> Page:
     found = await existing_group(client, name)
     if found is None:
         return missing(
-            f"group {name[:249]} does not exist", "see the groups' page; it may be deleted"
+            f"group {name[:249]} does not exist", "see the groups: it may have been deleted"
         )
     rows = await _rows(context, client, found)
     headrooms = [one["headroom_seconds"] for one in rows if one["headroom_seconds"] is not None]

@@ -114,7 +114,7 @@ async def messages(context: Context, request: PageRequest, name: str) -> Page:
     topic = await cluster.topic(name)
     if topic is None:
         return missing(
-            f"topic {name[:249]} does not exist", "see the topics' page; it may be deleted"
+            f"topic {name[:249]} does not exist", "see the topics: it may have been deleted"
         )
     chosen = _partitions(topic, form)
     only = {index: one for index, one in topic.partitions.items() if index in chosen}

@@ -3,11 +3,15 @@
 In: what the console scraped of their monitors. Out: a page. It scrapes nothing itself.
 """
 
+from typing import Final
+
 from stratalog.console.charts import chart
 from stratalog.console.measured import CHARTS, EVERY_S
 from stratalog.console.page import Context, Page, PageRequest
 
 __all__ = ["metrics"]
+
+_REMEDY: Final = "check --monitor, and that the broker runs with this monitor.listener"
 
 
 async def metrics(context: Context, _request: PageRequest) -> Page:
@@ -15,7 +19,12 @@ async def metrics(context: Context, _request: PageRequest) -> Page:
     monitors = [] if context.measured is None else context.measured.monitors
     data = {
         "monitors": [
-            {"address": one.address, "error": one.error, "scraped_ms": one.scraped_ms}
+            {
+                "address": one.address,
+                "error": one.error,
+                "remedy": _REMEDY if one.error else "",
+                "scraped_ms": one.scraped_ms,
+            }
             for one in monitors
         ],
         "charts": [

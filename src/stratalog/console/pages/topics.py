@@ -103,7 +103,7 @@ async def topic(context: Context, _request: PageRequest, name: str) -> Page:
     found = await cluster.topic(name)
     if found is None:
         return missing(
-            f"topic {name[:249]} does not exist", "see the topics' page; it may be deleted"
+            f"topic {name[:249]} does not exist", "see the topics: it may have been deleted"
         )
     spans = await cluster.spans([found])
     local = await cluster.offsets([found], EARLIEST_LOCAL)
