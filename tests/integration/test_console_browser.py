@@ -173,7 +173,7 @@ def console(broker: BrokerProcess) -> Iterator[Console]:
 def page_of(browser: Browser, console: Console, look: Mapping[str, Any]) -> Iterator[Page]:
     """A page that may ask this console alone, and whose script never fails."""
     context = browser.new_context(
-        base_url=console.url, timezone_id="Europe/Berlin", locale="en-GB", **look
+        base_url=console.url, timezone_id="Europe/Berlin", **{"locale": "en-GB", **look}
     )
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
@@ -240,6 +240,14 @@ def test_a_value_has_the_whole_width_of_a_phone(opened: Page) -> None:
     assert inner is not None
     assert outer is not None
     assert inner["width"] > outer["width"] * 0.9
+
+
+@pytest.mark.parametrize("opened", [{"locale": "en-US"}], ids=["long times"], indirect=True)
+def test_a_line_of_a_dump_is_whole_beside_its_columns(opened: Page) -> None:
+    opened.goto("/topics/orders/messages?format=hex&limit=1")
+    assert opened.locator("#records .main .hex").first.evaluate(
+        "one => one.scrollWidth <= one.clientWidth"
+    )
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)

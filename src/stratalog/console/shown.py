@@ -67,8 +67,9 @@ def _pretty(text: str) -> str | None:
 
 def _hex(data: bytes) -> str:
     lines = []
+    digits = 4 if len(data) <= 1 << 16 else 8  # a line with four fits a value's column
     for at in range(0, len(data), _HEX_WIDTH):
         part = data[at : at + _HEX_WIDTH]
         letters = "".join(chr(one) if 32 <= one < 127 else "." for one in part)
-        lines.append(f"{at:08x}  {part.hex(' '):<{_HEX_WIDTH * 3 - 1}}  {letters}")
+        lines.append(f"{at:0{digits}x}  {part.hex(' '):<{_HEX_WIDTH * 3 - 1}}  {letters}")
     return "\n".join(lines)

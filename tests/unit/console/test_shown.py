@@ -16,8 +16,8 @@ from stratalog.console.shown import shown
         ("\u202eabc".encode(), "text", "\\u202eabc", "text"),
         (b'{"b":1}', "json", '{\n  "b": 1\n}', "json"),
         (b"{no", "json", "{no", "text"),
-        (b"\xff\x00", "json", f"00000000  {'ff 00':<47}  ..", "hex"),
-        (b"ab", "hex", f"00000000  {'61 62':<47}  ab", "hex"),
+        (b"\xff\x00", "json", f"0000  {'ff 00':<47}  ..", "hex"),
+        (b"ab", "hex", f"0000  {'61 62':<47}  ab", "hex"),
     ],
 )
 def test_bytes_are_shown_as_asked_where_they_can_be(
@@ -29,6 +29,13 @@ def test_bytes_are_shown_as_asked_where_they_can_be(
         "bytes": len(data),
         "is_cut": False,
     }
+
+
+@pytest.mark.parametrize(("size", "offset"), [(1 << 16, "fff0"), ((1 << 16) + 1, "00010000")])
+def test_the_offsets_of_a_dump_have_one_width(size: int, offset: str) -> None:
+    lines = str(shown(bytes(size), "hex", size)["text"]).splitlines()
+    assert {line.index("  ") for line in lines} == {len(offset)}
+    assert lines[-1].startswith(offset)
 
 
 def test_no_bytes_and_none_differ() -> None:
