@@ -17,6 +17,9 @@ from stratalog.errors import UserError
 __all__ = ["AuditFile"]
 
 _WAITING_MAX: Final = 10_000
+"""Lines that wait at most."""
+_WAITING_CHARACTERS_MAX: Final = 32 << 20
+"""Their characters: a line of 20 denied resources has 10,000."""
 _MODE: Final = 0o600
 
 
@@ -35,6 +38,8 @@ class AuditFile:
         self._lines: Queue[logging.LogRecord | None] = Queue(_WAITING_MAX)
         self._writer = _LineWriter(self._lines, self._file)
         self._dropped = 0
+        self._taken = 0
+        """Characters of all lines that were put among those that wait."""
         self._writer.start()
 
     def write(self, line: str) -> None:
@@ -53,11 +58,14 @@ class AuditFile:
         self._file.close()
 
     def _put(self, line: str) -> bool:
+        if self._taken - self._writer.written > _WAITING_CHARACTERS_MAX:
+            return False
         record = logging.LogRecord("audit", logging.INFO, "", 0, line, None, None)
         try:
             self._lines.put_nowait(record)
         except Full:
             return False
+        self._taken += len(line)
         return True
 
 
@@ -65,6 +73,13 @@ class _LineWriter(QueueListener):
     def __init__(self, lines: Queue[logging.LogRecord | None], file: logging.Handler) -> None:
         super().__init__(lines, file)
         self._lines = lines
+        self.written = 0
+        """Characters of all lines that are written, or lost to a full disk."""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        super().handle(record)
+        self.written += len(str(record.msg))
 
     def enqueue_sentinel(self) -> None:
         """Wait for room, where the standard library raises Full."""

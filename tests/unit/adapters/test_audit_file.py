@@ -1,7 +1,9 @@
 """The audit's file is whole, private and bounded; a full disk costs lines, and the node's log says so once."""
 
 import json
+import os
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -66,6 +68,31 @@ def test_lines_that_come_faster_than_the_disk_are_counted(tmp_path: Path) -> Non
     dropped = sum(json.loads(line)["lines"] for line in lines if line.startswith("{"))
     assert lines[-1] == "last"
     assert lines.count("x") + dropped == count
+
+
+def test_long_lines_fill_no_memory_while_the_disk_is_stuck(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    os.mkfifo(path)  # a full pipe blocks its writer, as a stuck disk does
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as stuck:
+        audit = AuditFile(str(path), 1 << 30, 2)
+        line, count = "x" * (1 << 20), 200
+        for _ in range(count):
+            audit.write(line)
+        waiting = audit._lines.qsize()
+        assert 20 < waiting < 40, "32 MiB wait; the others are dropped"
+        os.set_blocking(stuck.fileno(), True)
+        found: list[str] = []
+        reading = threading.Thread(target=lambda: found.extend(stuck))
+        reading.start()
+        while audit._lines.qsize():
+            time.sleep(0.001)
+        audit.write("last")
+        audit.close()
+        reading.join()
+    *rest, note, last = (one.strip() for one in found)
+    assert last == "last"
+    assert rest.count(line) == len(rest)
+    assert len(rest) + json.loads(note)["lines"] == count
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
