@@ -78,38 +78,42 @@ app = typer.Typer(
     context_settings={"token_normalize_func": kafkas_name},
 )
 app.command("server")(server.server)
-app.add_typer(storage.storage_app, name="storage", cls=Whole)
-cluster.cluster_app.command("info")(info.info)
-app.add_typer(cluster.cluster_app, name="cluster", cls=Whole)
 app.command("check")(check.check)
-topic.topic_app.command("trim")(trim.trim)
-app.add_typer(topic.topic_app, name="topic", cls=Whole)
-app.add_typer(partition.partition_app, name="partition", cls=Whole)
-app.add_typer(broker.broker_app, name="broker", cls=Whole)
-app.add_typer(quorum.quorum_app, name="quorum", cls=Whole)
-app.add_typer(config.config_app, name="config", cls=Whole)
-app.add_typer(group.group_app, name="group", cls=Whole)
-app.add_typer(txn.txn_app, name="txn", cls=Whole)
-app.add_typer(acl.acl_app, name="acl", cls=Whole)
-app.add_typer(quota.quota_app, name="quota", cls=Whole)
-app.add_typer(user.user_app, name="user", cls=Whole)
-app.add_typer(token.token_app, name="token", cls=Whole)
-app.add_typer(profile.profile_app, name="profile", cls=Whole)
 app.command("produce")(produce.produce)
 app.command("consume", cls=Several)(consume.consume)
 app.command("tail", cls=Several)(tail.tail)
 app.command("get")(get.get)
-app.add_typer(perf.perf_app, name="perf", cls=Whole)
-app.add_typer(bench.bench_app, name="bench", cls=Whole)
-app.add_typer(tier.tier_app, name="tier", cls=Whole)
 app.command("restore")(restore.restore)
-app.add_typer(migrate.migrate_app, name="migrate", cls=Whole)
 app.command("plan")(plan.plan)
-app.add_typer(pipeline.pipeline_app, name="pipeline", cls=Whole)
-app.add_typer(log.log_app, name="log", cls=Whole)
 app.command("console")(console.console)
-app.add_typer(metrics.metrics_app, name="metrics", cls=Whole)
 app.command("demo")(demo.demo)
+
+cluster.cluster_app.command("info")(info.info)
+topic.topic_app.command("trim")(trim.trim)
+for name, group_app in {
+    "storage": storage.storage_app,
+    "cluster": cluster.cluster_app,
+    "topic": topic.topic_app,
+    "partition": partition.partition_app,
+    "broker": broker.broker_app,
+    "quorum": quorum.quorum_app,
+    "config": config.config_app,
+    "group": group.group_app,
+    "txn": txn.txn_app,
+    "acl": acl.acl_app,
+    "quota": quota.quota_app,
+    "user": user.user_app,
+    "token": token.token_app,
+    "profile": profile.profile_app,
+    "perf": perf.perf_app,
+    "bench": bench.bench_app,
+    "tier": tier.tier_app,
+    "migrate": migrate.migrate_app,
+    "pipeline": pipeline.pipeline_app,
+    "log": log.log_app,
+    "metrics": metrics.metrics_app,
+}.items():
+    app.add_typer(group_app, name=name, cls=Whole)
 
 
 def print_version(wanted: bool) -> None:

@@ -9,9 +9,10 @@ import pytest
 from tests.unit.console.test_measured import Clock, Inline
 
 from stratalog.adapters.directory_store import DirectoryStore
-from stratalog.console.history import History
+from stratalog.console.history import History, ManifestRow, _manifest_row
 from stratalog.errors import UserError
 from stratalog.tier.bucket.identity import claim_bucket
+from stratalog.tier.formats.manifest import ArchivedManifest, Manifest, SegmentState
 from stratalog.tier.formats.paths import CLAIM
 
 
@@ -80,3 +81,45 @@ def test_a_bucket_that_does_not_answer_keeps_the_result_before(tmp_path: Path) -
         assert worker.calls == 2, "one check at a time"
 
     asyncio.run(watch())
+
+
+def archived(first: int, last: int, segments: int, state: SegmentState) -> ArchivedManifest:
+    return ArchivedManifest(
+        id="a",
+        size=1,
+        crc=1,
+        base_offset=first,
+        last_offset=last,
+        segments=segments,
+        segments_size=1,
+        data_size=1,
+        records=1,
+        min_timestamp=-1,
+        max_timestamp=-1,
+        min_timestamp_exact=True,
+        state=state,
+        state_ms=0,
+    )
+
+
+def test_a_row_has_the_manifests_fields_and_counts_archives_that_readers_read() -> None:
+    archives = (
+        archived(0, 9, 2, SegmentState.DELETE_STARTED),
+        archived(20, 19, 0, SegmentState.COPY_FINISHED),  # another archive has its segments
+        archived(10, 19, 2, SegmentState.COPY_FINISHED),
+    )
+    manifest = Manifest(
+        cluster_id="c",
+        topic_id="t",
+        topic="orders",
+        partition=0,
+        version=7,
+        node_id=2,
+        leader_epoch=5,
+        written_ms=1_000,
+        tiered_end=90,
+        archives=archives,
+    )
+    assert _manifest_row(manifest) == ManifestRow(
+        version=7, written_ms=1_000, node_id=2, leader_epoch=5, tiered_end=90, archives=1
+    )
