@@ -1,7 +1,7 @@
 """TLS and mutual TLS of a real broker: right, wrong, expired, malformed and slow clients, and new certificates.
 
 Method: a broker on a thread of this process, its clients on plain sockets with Python's `ssl`, which shares no code
-with the broker's side but OpenSSL itself.
+with the broker's side: it has another copy of OpenSSL.
 """
 
 import _ssl
@@ -20,7 +20,6 @@ from random import Random
 import pytest
 
 from stratalog.adapters import tls_server
-from stratalog.errors import UserError
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.testing.certificates import Authority, Identity
 
@@ -122,6 +121,20 @@ def test_a_client_is_known_by_its_certificate(
         ask(stream)
         assert stream.version() == "TLSv1.3"
         assert "User:CN=alice,OU=ops" in principals(broker)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_no_session_is_resumed(broker: TemporaryBroker, authority: Authority, version: str) -> None:
+    """So every connection shows its certificate, also after authorities have changed."""
+    context = trusting(authority, authority.issue("alice"))
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+    with secured(broker, context) as stream:
+        ask(stream)  # behind it a client of TLSv1.3 has the broker's tickets, if there are any
+        known = stream.session
+    with context.wrap_socket(plain(broker), server_hostname="127.0.0.1", session=known) as stream:
+        ask(stream)
+        assert not stream.session_reused
+        assert "User:CN=alice" in principals(broker)
 
 
 def test_one_record_may_bring_half_a_request_or_many(
@@ -474,26 +487,3 @@ def test_only_the_versions_of_the_settings_are_spoken(authority: Authority) -> N
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(ssl.SSLError):
             secured(broker, context)
-
-
-NOT_STARTED = {
-    "a missing file": ({"ssl.keystore.location": "/none.pem"}, "/none.pem: No such file"),
-    "no key": ({"ssl.keystore.location": ""}, "ssl.keystore.location is not set"),
-    "no authority for clients": (
-        {"ssl.truststore.location": ""},
-        "'required' needs the authorities",
-    ),
-    "an unknown suite": ({"ssl.cipher.suites": "TLS_NONE"}, "'TLS_NONE' is not accepted"),
-    "an unknown demand": ({"ssl.client.auth": "maybe"}, "one of required, requested, none"),
-    "an old version": ({"ssl.enabled.protocols": "TLSv1"}, "items of TLSv1.2, TLSv1.3"),
-    "a rule of no form": ({"ssl.principal.mapping.rules": "x"}, "RULE:pattern"),
-}
-
-
-@pytest.mark.parametrize("case", NOT_STARTED)
-def test_a_listener_that_cannot_be_secured_as_configured_does_not_start(
-    authority: Authority, case: str
-) -> None:
-    change, message = NOT_STARTED[case]
-    with pytest.raises(UserError, match=message):
-        TemporaryBroker(settings(authority, authority.issue("server")) | change).start()

@@ -1,58 +1,54 @@
 """Write the subject of a certificate as Java does.
 
-In: the subject as `SSLSocket.getpeercert` gives it. Out: a distinguished name by RFC 2253, as
-`X500Principal.getName()` writes it: most specific part first. It verifies nothing.
+In: a subject that `cryptography` has parsed. Out: a distinguished name by RFC 2253, as `X500Principal.getName()` writes
+it: most specific part first. It verifies nothing.
 """
 
 from typing import Any, Final
 
+from cryptography.x509 import Name, NameAttribute
+
 __all__ = ["distinguished_name"]
 
 _KEYWORDS: Final = {
-    "commonName": "CN",
-    "countryName": "C",
-    "localityName": "L",
-    "stateOrProvinceName": "ST",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "streetAddress": "STREET",
-    "domainComponent": "DC",
-    "userId": "UID",
-}
-# Attributes without a keyword in RFC 2253: Java writes the number and the encoded value.
-_NUMBERS: Final = {
-    "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
-    "serialNumber": ("2.5.4.5", 0x13),
-    "surname": ("2.5.4.4", 0x0C),
-    "title": ("2.5.4.12", 0x0C),
-    "givenName": ("2.5.4.42", 0x0C),
-    "initials": ("2.5.4.43", 0x0C),
-    "dnQualifier": ("2.5.4.46", 0x13),
-    "pseudonym": ("2.5.4.65", 0x0C),
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
 }
 _SPECIAL: Final = frozenset(',+"\\<>;')
 _LONG_FROM: Final = 0x80
 
 
-def distinguished_name(subject: Any) -> str:
-    """Return the name, "" without a subject. `subject` is a tuple of sets of (attribute, value)."""
-    return ",".join("+".join(_part(*pair) for pair in entry) for entry in reversed(subject or ()))
+def distinguished_name(subject: Name) -> str:
+    """Return the name, "" for an empty one. Raises ValueError for a subject that cannot be decoded."""
+    return ",".join("+".join(_part(one) for one in entry) for entry in reversed(subject.rdns))
 
 
-def _part(attribute: str, value: str) -> str:
-    if attribute in _NUMBERS:
-        number, tag = _NUMBERS[attribute]
-        data = value.encode()
-        return f"{number}=#{(bytes([tag]) + _length(len(data)) + data).hex()}"
-    return f"{_KEYWORDS.get(attribute, attribute)}={_escaped(value)}"
+def _part(attribute: "NameAttribute[Any]") -> str:
+    number = attribute.oid.dotted_string
+    keyword = _KEYWORDS.get(number)
+    if keyword is None:  # RFC 2253 has none: Java writes the number and the encoded value
+        return f"{number}=#{_encoded(attribute).hex()}"
+    return f"{keyword}={_escaped(str(attribute.value))}"
 
 
-def _length(size: int) -> bytes:
-    """Return a length as DER encodes it."""
-    if size < _LONG_FROM:
-        return bytes([size])
-    digits = size.to_bytes((size.bit_length() + 7) // 8)
-    return bytes([_LONG_FROM | len(digits)]) + digits
+def _encoded(attribute: "NameAttribute[Any]") -> bytes:
+    """Return the DER of the value, with the type of string that its certificate has."""
+    der = Name([attribute]).public_bytes()
+    for _ in range(3):  # a sequence of one set of one pair
+        der = der[_head(der) :]
+    return der[_head(der) + der[1] :]  # behind the number, which is short
+
+
+def _head(der: bytes) -> int:
+    """Return the bytes of the first element's tag and length."""
+    return 2 + (der[1] & ~_LONG_FROM if der[1] & _LONG_FROM else 0)
 
 
 def _escaped(value: str) -> str:

@@ -23,7 +23,7 @@ from stratalog.ports import (
 )
 
 if TYPE_CHECKING:
-    import ssl
+    from OpenSSL import SSL
 
 
 _BACKLOG = 1024
@@ -77,23 +77,20 @@ class _Secured:
         from stratalog.adapters.threads import PacedWorker  # noqa: PLC0415
 
         self._state: tuple[object, ...] = ()
-        self.context: ssl.SSLContext
+        self.context: SSL.Context
         self.certificates: Sequence[Certificate] = ()
         self.load(tls)
         self.steps: PacedWorker = PacedWorker("tls-handshakes")
 
     def load(self, tls: Tls) -> bool:
         """Build a context where settings or files have changed. Raises UserError, and keeps the present one."""
-        from stratalog.adapters.tls_context import (  # noqa: PLC0415
-            certificates_of,
-            server_context,
-            state_of,
-        )
+        from stratalog.adapters.tls_listener import listener_context  # noqa: PLC0415
+        from stratalog.adapters.tls_settings import certificates_of, state_of  # noqa: PLC0415
 
         state = (tls, *state_of(tls))
         if state == self._state:
             return False
-        self.context = server_context(tls)
+        self.context = listener_context(tls)
         self.certificates = certificates_of(tls)
         self._state = state
         return True

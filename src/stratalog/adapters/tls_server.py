@@ -13,15 +13,16 @@ asyncio's own TLS computes handshakes on the event loop, and calls the protocol 
 """
 
 import asyncio
-import ssl
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from stratalog.adapters.distinguished_name import distinguished_name
 from stratalog.adapters.threads import PacedWorker
+from stratalog.adapters.tls_session import TlsEnded, TlsFailed, TlsSession
 from stratalog.errors import Unavailable
 from stratalog.ports import Buffer, SecuredProtocol
+
+if TYPE_CHECKING:
+    from OpenSSL import SSL
 
 __all__ = ["TlsConnection"]
 
@@ -46,16 +47,14 @@ class TlsConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         inner: asyncio.BufferedProtocol,
-        context: ssl.SSLContext,
+        context: "SSL.Context",
         steps: PacedWorker,
     ) -> None:
         """`steps` runs the steps of handshakes."""
         self._inner = inner
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls = TlsSession(context)
         self._raw: asyncio.Transport | None = None
         self._is_secured = False
         self._step: asyncio.Future[bool] | None = None
@@ -83,7 +82,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_secured:
-            self._incoming.write(_SCRATCH[:nbytes])
+            self._tls.receive(_SCRATCH[:nbytes])
             self._receive()
             return
         self._arrived += _SCRATCH[:nbytes]
@@ -127,32 +126,31 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Let the thread take the next step with the bytes that have arrived."""
-        self._incoming.write(self._arrived)
-        self._arrived.clear()
+        self._pass_arrived()
         self._step = self._steps.submit(self._take_step)
         self._step.add_done_callback(self._step_taken)
 
+    def _pass_arrived(self) -> None:
+        self._tls.receive(bytes(self._arrived))
+        self._arrived.clear()
+
     def _take_step(self) -> bool:
-        """Return whether the handshake is complete. Raises SSLError."""
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        return True
+        """Return whether the handshake is complete. Raises TlsFailed."""
+        return self._tls.go_on()
 
     def _step_taken(self, step: "asyncio.Future[bool]") -> None:
         self._step = None
         error = None if step.cancelled() else step.exception()
         raw = self._raw
-        if isinstance(error, ssl.SSLError):
-            self._fail(_why(error))
+        if isinstance(error, TlsFailed):
+            self._fail(str(error))
         if raw is None:
             self._inner.connection_lost(None)
             return
         if isinstance(error, Unavailable):
             raw.abort()  # the node stops
             return
-        if isinstance(error, ssl.SSLError) or step.cancelled():
+        if isinstance(error, TlsFailed) or step.cancelled():
             return
         self._flush()
         if step.result():
@@ -165,11 +163,13 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _complete(self) -> None:
         self._is_secured = True
         self._cancel_deadline()
-        certificate: Any = self._tls.getpeercert() or {}
-        subject = distinguished_name(certificate.get("subject"))
+        try:
+            subject = self._tls.subject()
+        except TlsFailed as error:
+            self._fail(str(error))
+            return
         cast("SecuredProtocol", self._inner).secured(subject)
-        self._incoming.write(self._arrived)
-        self._arrived.clear()
+        self._pass_arrived()
         self._receive()
 
     def _give_up(self) -> None:
@@ -197,9 +197,12 @@ class TlsConnection(asyncio.BufferedProtocol):
         while records_left and self._may_pass_on():
             buffer = memoryview(self._inner.get_buffer(-1))
             try:
-                filled, records_left, is_over = self._decrypt(buffer, records_left)
-            except ssl.SSLError as error:
-                self._end(error)
+                filled, records_left, is_over = self._tls.decrypt(buffer, records_left)
+            except TlsEnded:
+                self.close()  # a client may wait for the broker's close_notify
+                return
+            except TlsFailed as error:
+                cast("SecuredProtocol", self._inner).refuse(str(error))
                 return
             if filled:
                 self._inner.buffer_updated(filled)
@@ -210,30 +213,6 @@ class TlsConnection(asyncio.BufferedProtocol):
                 self._drain_later()
         self._flush()  # answers of TLS itself, such as new keys
         self._read_or_stop()
-
-    def _decrypt(self, buffer: memoryview, records_left: int) -> tuple[int, int, bool]:
-        """Fill the buffer; return its bytes, the records left, and whether nothing more has been received.
-
-        Raises SSLError at the end of the client's stream, too: none of its bytes come after.
-        """
-        read, incoming, tls = self._tls.read, self._incoming, self._tls
-        filled = 0
-        try:
-            while records_left and filled < len(buffer):
-                count = cast("int", read(len(buffer) - filled, buffer[filled:]))
-                if not count:  # the client's close_notify
-                    raise ssl.SSLZeroReturnError
-                filled += count
-                records_left -= 1
-                if not incoming.pending and not tls.pending():
-                    return filled, records_left, True
-        except ssl.SSLWantReadError:
-            return filled, records_left, True
-        except ssl.SSLZeroReturnError:
-            if filled:  # the next call raises again
-                return filled, records_left, False
-            raise
-        return filled, records_left, False
 
     def _may_pass_on(self) -> bool:
         is_open = self._raw is not None and not self._raw.is_closing()
@@ -246,12 +225,6 @@ class TlsConnection(asyncio.BufferedProtocol):
         if raw is not None and wanted != self._raw_is_reading and not raw.is_closing():
             self._raw_is_reading = wanted
             (raw.resume_reading if wanted else raw.pause_reading)()
-
-    def _end(self, error: ssl.SSLError) -> None:
-        if not isinstance(error, ssl.SSLZeroReturnError):
-            cast("SecuredProtocol", self._inner).refuse(_why(error))
-        else:
-            self.close()  # a client may wait for the broker's close_notify
 
     def send(self, buffers: Iterable[Buffer]) -> None:
         """Encrypt and send. Small buffers are joined, because each call makes a record of its own."""
@@ -276,15 +249,13 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _encrypt(self, buffer: Buffer) -> None:
         for start in range(0, len(buffer), _FLUSH_BYTES):
-            rest = memoryview(buffer)[start : start + _FLUSH_BYTES]
-            while rest:
-                rest = rest[self._tls.write(rest) :]
-            if self._outgoing.pending >= _FLUSH_BYTES:
+            self._tls.encrypt(memoryview(buffer)[start : start + _FLUSH_BYTES])
+            if self._tls.pending >= _FLUSH_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
-        if self._raw is not None and self._outgoing.pending:
-            self._raw.write(self._outgoing.read())
+        if self._raw is not None and self._tls.pending:
+            self._raw.write(self._tls.taken())
 
     def pause(self) -> None:
         """Pass no more bytes on, and go no further in a handshake."""
@@ -313,8 +284,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         if raw is None or raw.is_closing():
             return
         if self._is_secured:
-            with suppress(ssl.SSLError):  # the broker does not wait for the peer's close_notify
-                self._tls.unwrap()
+            self._tls.end()
         if self._step is None:
             self._flush()  # where a step failed, an alert for the client
         raw.close()
@@ -354,13 +324,3 @@ class TlsTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._raw.get_write_buffer_size()
-
-
-def _why(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason in words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is refused: {error.verify_message}"
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    if "http request" in reason or "wrong version number" in reason:
-        reason += "; does the client use TLS?"
-    return f"TLS failed: {reason}"

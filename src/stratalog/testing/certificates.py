@@ -2,8 +2,6 @@
 
 In: names and hosts. Out: keys and certificates as PEM and PKCS12 files in a directory. Only for tests: keys lie on the
 disk without a password.
-
-It needs the package `cryptography` (`pip install 'stratalog[tls]'`).
 """
 
 from collections.abc import Sequence

@@ -74,7 +74,7 @@ class ListenerSecurity:
         if not self._has_tls:
             return {}
         if self._authority is None:
-            from stratalog.testing.certificates import Authority  # noqa: PLC0415 - needs cryptography
+            from stratalog.testing.certificates import Authority  # noqa: PLC0415 - few tests
 
             self._keys = ScratchDirectory("strata-tls-")
             self._authority = Authority(self._keys.path)

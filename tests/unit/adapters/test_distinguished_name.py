@@ -1,29 +1,52 @@
 """Subjects of certificates as Java's X500Principal writes them."""
 
 import pytest
+from cryptography.x509 import Name, NameAttribute, ObjectIdentifier, RelativeDistinguishedName
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import NameOID
 
 from stratalog.adapters.distinguished_name import distinguished_name
 
-PARTS = [
-    ([("countryName", "DE"), ("organizationName", "Org"), ("commonName", "a")], "CN=a,O=Org,C=DE"),
-    ([("commonName", "Doe, Jane+x")], r"CN=Doe\, Jane\+x"),
-    ([("commonName", "#1")], r"CN=\#1"),
-    ([("commonName", " a ")], r"CN=\ a\ "),
-    ([("emailAddress", "a@b")], "1.2.840.113549.1.9.1=#1603614062"),
-    ([("emailAddress", "a" * 200)], "1.2.840.113549.1.9.1=#1681c8" + "61" * 200),
-    ([("userId", "u"), ("domainComponent", "d")], "DC=d,UID=u"),
+COMMON, EMAIL, USER = NameOID.COMMON_NAME, NameOID.EMAIL_ADDRESS, NameOID.USER_ID
+OWN = ObjectIdentifier("1.3.6.1.4.1.99999.1")
+LETTERS = "a" * 200
+PARTS: list[tuple[list[tuple[ObjectIdentifier, str]], str]] = [
+    ([], ""),
+    (
+        [(NameOID.COUNTRY_NAME, "DE"), (NameOID.ORGANIZATION_NAME, "Org"), (COMMON, "a")],
+        "CN=a,O=Org,C=DE",
+    ),
+    (
+        [
+            (NameOID.STATE_OR_PROVINCE_NAME, "s"),
+            (NameOID.LOCALITY_NAME, "l"),
+            (NameOID.STREET_ADDRESS, "r"),
+            (NameOID.ORGANIZATIONAL_UNIT_NAME, "u"),
+        ],
+        "OU=u,STREET=r,L=l,ST=s",
+    ),
+    ([(COMMON, "Doe, Jane+x")], r"CN=Doe\, Jane\+x"),
+    ([(COMMON, "#1")], r"CN=\#1"),
+    ([(COMMON, " a ")], r"CN=\ a\ "),
+    ([(COMMON, "Zoë")], "CN=Zoë"),
+    ([(EMAIL, "a@b")], "1.2.840.113549.1.9.1=#1603614062"),
+    ([(EMAIL, LETTERS)], "1.2.840.113549.1.9.1=#1681c8" + "61" * 200),
+    ([(NameOID.SURNAME, "é")], "2.5.4.4=#0c02c3a9"),
+    ([(OWN, "x")], "1.3.6.1.4.1.99999.1=#0c0178"),
+    ([(USER, "u"), (NameOID.DOMAIN_COMPONENT, "d")], "DC=d,UID=u"),
 ]
 
 
 @pytest.mark.parametrize(("parts", "name"), PARTS)
-def test_names_are_javas(parts: list[tuple[str, str]], name: str) -> None:
-    assert distinguished_name(tuple((part,) for part in parts)) == name
+def test_names_are_javas(parts: list[tuple[ObjectIdentifier, str]], name: str) -> None:
+    assert distinguished_name(Name([NameAttribute(*part) for part in parts])) == name
 
 
 def test_several_attributes_of_one_part_are_joined() -> None:
-    assert distinguished_name(((("commonName", "a"), ("userId", "b")),)) == "CN=a+UID=b"
+    part = RelativeDistinguishedName([NameAttribute(COMMON, "a"), NameAttribute(USER, "b")])
+    assert distinguished_name(Name([part])) == "CN=a+UID=b"
 
 
-def test_no_subject_is_no_name() -> None:
-    assert distinguished_name(None) == ""
-    assert distinguished_name(()) == ""
+def test_an_encoded_value_has_its_certificates_type() -> None:
+    printable = NameAttribute(NameOID.TITLE, "Dr", _ASN1Type.PrintableString)
+    assert distinguished_name(Name([printable])) == "2.5.4.12=#13024472"

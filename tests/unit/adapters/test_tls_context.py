@@ -1,6 +1,5 @@
 """Keys and certificates become OpenSSL's contexts, and unusable ones become one line that names setting and remedy."""
 
-import re
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -9,12 +8,21 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from OpenSSL import SSL
 
-from stratalog.adapters.tls_context import client_context, server_context, state_of
+from stratalog.adapters.tls_context import client_context
+from stratalog.adapters.tls_listener import listener_context
+from stratalog.adapters.tls_session import TlsFailed, TlsSession
+from stratalog.adapters.tls_settings import state_of
 from stratalog.errors import UserError
 from stratalog.ports import Store, Tls
 from stratalog.testing.certificates import Authority, Identity
 
+CONTEXTS: dict[str, Callable[[Tls], object]] = {
+    "listener": listener_context,
+    "client": client_context,
+}
 SETTING = "listener.name.x.ssl.keystore"
 PASSWORD = "planted-password"
 
@@ -33,7 +41,10 @@ def own(store: Store) -> Tls:
     return Tls(own=store)
 
 
-def test_pem_files_pem_text_and_pkcs12_are_read(authority: Authority, server: Identity) -> None:
+@pytest.mark.parametrize("side", CONTEXTS)
+def test_pem_files_pem_text_and_pkcs12_are_read(
+    authority: Authority, server: Identity, side: str
+) -> None:
     one_line = (
         " ".join(server.key.read_text().split("\n")),
         " ".join(server.certificate.read_text().split("\n")),
@@ -51,7 +62,7 @@ def test_pem_files_pem_text_and_pkcs12_are_read(authority: Authority, server: Id
         Store(SETTING, key=one_line[0], certificates=one_line[1]),
         Store(SETTING, key=encrypted.decode(), certificates=chain, key_password=PASSWORD),
     ):
-        assert server_context(own(store)).num_tickets == 0
+        CONTEXTS[side](own(store))
 
 
 def test_a_pkcs12_file_of_openssls_own_command_is_read(tmp_path: Path, server: Identity) -> None:
@@ -71,7 +82,7 @@ def test_a_pkcs12_file_of_openssls_own_command_is_read(tmp_path: Path, server: I
         check=True,
         timeout=60,
     )
-    server_context(own(Store(SETTING, str(path), PASSWORD)))
+    listener_context(own(Store(SETTING, str(path), PASSWORD)))
 
 
 def test_a_pkcs12_file_without_lengths_is_read_and_nothing_is_warned(
@@ -81,7 +92,15 @@ def test_a_pkcs12_file_without_lengths_is_read_and_nothing_is_warned(
     der = authority.pkcs12(server, PASSWORD).read_bytes()
     assert der[:2] == b"\x30\x82"
     path.write_bytes(b"\x30\x80" + der[4:] + bytes(2))  # an end instead of a length: BER
-    server_context(own(Store(SETTING, str(path), PASSWORD)))
+    listener_context(own(Store(SETTING, str(path), PASSWORD)))
+
+
+RSA_KEY = rsa.generate_private_key(65537, 2048).private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.TraditionalOpenSSL,
+    serialization.NoEncryption(),
+)
+DAMAGED = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 
 
 def damaged(tmp_path: Path, content: bytes) -> Store:
@@ -128,6 +147,14 @@ REFUSED: dict[str, tuple[Make, str]] = {
         ),
         r"the key does not belong to the first certificate",
     ),
+    "key of another kind than the certificate's": (
+        lambda at, _ca, server: damaged(at, RSA_KEY + server.certificate.read_bytes()),
+        r"the key does not belong to the first certificate",
+    ),
+    "damaged certificate": (
+        lambda at, _ca, server: damaged(at, server.key.read_bytes() + DAMAGED),
+        r"a key or a certificate is damaged",
+    ),
     "damaged key": (
         lambda _at, _ca, server: Store(
             SETTING,
@@ -139,13 +166,14 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 
 
+@pytest.mark.parametrize("side", CONTEXTS)
 @pytest.mark.parametrize("case", REFUSED)
 def test_unusable_keys_are_one_line_with_setting_and_remedy(
-    tmp_path: Path, authority: Authority, server: Identity, case: str
+    tmp_path: Path, authority: Authority, server: Identity, case: str, side: str
 ) -> None:
     make, message = REFUSED[case]
     with pytest.raises(UserError, match=message) as refused:
-        server_context(own(make(tmp_path, authority, server)))
+        CONTEXTS[side](own(make(tmp_path, authority, server)))
     text = str(refused.value)
     assert text.startswith(SETTING)
     assert "\n" not in text
@@ -153,16 +181,27 @@ def test_unusable_keys_are_one_line_with_setting_and_remedy(
     assert PASSWORD not in repr(make(tmp_path, authority, server))
 
 
-def test_an_encrypted_key_needs_its_password(tmp_path: Path, server: Identity) -> None:
+FORMS = {
+    "PKCS8": serialization.PrivateFormat.PKCS8,
+    "old": serialization.PrivateFormat.TraditionalOpenSSL,
+}
+
+
+@pytest.mark.parametrize("side", CONTEXTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_encrypted_key_needs_its_password(
+    tmp_path: Path, server: Identity, form: str, side: str
+) -> None:
     key = serialization.load_pem_private_key(server.key.read_bytes(), None).private_bytes(
         serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
+        FORMS[form],
         serialization.BestAvailableEncryption(b"right"),
     )
     store = damaged(tmp_path, key + server.certificate.read_bytes())
     for wrong in ("wrong", ""):
         with pytest.raises(UserError, match=r"ssl\.key\.password does not open the key"):
-            server_context(own(replace(store, key_password=wrong)))
+            CONTEXTS[side](own(replace(store, key_password=wrong)))
+    CONTEXTS[side](own(replace(store, key_password="right")))
 
 
 def test_a_truststore_without_certificates_is_refused(server: Identity) -> None:
@@ -171,70 +210,115 @@ def test_a_truststore_without_certificates_is_refused(server: Identity) -> None:
         client_context(Tls(trusted=store))
 
 
-@pytest.mark.parametrize(
-    ("protocols", "suites", "lowest", "highest", "allowed"),
-    [
-        (("TLSv1.2", "TLSv1.3"), (), "TLSv1_2", "TLSv1_3", ""),
-        (("TLSv1.3",), (), "TLSv1_3", "TLSv1_3", ""),
-        (
-            ("TLSv1.2", "TLSv1.3"),
-            ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",),
-            "TLSv1_2",
-            "TLSv1_2",
-            "ECDHE-ECDSA-AES256-GCM-SHA384",
-        ),
-        (("TLSv1.2",), ("TLS_RSA_WITH_AES_128_CBC_SHA",), "TLSv1_2", "TLSv1_2", "AES128-SHA"),
-        (
-            ("TLSv1.2",),
-            ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",),
-            "TLSv1_2",
-            "TLSv1_2",
-            "ECDHE-RSA-CHACHA20-POLY1305",
-        ),
-        (
-            ("TLSv1.2",),
-            ("ECDHE-RSA-AES128-SHA256",),
-            "TLSv1_2",
-            "TLSv1_2",
-            "ECDHE-RSA-AES128-SHA256",
-        ),
-        (
-            ("TLSv1.2", "TLSv1.3"),
-            ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
-            "TLSv1_3",
-            "TLSv1_3",
-            "",
-        ),
-    ],
-)
-def test_protocols_and_suites_bound_a_context(
-    server: Identity,
-    protocols: tuple[str, ...],
-    suites: tuple[str, ...],
-    lowest: str,
-    highest: str,
-    allowed: str,
-) -> None:
+EC_OF_TLS_12 = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+BOTH = ("TLSv1.2", "TLSv1.3")
+# Protocols and suites of the settings; the suites of TLSv1.2 that are allowed; the suite that a client with each
+# version gets.
+BOUNDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], list[str], dict[str, str]]] = {
+    "none named": (
+        BOTH,
+        (),
+        [],
+        {"TLSv1.2": "ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.3": "TLS_AES_256_GCM_SHA384"},
+    ),
+    "one version": (("TLSv1.3",), (), [], {"TLSv1.3": "TLS_AES_256_GCM_SHA384"}),
+    "a suite of TLSv1.2": (
+        BOTH,
+        (EC_OF_TLS_12,),
+        ["ECDHE-ECDSA-AES256-GCM-SHA384"],
+        {"TLSv1.2": "ECDHE-ECDSA-AES256-GCM-SHA384"},
+    ),
+    # The server's key has a curve: no client agrees to these two, but they are allowed.
+    "RSA": (("TLSv1.2",), ("TLS_RSA_WITH_AES_128_GCM_SHA256",), ["AES128-GCM-SHA256"], {}),
+    "ChaCha20": (
+        ("TLSv1.2",),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",),
+        ["ECDHE-RSA-CHACHA20-POLY1305"],
+        {},
+    ),
+    "OpenSSL's name": (
+        ("TLSv1.2",),
+        ("ECDHE-ECDSA-AES128-SHA256",),
+        ["ECDHE-ECDSA-AES128-SHA256"],
+        {"TLSv1.2": "ECDHE-ECDSA-AES128-SHA256"},
+    ),
+    "one suite of TLSv1.3": (
+        BOTH,
+        ("TLS_AES_128_GCM_SHA256",),
+        [],
+        {"TLSv1.3": "TLS_AES_128_GCM_SHA256"},
+    ),
+    "suites of both, in the listener's order": (
+        BOTH,
+        ("TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_256_GCM_SHA384", EC_OF_TLS_12),
+        ["ECDHE-ECDSA-AES256-GCM-SHA384"],
+        {"TLSv1.2": "ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.3": "TLS_CHACHA20_POLY1305_SHA256"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_protocols_and_suites_bound_a_listener(server: Identity, case: str) -> None:
+    protocols, suites, allowed, agreed = BOUNDS[case]
     tls = Tls(own=Store(SETTING, str(server.pem)), protocols=protocols, ciphers=suites)
-    context = server_context(tls)
-    assert (context.minimum_version.name, context.maximum_version.name) == (lowest, highest)
+    context = listener_context(tls)
+    names = SSL.Connection(context, None).get_cipher_list()
+    older = [name for name in names if not name.startswith("TLS_")]
     if allowed:
-        names = [one["name"] for one in context.get_ciphers() if not one["name"].startswith("TLS_")]
-        assert names == [allowed]
+        assert older == allowed
+    else:  # with forward secrecy
+        assert older
+        assert all(name.startswith("ECDHE-") for name in older), older
+    found = {version: agreed_suite(context, version) for version in BOTH}
+    assert {version: name for version, name in found.items() if name} == agreed
 
 
-@pytest.mark.parametrize(
-    ("suites", "message"),
-    [
-        (("TLS_FOO_WITH_BAR",), "'TLS_FOO_WITH_BAR' is not accepted"),
-        (("TLS_AES_128_GCM_SHA256",), "allowed together only"),
-    ],
-)
-def test_suites_that_cannot_be_enforced_are_refused(
-    server: Identity, suites: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        server_context(Tls(own=Store(SETTING, str(server.pem)), ciphers=suites))
+def agreed_suite(context: SSL.Context, version: str) -> str:
+    """Return the suite of a handshake between a client with one version and the context; "" where none succeeds."""
+    client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_side.check_hostname, client_side.verify_mode = False, ssl.CERT_NONE
+    chosen = ssl.TLSVersion[version.replace(".", "_")]
+    client_side.minimum_version = client_side.maximum_version = chosen
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, listener = client_side.wrap_bio(incoming, outgoing), TlsSession(context)
+    for _ in range(4):
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            return ""
+        if outgoing.pending:
+            listener.receive(outgoing.read())
+        try:
+            if listener.go_on():
+                break
+        except TlsFailed:
+            return ""
+        incoming.write(listener.taken())
+    name = client.cipher()
+    assert name is not None
+    return name[0]
+
+
+@pytest.mark.parametrize("side", CONTEXTS)
+def test_an_unknown_suite_is_refused(server: Identity, side: str) -> None:
+    with pytest.raises(UserError, match="'TLS_FOO_WITH_BAR' is not accepted"):
+        CONTEXTS[side](Tls(own=Store(SETTING, str(server.pem)), ciphers=("TLS_FOO_WITH_BAR",)))
+
+
+@pytest.mark.parametrize("side", CONTEXTS)
+def test_suites_of_no_allowed_version_are_refused(server: Identity, side: str) -> None:
+    tls = Tls(Store(SETTING, str(server.pem)), protocols=("TLSv1.3",), ciphers=(EC_OF_TLS_12,))
+    with pytest.raises(UserError, match=r"has no suite of ssl\.enabled\.protocols"):
+        CONTEXTS[side](tls)
+
+
+def test_a_client_refuses_suites_that_it_cannot_enforce() -> None:
+    with pytest.raises(
+        UserError, match=r"together only, not TLS_AES_128_GCM_SHA256; accepted: all"
+    ):
+        client_context(Tls(ciphers=("TLS_AES_128_GCM_SHA256",)))
 
 
 def test_a_client_checks_the_servers_name_unless_the_settings_say_no(authority: Authority) -> None:

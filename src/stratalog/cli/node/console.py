@@ -215,7 +215,7 @@ async def opened(
 
 def warn_of_dates(keys: "Tls", now_s: float) -> None:
     """Print a line for a keystore whose certificate is not valid at `now_s`, or not for much longer."""
-    from stratalog.adapters.tls_context import certificates_of
+    from stratalog.adapters.tls_settings import certificates_of
     from stratalog.broker.network.certificate_dates import problems
 
     for one in problems(certificates_of(keys), now_s):
