@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 
-def used_names(tree: ast.Module) -> Iterator[str]:
+def used_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names that code reads, also those in strings: annotations, entry points, names for `getattr`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
                 yield name

@@ -40,7 +40,7 @@ def names_say_what_things_are(file: "Source") -> Iterator[str]:
         return
     if Path(file.path).stem in MODULE_NAMES_BANNED:
         yield "name the module after its contents"
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.ClassDef):
             for word, instead in CLASS_NAMES_BANNED.items():
                 if re.search(rf"[a-z]{word}$|^{word}([A-Z]|$)", node.name):
@@ -50,8 +50,8 @@ def names_say_what_things_are(file: "Source") -> Iterator[str]:
 def partitions_have_one_identity(file: "Source") -> Iterator[str]:
     if not file.path.startswith("src/") or file.is_generated:
         return
-    for node in ast.walk(file.tree):
-        if isinstance(node, ast.Subscript):
+    for node in file.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
             found = ast.unparse(node)
             if found == "tuple[str, int]" and file.path not in PAIRS:
                 yield f"{node.lineno}: {found}; instead: TopicPartition, or a line in PAIRS"
@@ -62,7 +62,7 @@ def partitions_have_one_identity(file: "Source") -> Iterator[str]:
 def values_are_named(file: "Source") -> Iterator[str]:
     if not file.path.startswith("src/") or file.is_generated:
         return
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
                 pass

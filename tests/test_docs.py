@@ -2,14 +2,17 @@
 
 import itertools
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 import pytest
+import typer.testing
 from tests.doc_blocks import PAGES, TOP, blocks
-from typer.main import get_command
+from tests.integration.server_process import parser_of
 
 from stratalog.cli.app import app
 from stratalog.config.broker_settings import BROKER_SETTINGS
@@ -62,10 +65,17 @@ def generator() -> ModuleType:
     return module
 
 
+@cache
+def references() -> Mapping[str, str]:
+    with patch.object(typer.testing, "_get_command", parser_of):
+        written: Mapping[str, str] = generator().references()
+    return written
+
+
 @pytest.mark.parametrize("name", ["settings.md", "cli.md", "protocol.md", "metrics.md"])
 def test_a_generated_reference_is_current(name: str) -> None:
     written = (TOP / "docs" / name).read_text()
-    assert written == generator().references()[name], "stale: run scripts/generate_docs.py"
+    assert written == references()[name], "stale: run scripts/generate_docs.py"
 
 
 @pytest.mark.parametrize("name", WRITTEN_BY_HAND)
@@ -173,7 +183,7 @@ def command_words(command: object, words: tuple[str, ...]) -> set[tuple[str, ...
 
 
 def test_commands_named_in_pages_exist() -> None:
-    known = command_words(get_command(app), ("strata",))
+    known = command_words(parser_of(app), ("strata",))
     firsts = {words[1] for words in known if len(words) > 1}
     groups = {words[1] for words in known if len(words) > 2}
     unknown = []

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,11 +93,12 @@ REGISTRY_HOSTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One Python file: its path below the top of the checkout, its text and its tree."""
+    """One Python file: its path below the top of the checkout, its text, its tree and all nodes of the tree."""
 
     path: str
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
 
     @property
     def is_product(self) -> bool:
@@ -114,13 +116,23 @@ class Source:
 
 
 def source(path: str, text: str) -> Source:
-    # Python code that runs as the collector runs (Hypothesis has some) makes ast.parse of 3.11 fail: SystemError, "AST
-    # constructor recursion depth mismatch".
+    with collector_off():
+        tree = ast.parse(text)
+        return Source(path, text, tree, tuple(ast.walk(tree)))
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Python code that runs as the collector runs (Hypothesis has some) makes ast.parse of 3.11 fail: SystemError, "AST
+    constructor recursion depth mismatch". With millions of nodes, collections also take longer than parsing does.
+    """
+    was_on = gc.isenabled()
     gc.disable()
     try:
-        return Source(path, text, ast.parse(text))
+        yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 @cache
@@ -138,7 +150,12 @@ def files() -> tuple[str, ...]:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    return tuple(source(name, (TOP / name).read_text()) for name in files() if name.endswith(".py"))
+    with collector_off():
+        read = tuple(
+            source(name, (TOP / name).read_text()) for name in files() if name.endswith(".py")
+        )
+        gc.freeze()  # the trees stay: no later collection of this process walks them
+    return read
 
 
 Complaints = Iterator[str]
@@ -152,7 +169,7 @@ def modules_are_read_in_one_sitting(file: Source) -> Complaints:
 
 
 def functions_fit_on_a_screen(file: Source) -> Complaints:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not file.is_generated:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -176,8 +193,8 @@ def modules_say_what_enters_and_leaves(file: Source) -> Complaints:
         yield f"its docstring lacks {' and '.join(missing)}"
 
 
-def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def imported_modules(file: Source) -> Iterator[tuple[int, str]]:
+    for node in file.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -187,7 +204,7 @@ def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def the_core_touches_nothing_outside(file: Source) -> Complaints:
     if not file.is_pure:
         return
-    for line, module in imported_modules(file.tree):
+    for line, module in imported_modules(file):
         name = module.partition(".")[0]
         if name in IMPURE_MODULES:
             yield f"{line}: imports {module}; instead: {IMPURE_MODULES[name]}"
@@ -203,7 +220,7 @@ def called_name(call: ast.Call) -> str:
 
 
 def banned_calls(file: Source, banned: dict[str, str]) -> Complaints:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Call) and (name := called_name(node)) in banned:
             yield f"{node.lineno}: calls {name}(); instead: {banned[name]}"
 
@@ -221,7 +238,7 @@ def no_failure_is_swallowed(file: Source) -> Complaints:
     if not file.is_product:
         return
     lines = file.text.splitlines()
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         caught: list[ast.expr | None] = []
         if isinstance(node, ast.ExceptHandler) and not is_bare_raise(node.body[-1]):
             caught = list(node.type.elts) if isinstance(node.type, ast.Tuple) else [node.type]
@@ -241,7 +258,7 @@ def is_bare_raise(statement: ast.stmt) -> bool:
 def values_are_slotted(file: Source) -> Complaints:
     if not file.path.startswith("src/") or file.is_generated:
         return
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         for decorator in node.decorator_list:
@@ -252,14 +269,14 @@ def values_are_slotted(file: Source) -> Complaints:
 
 
 def our_names_are_imported_one_by_one(file: Source) -> Complaints:
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.Import) and any(a.name.startswith("stratalog") for a in node.names):
             yield f"{node.lineno}: import stratalog…; instead: from … import the names"
 
 
 def handlers_know_their_types(file: Source) -> Complaints:
     if file.path.startswith(APIS):
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, ast.Name) and node.id == "Any":
                 yield f"{node.lineno}: Any; a handler's messages and answers have classes"
 
@@ -371,9 +388,9 @@ def test_a_riddle_is_seen() -> None:
     assert not list(riddles("skip_wait_for_gossip_to_settle"))  # Cassandra's own name
 
 
-def modules_named_in(tree: ast.Module) -> Iterator[str]:
+def modules_named_in(file: Source) -> Iterator[str]:
     """By an import, or whole in a string (lazy imports, entry points)."""
-    for node in ast.walk(tree):
+    for node in file.nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -390,7 +407,7 @@ def test_no_module_is_dead() -> None:
     named |= {api.handler.handle.__module__ for api in SERVED.values()}
     for file in sources():
         if not file.path.startswith("tests/"):
-            named.update(modules_named_in(file.tree))
+            named.update(modules_named_in(file))
     dead = []
     for file in sources():
         if file.is_generated or file.path.endswith("__init__.py"):
@@ -429,7 +446,7 @@ def test_no_definition_is_for_tests_alone() -> None:
         name
         for file in sources()
         if not file.path.startswith("tests/")
-        for name in used_names(file.tree)
+        for name in used_names(file.nodes)
     }
     unused = {}
     ours = [file for file in sources() if file.path.startswith("src/stratalog/")]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import chdir, suppress
+from functools import cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +21,16 @@ from typing import Self
 from unittest.mock import patch
 
 import pytest
+import typer.main
 
 from stratalog.cli.main import main
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 STRATA = [sys.executable, "-m", "stratalog.cli.main"]
+
+parser_of = cache(typer.main.get_command)
+"""typer makes its 150 parsers anew for each command line: 40 ms, which a process pays once and a run of tests once."""
 
 
 def on_a_terminal(*words: str) -> str:
@@ -177,6 +182,7 @@ def strata(
         TextIOWrapper(BytesIO(), encoding="utf-8"),
     )
     with (
+        patch.object(typer.main, "get_command", parser_of),
         patch.object(sys, "argv", ["strata", *words]),
         patch.object(sys, "stdin", given),
         patch.object(sys, "stdout", out),
