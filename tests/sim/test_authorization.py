@@ -31,6 +31,7 @@ from stratalog.broker.network.authorizer import (
     CLUSTER_NAME,
     DENIED,
     SUPPORTED,
+    Authorizer,
     Operation,
     Resource,
     Right,
@@ -85,7 +86,7 @@ FOLLOWERS = ("Fetch", Right(Operation.CLUSTER_ACTION, Resource.CLUSTER))
 """A follower without this right gets the error of the topic."""
 
 
-class Denying:
+class Denying(Authorizer):
     """An authorizer that denies by `denies`, and keeps each requested right."""
 
     def __init__(self, denies: Callable[[Right, str], bool]) -> None:

@@ -245,7 +245,7 @@ def altering(
 
 
 def test_a_client_without_the_right_learns_no_directory() -> None:
-    class Denies:
+    class Denies(Authorizer):
         def allows(
             self, _session: Session, operation: Operation, _resource: Resource, _name: str
         ) -> bool:
@@ -283,7 +283,7 @@ def test_a_request_waits_for_the_next_controller() -> None:
 
 
 def test_the_controller_sees_the_client_and_not_the_broker() -> None:
-    class Watching:
+    class Watching(Authorizer):
         def __init__(self) -> None:
             self.seen: list[tuple[str, str, Operation]] = []
 

@@ -10,7 +10,7 @@ from tests.sim.raw import Raw
 from tests.sim.world import World
 
 from stratalog.broker.apis import APIS
-from stratalog.broker.network.authorizer import NOT_REQUESTED, Operation, Resource
+from stratalog.broker.network.authorizer import NOT_REQUESTED, Authorizer, Operation, Resource
 from stratalog.broker.network.session import ANONYMOUS, Session
 from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode
@@ -59,7 +59,7 @@ def test_a_session_is_made_at_accept_and_learns_the_clients_software() -> None:
 READ = {Operation.READ, Operation.DESCRIBE}
 
 
-class AllowReads:
+class AllowReads(Authorizer):
     """Allows an anonymous client to read the topic `t`."""
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:

@@ -47,14 +47,14 @@ _MECHANISMS: Final = {number: name for name, (number, _) in MECHANISMS.items()}
 _Change = dict[str, Any]
 
 
-class _Noting:
+class _Noting(Authorizer):
     """The authorizer of one request, which notes what it denies, and which topics it lets the client read or write.
 
     Without an inner authorizer it allows everything.
     """
 
     def __init__(self, inner: Authorizer | None) -> None:
-        self._inner = self.unnoted = inner
+        self._inner = inner
         self.denied: dict[str, None] = {}
         self.allowed: dict[str, None] = {}
 
@@ -76,6 +76,13 @@ class _Noting:
         if not is_allowed and len(self.denied) < _NOTED_MAX:
             self.denied[f"{operation.name} {resource.name} *"] = None
         return is_allowed
+
+    def would_allow(
+        self, session: Session, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        """Return whether the client may perform the operation, and note nothing."""
+        inner = self._inner
+        return inner is None or inner.would_allow(session, operation, resource, name)
 
 
 class Audit:

@@ -49,6 +49,12 @@ class Authorizer(Protocol):
     def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
         """Return whether the client may perform the operation on at least one resource of the type."""
 
+    def would_allow(
+        self, session: Session, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        """Return the decision of `allows` on an operation that the client has not tried: no audit notes it."""
+        return self.allows(session, operation, resource, name)
+
 
 DENIED: Final[Mapping[Resource, ErrorCode]] = {
     Resource.TOPIC: ErrorCode.topic_authorization_failed,
@@ -64,14 +70,10 @@ DENIED: Final[Mapping[Resource, ErrorCode]] = {
 def authorized_operations(
     authorizer: Authorizer | None, session: Session, resource: Resource, name: str
 ) -> int:
-    """Return the operations that the client may perform, one bit for each code (KIP-430).
-
-    The audit notes none of them as denied: the client has tried none.
-    """
+    """Return the operations that the client may perform, one bit for each code (KIP-430)."""
     bits = 0
-    inner: Authorizer | None = getattr(authorizer, "unnoted", authorizer)
     for operation in SUPPORTED[resource]:
-        if inner is None or inner.allows(session, operation, resource, name):
+        if authorizer is None or authorizer.would_allow(session, operation, resource, name):
             bits |= 1 << operation
     return bits
 

@@ -10,6 +10,7 @@ A decision is kept until an ACL changes, since a client asks for the same few ri
 from collections.abc import Collection
 from typing import Final, Protocol
 
+from stratalog.broker.network.authorizer import Authorizer
 from stratalog.broker.network.session import Session
 from stratalog.config import BrokerConfig
 from stratalog.metadata.acls import Acls
@@ -31,7 +32,7 @@ class HasAcls(Protocol):
         """The ACLs now; their `version` grows with each change."""
 
 
-class StandardAuthorizer:
+class StandardAuthorizer(Authorizer):
     """The `Authorizer` of one node."""
 
     def __init__(self, metadata: HasAcls, super_users: Collection[str], *, default: bool) -> None:

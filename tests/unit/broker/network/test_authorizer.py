@@ -5,6 +5,7 @@ import pytest
 from stratalog.broker.apis import APIS
 from stratalog.broker.network.authorizer import (
     SUPPORTED,
+    Authorizer,
     Operation,
     Resource,
     Right,
@@ -35,13 +36,35 @@ def test_an_api_names_rights_that_its_resources_have(key: int) -> None:
         assert operation in SUPPORTED[resource]
 
 
-class AllowReads:
+class AllowReads(Authorizer):
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         is_anonymous = str(session.principal) == "User:ANONYMOUS"
         return is_anonymous and name == "t" and operation is Operation.READ
 
     def allows_any(self, session: Session, operation: Operation, resource: Resource) -> bool:
         return self.allows(session, operation, resource, "t")
+
+
+class Counting(AllowReads):
+    """Counts the operations that clients try."""
+
+    tried = 0
+
+    def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        self.tried += 1
+        return super().allows(session, operation, resource, name)
+
+    def would_allow(
+        self, session: Session, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        return super().allows(session, operation, resource, name)
+
+
+def test_operations_that_are_only_reported_are_not_tried() -> None:
+    counting = Counting()
+    session = Session(ListenerContext("PLAINTEXT"))
+    assert authorized_operations(counting, session, Resource.TOPIC, "t") == 1 << 3
+    assert not counting.tried
 
 
 def test_the_operations_are_those_that_the_authorizer_allows() -> None:
