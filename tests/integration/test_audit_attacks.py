@@ -4,6 +4,7 @@ Method: a broker with logins and ACLs; clients that disconnect at once, expect n
 """
 
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from tests.integration.test_audit import WORD, lines_of, reset, settings
 from tests.integration.test_sasl import Raw
 from tests.integration.waiting import wait_for
 
+from stratalog.broker.network import turns
 from stratalog.metadata.rights import Operation, PatternType, Permission, Resource
 from stratalog.testing.broker import TemporaryBroker
 from stratalog.wire.envelope import decode_response, encode_request
@@ -102,6 +104,46 @@ def test_a_denied_produce_without_an_answer_has_its_line(
     (line,) = lines_of(path, 1)
     assert (line["event"], line["principal"]) == ("denied", "User:alice")
     assert line["denied"] == ["WRITE TOPIC secret"]
+
+
+def test_a_denied_request_has_its_line_although_its_client_ends_at_once(
+    audited: tuple[TemporaryBroker, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, path = audited
+    # The rights to some topics are decided before the broker sees the connection's end.
+    monkeypatch.setattr(turns, "_SLICE_ITEMS", 450)
+    monkeypatch.setattr(turns, "_SLICE_NS", 10**10)
+    names = [MetadataRequestTopic(name=f"secret-{number}") for number in range(300)]
+    gone = [Client(broker, "alice") for _ in range(5)]
+    for alice in gone:
+        alice.tell(9, MetadataRequest(topics=names))
+        alice.stream.shutdown(socket.SHUT_WR)
+    lines = lines_of(path, len(gone))
+    for alice in gone:
+        alice.close()
+    assert {(line["event"], line["api"]) for line in lines} == {("denied", "Metadata")}
+    assert {line["denied"][0] for line in lines} == {"DESCRIBE TOPIC secret-0"}
+
+
+def test_topics_that_a_client_does_not_name_are_not_denied(
+    audited: tuple[TemporaryBroker, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, path = audited
+    monkeypatch.setattr(turns, "_SLICE_ITEMS", 20)
+    with closing(Client(broker, "admin")) as admin:
+        topics = [creation(f"t{number}").topics[0] for number in range(300)]
+        request = CreateTopicsRequest(topics=topics, timeout_ms=9000, validate_only=False)
+        assert not any(one.error_code for one in admin.answer(7, request).topics)
+        gone = [Client(broker, "alice") for _ in range(5)]
+        for alice in gone:
+            alice.tell(9, MetadataRequest(topics=None))
+            alice.stream.shutdown(socket.SHUT_WR)
+        for alice in gone:
+            while alice.stream.recv(65536):
+                pass
+            alice.close()
+        assert not admin.answer(7, creation("last")).topics[0].error_code
+    assert {line["event"] for line in lines_of(path, 301)} == {"topic created"}
 
 
 def test_operations_that_a_client_only_asks_about_are_not_denied(

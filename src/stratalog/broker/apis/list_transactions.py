@@ -6,7 +6,7 @@ From KIP-664. v1 a filter by duration (KIP-994). v2 a filter by a pattern of RE2
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.transactions import Transactions
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.patterns import Pattern
 from stratalog.coordinators.transactions import State, Transaction
@@ -51,7 +51,7 @@ async def handle(call: _Request) -> ListTransactionsResponse:
             (not producers or one.producer_id in producers)
             and (not states or one.state.label in states)
             and (duration_ms < 0 or now_ms - one.started_ms > duration_ms)
-            and call.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transactional_id)
+            and call.shows(Resource.TRANSACTIONAL_ID, transactional_id)
             and (pattern is None or await _matches(call, pattern, transactional_id))
         )
 

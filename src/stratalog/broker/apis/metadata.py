@@ -50,7 +50,7 @@ def handle(
         topics = call.needs.cluster.image.topics_by_id
         if len(topics) > _AT_ONCE:
             return _all(call, topics.values())
-        seen = [topic for topic in topics.values() if _may_describe(call, topic.name)]
+        seen = [topic for topic in topics.values() if call.shows(Resource.TOPIC, topic.name)]
         return _answer(call, [_topic(call, topic) for topic in seen])
     if len(requested) > _AT_ONCE:
         return _many(call, requested)
@@ -68,7 +68,7 @@ async def _all(call: Call[MetadataRequest, Needs], topics: Iterable[Topic]) -> M
     rows = [
         _topic(call, topic)
         async for topic in call.pace.each(topics)
-        if _may_describe(call, topic.name)
+        if call.shows(Resource.TOPIC, topic.name)
     ]
     return _answer(call, rows)
 

@@ -5,7 +5,8 @@ each allowed data request where the settings ask for that. It never denies anyth
 or another secret setting.
 
 A change has its line where it is made: a forwarded one on the controller, with the client's own principal and address.
-It has the line whether or not its client waits for the answer. Texts that a client chooses are cut at `_TEXT_MAX`.
+Changes and denials have the line whether or not the client waits for the answer. Texts that a client chooses are cut at
+`_TEXT_MAX`.
 """
 
 import asyncio
@@ -106,15 +107,16 @@ class Audit:
         call = replace(call, authorizer=noting)
         note = partial(self._note, api_key, call, noting)
         failed = partial(self._failed, api_key, call, noting)
+        given_up = partial(self._given_up, api_key, call, noting)
         try:
             result = handle(call)
         except Rejected as error:
             failed(error)
             raise
         if isinstance(result, CoroutineType):
-            return call, _noted(result, note, failed, partial(self._given_up, api_key, call))
+            return call, _noted(result, note, failed, given_up)
         if isinstance(result, asyncio.Future):
-            result.add_done_callback(partial(_note_result, note, failed))
+            result.add_done_callback(partial(_note_result, note, failed, given_up))
         else:
             note(result)
         return call, result
@@ -126,8 +128,9 @@ class Audit:
         elif session.is_unknown and session.sasl is not None:
             self._login_failed(session, session.sasl, session.sasl.mechanism, why)
 
-    def _given_up(self, api_key: int, call: Any) -> None:
-        """Note a failed login whose client has not waited for the answer."""
+    def _given_up(self, api_key: int, call: Any, noting: _Noting | None) -> None:
+        """Note a denial or a failed login whose client has not waited for the answer."""
+        self._denied(api_key, call, noting)
         sasl = call.session.sasl
         if api_key == _AUTHENTICATE and sasl is not None and sasl.has_failed:
             error = ErrorCode.sasl_authentication_failed.name.upper()
@@ -204,9 +207,11 @@ async def _noted(
 def _note_result(
     note: Callable[[Any], None],
     failed: Callable[[BaseException], None],
+    given_up: Callable[[], None],
     done: "asyncio.Future[Any]",
 ) -> None:
     if done.cancelled():
+        given_up()
         return
     error = done.exception()
     if error is None:

@@ -86,6 +86,11 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows(self.session, operation, resource, name)
 
+    def shows(self, resource: Resource, name: str) -> bool:
+        """Return whether a list may have the resource, which the client has not named: no audit notes a denial."""
+        authorizer, describe = self.authorizer, Operation.DESCRIBE
+        return authorizer is None or authorizer.would_allow(self.session, describe, resource, name)
+
     def allows_cluster(self, operation: Operation) -> bool:
         """Return whether the client may perform the operation on the cluster."""
         return self.allows(operation, Resource.CLUSTER, CLUSTER_NAME)
