@@ -10,6 +10,7 @@ and forms of other origins (CSP).
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
@@ -126,6 +127,8 @@ class ConsoleServer:
             return Response(
                 json_bytes(page.data), page.status, media_type="application/json; charset=utf-8"
             )
+        if request.method == "POST" and page.template == "error.html":
+            page = replace(page, data={**page.data, "form": path_of(*parts)})
         query = f"?{request.url.query}" if request.url.query else ""
         body = html(page, parts, self._context, _json_path(parts) + query)
         return Response(body, page.status, media_type="text/html; charset=utf-8")

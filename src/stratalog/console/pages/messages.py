@@ -12,7 +12,7 @@ from stratalog.client.calls import EARLIEST_LOCAL, TopicInfo
 from stratalog.console.cluster import Span
 from stratalog.console.decoded import decoded_shown
 from stratalog.console.page import Context, Page, PageRequest, missing, path_of
-from stratalog.console.pages.positions import epoch_ms, positions_of, written
+from stratalog.console.pages.positions import epoch_ms, offset_of, positions_of, written
 from stratalog.console.reading import Found, Reading, Row, oldest_first
 from stratalog.console.shown import FORMATS, shown
 from stratalog.errors import UserError
@@ -174,9 +174,7 @@ async def _starts(
     if form.at:
         wanted |= {index: offset for index, offset in form.at.items() if index in spans}
     elif form.start == "offset":
-        if not form.value.isdecimal() or len(form.value) > 18:
-            raise UserError(f"offset: {form.value[:40]!r} is not accepted; accepted: 0, 1, 2, …")
-        wanted = dict.fromkeys(spans, int(form.value))
+        wanted = dict.fromkeys(spans, offset_of("offset", form.value))
     elif form.start == "time":
         found = await context.cluster.offsets([topic], epoch_ms(form.value))
         for index, span in spans.items():

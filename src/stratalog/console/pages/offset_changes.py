@@ -20,7 +20,7 @@ from stratalog.console.pages.changes import (
     is_final,
 )
 from stratalog.console.pages.groups import existing_group
-from stratalog.console.pages.positions import epoch_ms, positions_of, written
+from stratalog.console.pages.positions import epoch_ms, offset_of, positions_of, written
 from stratalog.errors import ErrorCode, Rejected, UserError
 from stratalog.wire.ids import TopicPartition
 
@@ -101,9 +101,8 @@ async def _targets(
         return {index: offset if offset >= 0 else spans[index].end for index, offset in at.items()}
     if where != "an offset":
         raise UserError(f"to: {where[:40]!r} is not accepted; accepted: {', '.join(_TO)}")
-    if not value.isdecimal() or len(value) > 18:
-        raise UserError(f"offset: {value[:40]!r} is not accepted; accepted: 0, 1, 2, …")
-    return {index: min(max(int(value), span.start), span.end) for index, span in spans.items()}
+    offset = offset_of("offset", value)
+    return {index: min(max(offset, span.start), span.end) for index, span in spans.items()}
 
 
 async def _delete(context: Context, topic: TopicInfo, before: Mapping[int, int]) -> None:

@@ -5,10 +5,21 @@ In: text from a form or a link. Out: values, and back. Raises UserError for text
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 from stratalog.errors import UserError
 
-__all__ = ["epoch_ms", "positions_of", "written"]
+__all__ = ["epoch_ms", "offset_of", "positions_of", "written"]
+
+_OFFSET_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = len(str(_OFFSET_MAX))
+
+
+def offset_of(name: str, text: str) -> int:
+    """Return an offset. Raises UserError, which names the field and the accepted range."""
+    if text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) <= _OFFSET_MAX:
+        return int(text)
+    raise UserError(f"{name}: {text[:40]!r} is not accepted; accepted: 0 to {_OFFSET_MAX}")
 
 
 def positions_of(name: str, text: str) -> dict[int, int]:
@@ -16,11 +27,9 @@ def positions_of(name: str, text: str) -> dict[int, int]:
     found = {}
     for pair in text.split(",") if text else ():
         index, colon, offset = pair.partition(":")
-        if not (colon and index.isdecimal() and offset.isdecimal()):
+        if not (colon and index.isdecimal() and len(index) <= 9 and offset.isdecimal()):
             raise UserError(f"{name}: {pair[:40]!r} is not accepted; accepted: PARTITION:OFFSET,…")
-        if len(index) > 9 or len(offset) > 18:
-            raise UserError(f"{name}: {pair[:40]!r} is out of range")
-        found[int(index)] = int(offset)
+        found[int(index)] = offset_of(name, offset)
     return found
 
 
