@@ -71,6 +71,38 @@ def test_the_monitors_first_page_without_a_console_names_the_command(tmp_path: P
     assert (status, "<code>strata console</code>" in text) == (200, True)
 
 
+def test_a_demo_whose_broker_dies_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    command = [sys.executable, "-m", "stratalog.cli.main", "demo", "--console"]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            assert demo.stderr is not None
+            assert any("Look at it" in line for line in demo.stdout)
+            url = demo.stderr.readline().split()[-1]
+            ours = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+            (broker,) = (
+                int(pid)
+                for pid in ours
+                if b"\0server\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            )
+            os.kill(broker, signal.SIGKILL)
+            _, said = demo.communicate(timeout=WAIT_S)
+        finally:
+            demo.kill()
+    assert demo.returncode == 2, said
+    (line,) = said.splitlines()
+    assert line.startswith("strata: the broker was ended by SIGKILL: ")
+    assert not list(scratch.iterdir())
+    until_gone(url)
+
+
 def test_the_demo_stays_with_a_console_until_it_is_interrupted() -> None:
     command = [sys.executable, "-m", "stratalog.cli.main", "demo", "--console"]
     with subprocess.Popen(

@@ -34,10 +34,13 @@ async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]
     """Run a broker on a free port of 127.0.0.1 with its data in `place`; `settings` are NAME=VALUE. Stop it at the end.
 
     From here on the command connects without the user's profile. Where the body fails, the broker's log stays beside
-    `place`, and a note names the file. Raises Unavailable with the broker's last line where it does not start.
+    `place`, and a note names the file. Raises Unavailable with the broker's last line where it does not start, or
+    ends before the body, which is cancelled then.
     """
-    from asyncio import CancelledError, create_subprocess_exec
+    from asyncio import CancelledError, create_subprocess_exec, create_task, current_task
     from asyncio.subprocess import DEVNULL
+
+    from stratalog.errors import Unavailable
 
     use_none()
     ready = place / "ready.json"
@@ -61,14 +64,31 @@ async def broker(place: Path, settings: Sequence[str]) -> AsyncIterator[Started]
             stdout=output,
             stderr=output,
         )
-    failed = True
+    body = current_task()
+    assert body is not None
+    has_ended = False
+
+    async def watch() -> None:
+        nonlocal has_ended
+        await process.wait()
+        has_ended = True
+        body.cancel()
+
+    failed, watching = True, None
     try:
-        yield await _started(process, ready, log)
+        started = await _started(process, ready, log)
+        watching = create_task(watch())
+        yield started
         failed = False
     except CancelledError:
+        if has_ended and not body.uncancel():
+            failed = (process.returncode or 0) >= 0  # of one that was killed the log says nothing
+            raise Unavailable(f"the broker {_how(process)}: {_last_line(log)}") from None
         failed = False  # Ctrl-C
         raise
     finally:
+        if watching is not None:
+            watching.cancel()
         if process.returncode is None:
             process.terminate()
         await process.wait()
@@ -102,6 +122,14 @@ def _served(ready: Path) -> tuple[str, str] | None:
     monitor = ready_file["monitor_port"]
     address = f"{ready_file['host']}:{ready_file['port']}"
     return address, f"127.0.0.1:{monitor}" if monitor else ""
+
+
+def _how(process: "Process") -> str:
+    """Return how a process ended."""
+    from signal import Signals
+
+    code = process.returncode or 0
+    return f"was ended by {Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 def _keep(log: Path, kept: Path) -> None:
