@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from itertools import cycle
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Event, Thread
 from typing import Self
 
 import pytest
@@ -117,6 +119,41 @@ def test_a_receiver_that_never_answers_costs_no_more_than_the_queue() -> None:
     assert int(said[0]) == 0
     assert int(said[said.index("dropped,") - 1]) > 0, said
     assert 0 < int(said[said.index("not") - 1]) < 250, "one batch of some 15 kB"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "beginning", "rest"),
+    [("http", b"HTTP/1.1 200 OK\r\n", b"A: b\r\n"), ("opentsdb", b"", b"put: no\n")],
+)
+def test_a_receiver_that_answers_byte_by_byte_costs_one_batch(
+    scheme: str, beginning: bytes, rest: bytes
+) -> None:
+    """Each byte comes well within a socket's timeout, and the answer has no end."""
+    ended = Event()
+
+    class Trickle(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(beginning)
+            for byte in cycle(rest):
+                if ended.wait(0.05):
+                    return
+                with suppress(OSError):
+                    self.wfile.write(bytes((byte,)))
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Trickle) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pushing(f"{scheme}://127.0.0.1:{server.server_address[1]}") as process:
+                assert process.stderr is not None
+                assert "timed out; points wait" in process.stderr.readline()
+                said = stopped(process)
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
+    assert said.split()[0] == "0", said
 
 
 def test_a_silent_monitor_does_not_hold_up_the_points_of_another() -> None:

@@ -1,19 +1,23 @@
 """One HTTP request by the standard library, which a plain install has.
 
 In: a URL, a body. Out: the answer, whatever its status; Unavailable without one. It follows no redirect, uses no proxy,
-reads no more than a bound, and never shows a user or a password.
+reads no more than a bound, waits for no answer that comes byte by byte, and never shows a user or a password.
 """
 
+import io
+import socket
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from stratalog.errors import Unavailable, UserError
 
-__all__ = ["Answer", "ask", "checked_url", "post", "shown"]
+__all__ = ["Answer", "Deadline", "ask", "checked_url", "post", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,38 @@ class Answer:
     status: int
     body: bytes
     date: str = ""
+
+
+class Deadline:
+    """The end of an exchange: a socket's own timeout starts again with each byte that comes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def limit(self, connection: socket.socket) -> None:
+        """Let the next operation of a socket last no longer. Raises TimeoutError where the time is over."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        connection.settimeout(left)
+
+
+class _Read(io.RawIOBase):
+    """The bytes that a socket receives before a deadline, for `HTTPResponse`."""
+
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
+        self._connection, self._deadline = connection, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._deadline.limit(self._connection)
+        return self._connection.recv_into(buffer)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return the reader that `HTTPResponse` asks its socket for."""
+        return io.BufferedReader(self)
 
 
 def shown(url: str) -> str:
@@ -54,6 +90,7 @@ def ask(
 ) -> Answer:
     """GET a URL, or POST a body to it. A user and a password in the URL are sent as basic authentication.
 
+    `timeout_s` is for the whole exchange.
     Raises UserError for a URL that is none, or a certificate that is not trusted; Unavailable.
     """
     parts = urlsplit(checked_url(url))
@@ -68,9 +105,15 @@ def ask(
         else HTTPConnection(host, port, timeout=timeout_s)
     )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    method = "GET" if body is None else "POST"
+    deadline = Deadline(timeout_s)
     try:
-        connection.request("GET" if body is None else "POST", path, body=body, headers=sent)
-        answer = connection.getresponse()
+        connection.connect()
+        deadline.limit(connection.sock)
+        connection.request(method, path, body=body, headers=sent)
+        reader = cast("socket.socket", _Read(connection.sock, deadline))
+        answer = HTTPResponse(reader, method=method)
+        answer.begin()
         data = answer.read(bytes_max + 1)
     except ssl.SSLCertVerificationError as error:
         raise UserError(f"{shown(url)}: {error.verify_message}") from error

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from stratalog.adapters.http_request import ask, shown
+from stratalog.adapters.http_request import Deadline, ask, shown
 from stratalog.errors import Unavailable
 
 __all__ = ["HttpReceiver", "LineReceiver", "Receiver", "Refused"]
@@ -31,7 +31,7 @@ class Receiver(Protocol):
     """Takes one batch at a time."""
 
     def send(self, batch: bytes, points: int, timeout_s: float) -> Refused:
-        """Send a batch. Raises Unavailable where the receiver may take it later."""
+        """Send a batch within `timeout_s`. Raises Unavailable where the receiver may take it later."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -72,11 +72,12 @@ class LineReceiver:
         self._socket: socket.socket | None = None
 
     def send(self, batch: bytes, points: int, timeout_s: float) -> Refused:
+        deadline = Deadline(timeout_s)
         try:
             connection = self._connected(timeout_s)
-            connection.settimeout(timeout_s)
+            deadline.limit(connection)
             connection.sendall(batch + b"version\n")
-            complaints = self._complaints(connection)
+            complaints = self._complaints(connection, deadline)
         except OSError as error:
             self.close()
             why = str(error) or type(error).__name__
@@ -97,10 +98,11 @@ class LineReceiver:
             self._read(self._socket)  # the rest of the version
         return self._socket
 
-    def _complaints(self, connection: socket.socket) -> list[bytes]:
+    def _complaints(self, connection: socket.socket, deadline: Deadline) -> list[bytes]:
         """Wait for the version; return the lines before it."""
         data = b""
         while True:
+            deadline.limit(connection)
             data += self._read(connection)
             lines = data.split(b"\n")
             is_answered = any(line and not b"put:".startswith(line[:4]) for line in lines)
