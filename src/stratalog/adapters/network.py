@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _BACKLOG = 1024
+_RECEIVED_BYTES = 64 << 10
 _WITH_TLS = ("SSL", "SASL_SSL")
 _PLAIN = ("PLAINTEXT", "SASL_PLAINTEXT")
 
@@ -81,6 +82,7 @@ class _Secured:
         self.certificates: Sequence[Certificate] = ()
         self.load(tls)
         self.steps: PacedWorker = PacedWorker("tls-handshakes")
+        self._received = memoryview(bytearray(_RECEIVED_BYTES))
 
     def load(self, tls: Tls) -> bool:
         """Build a context where settings or files have changed. Raises UserError, and keeps the present one."""
@@ -103,7 +105,7 @@ class _Secured:
 
         def accept() -> asyncio.BaseProtocol:
             inner = cast("asyncio.BufferedProtocol", protocol())
-            return TlsConnection(inner, self.context, self.steps)
+            return TlsConnection(inner, self.context, self.steps, self._received)
 
         return accept
 

@@ -7,7 +7,7 @@ The inner protocol gets its transport before the handshake, so that limits of co
 finish one. A handshake costs a hundred times as much as a small request. So its steps run on one thread, in the order
 of their arrival, and OpenSSL releases the interpreter meanwhile. The thread rests after each step as long as the step
 took: a thousand handshakes at once delay one another, and other clients little. Bytes that arrive during a step wait,
-because OpenSSL's buffers must not change under it.
+because OpenSSL's buffers must not change under it, and no more are received.
 
 asyncio's own TLS computes handshakes on the event loop, and calls the protocol after them.
 """
@@ -30,9 +30,6 @@ HANDSHAKE_S: Final = 30.0
 """How long a client may take for its handshake."""
 _HANDSHAKE_BYTES_MAX: Final = 256 << 10
 """Most bytes of a handshake; OpenSSL takes 100 KiB of certificates."""
-_SCRATCH: Final = memoryview(bytearray(64 << 10))
-"""The receive buffer of all connections of an event loop; it holds nothing between two calls. The core's cache keeps
-its bytes from the socket to their decryption."""
 _RECORDS_A_TURN: Final = 256
 """Most records that one turn of the event loop decrypts: 4 MiB, or half a millisecond of tiny ones."""
 _JOIN_BYTES: Final = 16 << 10
@@ -49,10 +46,16 @@ class TlsConnection(asyncio.BufferedProtocol):
         inner: asyncio.BufferedProtocol,
         context: "SSL.Context",
         steps: PacedWorker,
+        received: memoryview,
     ) -> None:
-        """`steps` runs the steps of handshakes."""
+        """`steps` runs the steps of handshakes. `received` is the buffer that all connections of an event loop fill.
+
+        It holds nothing between two calls, and the core's cache keeps its bytes from the socket to their decryption.
+        Two loops, on two threads, must not share one: the system fills it while the other thread runs.
+        """
         self._inner = inner
         self._steps = steps
+        self._received = received
         self._loop = asyncio.get_running_loop()
         self._tls = TlsSession(context)
         self._raw: asyncio.Transport | None = None
@@ -78,19 +81,18 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._inner.connection_made(TlsTransport(self, raw))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
-        return _SCRATCH
+        return self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_secured:
-            self._tls.receive(_SCRATCH[:nbytes])
+            self._tls.receive(self._received[:nbytes])
             self._receive()
             return
-        self._arrived += _SCRATCH[:nbytes]
-        self._handshake_bytes += nbytes
-        if self._handshake_bytes > _HANDSHAKE_BYTES_MAX:
-            self._fail("the handshake is too long")
-        elif self._step is None:
+        self._arrived += self._received[:nbytes]
+        if self._step is None:
             self._go_on()
+        else:
+            self._read_or_stop()
 
     def eof_received(self) -> bool:
         self._is_over = True
@@ -126,6 +128,10 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Let the thread take the next step with the bytes that have arrived."""
+        self._handshake_bytes += len(self._arrived)
+        if self._handshake_bytes > _HANDSHAKE_BYTES_MAX:
+            self._fail("the handshake is too long")
+            return
         self._pass_arrived()
         self._step = self._steps.submit(self._take_step)
         self._step.add_done_callback(self._step_taken)
@@ -155,8 +161,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._flush()
         if step.result():
             self._complete()
-        elif self._arrived:
-            self._go_on()
+        else:
+            if self._arrived:
+                self._go_on()
+            self._read_or_stop()
         if self._is_over and self._step is None:
             raw.close()
 
@@ -219,9 +227,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         return self._is_reading and not self._is_full and is_open
 
     def _read_or_stop(self) -> None:
-        """Receive while the inner protocol reads, the client takes its answers, and no decrypted bytes wait."""
+        """Receive while the inner protocol reads, the client takes its answers, and no received bytes wait."""
         raw = self._raw
-        wanted = self._is_reading and not self._is_full and self._draining is None
+        waits = self._draining is not None or (self._step is not None and bool(self._arrived))
+        wanted = self._is_reading and not self._is_full and not waits
         if raw is not None and wanted != self._raw_is_reading and not raw.is_closing():
             self._raw_is_reading = wanted
             (raw.resume_reading if wanted else raw.pause_reading)()
