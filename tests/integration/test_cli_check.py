@@ -79,6 +79,23 @@ def test_what_cannot_be_asked_is_one_line_or_a_finding(one: Server, tmp_path: Pa
         assert (done.returncode, named) == (2, True), done.stderr
 
 
+def test_a_bucket_that_is_gone_is_wrong_where_it_would_be_seen(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    # The broker claims it once, and not again during the test.
+    rare = "remote.log.manager.task.interval.ms=900000"
+    with Server(tmp_path, (*QUICK, rare, f"tier.url={bucket.as_uri()}")) as server:
+        until((bucket / "stratalog").exists, "the claim of the bucket")
+        (row,) = checked(0, "-b", server.address)["bucket"]
+        assert row["state"] == "ok"
+        bucket.rename(tmp_path / "elsewhere")
+        (row,) = checked(1, "-b", server.address)["bucket"]
+        assert (row["state"], "removed or emptied" in row["seen"]) == ("bad", True)
+        meta = server.data / "meta.properties"
+        meta.rename(tmp_path / "kept")  # as if the broker ran on another machine
+        (row,) = checked(0, "-b", server.address)["bucket"]
+        assert (row["state"], "not readable from here" in row["seen"]) == ("warning", True)
+
+
 @pytest.mark.timeout(400)
 def test_a_dead_broker_and_a_setting_of_its_own_are_found(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path) as nodes:

@@ -5,6 +5,7 @@ something is wrong. It changes nothing; `ops.checking` judges.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,7 +62,7 @@ def check(
     from stratalog.ops.checking import BAD, OK
 
     found = run(findings(bootstrap_server))
-    found += bucket_findings(tier, found_url(bootstrap_server) if not tier else "")
+    found += bucket_findings(tier, None if tier else found_bucket(bootstrap_server))
     for address in monitor or ():
         found += monitor_findings(address)
     show(
@@ -223,31 +224,61 @@ async def settings(client: "Client", nodes: Sequence[int]) -> "Mapping[int, dict
     return found
 
 
-def found_url(bootstrap: str) -> str:
-    """Return the brokers' tier.url; empty where they have none, or one in their own memory."""
+def found_bucket(bootstrap: str) -> tuple[str, bool] | None:
+    """Return the brokers' tier.url, and whether this machine sees the same bucket.
 
-    async def ask() -> str:
+    None where they have none, or one in their own memory.
+    """
+
+    async def ask() -> tuple[str, bool] | None:
         async with connected(bootstrap, timeout_s=TIMEOUT_S, patience_s=0) as client:
-            nodes = sorted((await client.metadata([])).brokers)
-            for of_broker in (await settings(client, nodes[:1])).values():
-                return of_broker.get("tier.url") or ""
-        return ""
+            cluster = await client.metadata([])
+            for of_broker in (await settings(client, sorted(cluster.brokers)[:1])).values():
+                url = of_broker.get("tier.url") or ""
+                if url and not url.startswith("memory:"):
+                    directories = of_broker.get("log.dirs") or of_broker.get("log.dir") or ""
+                    is_here = not url.startswith("file:") or any(
+                        is_of_cluster(Path(one.strip()), cluster.cluster_id or "")
+                        for one in directories.split(",")
+                    )
+                    return url, is_here
+        return None
 
-    url = run(ask())
-    return "" if url.startswith("memory:") else url
+    return run(ask())
 
 
-def bucket_findings(url: str, brokers_url: str) -> "list[Finding]":
-    """Read the bucket's owner and its topics from this machine."""
+def is_of_cluster(directory: Path, cluster_id: str) -> bool:
+    """Return whether a log directory of this machine is one of the cluster's."""
+    try:
+        lines = (directory / "meta.properties").read_text().splitlines()
+    except (OSError, ValueError):
+        return False
+    return f"cluster.id={cluster_id}" in lines
+
+
+def bucket_findings(url: str, of_brokers: tuple[str, bool] | None) -> "list[Finding]":
+    """Read the bucket's owner and its topics from this machine: of `url`, or else of the brokers' bucket.
+
+    A cluster claims its bucket when it starts. So a bucket without an owner was removed or emptied, with the history
+    that only it had, unless the brokers' directory is that of another machine.
+    """
     from stratalog.cli.shared.bucket import opened
     from stratalog.errors import Corrupt, Unavailable, UserError
     from stratalog.ops.checking import BAD, OK, WARNING, Finding
+    from stratalog.tier.bucket.identity import read_claim
     from stratalog.tier.reading.reader import open_bucket
 
-    wanted = url or brokers_url
+    wanted, is_here = of_brokers or (url, False)
     if not wanted or wanted == "none":
         return []
     try:
+        if is_here and read_claim(opened(wanted)) is None:
+            what = (
+                "it has no owner: it was removed or emptied, and what only it had is gone; "
+                "or the brokers have not reached it yet"
+            )
+            remedy = "stop the brokers, put the objects back from a copy, and start them"
+            return [Finding("bucket", wanted, BAD, what, remedy)]
         topics = sum(1 for _ in open_bucket(opened(wanted)).topics())
     except UserError as error:
         if url:
