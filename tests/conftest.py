@@ -17,6 +17,11 @@ settings.load_profile("stratalog")
 for variable in [name for name in os.environ if name.startswith(("STRATA_", "KAFKA_"))]:
     del os.environ[variable]
 
+# A test's Spark runs for seconds, and Java's second compiler takes half of the processor time of those.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
+
+gc.disable()  # until all tests are collected: what that makes stays
+
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -28,6 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fail where xdist would not group them: its scheduler reads the group from the end of a test's id."""
+    gc.enable()
     gc.freeze()  # a collection walks what a test made, not the 600,000 objects of pytest and of what tests import
     grouped = getattr(session.config.option, "loadgroup", False)
     for item in session.items:

@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 from tests.compat.tools import java_command, java_environment, java_tool
 
 from stratalog.adapters.free_ports import free_ports
+from stratalog.adapters.system import SystemEntropy
+from stratalog.broker.storage.claim import new_cluster_id
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
@@ -59,10 +61,10 @@ def apache_kafka(directory: Path, features: Sequence[str] = (), **settings: str)
     named = {name.replace("__", "."): value for name, value in settings.items()}
     file = directory / "server.properties"
     file.write_text(properties(directory, ports, named))
-    storage = "kafka.tools.StorageTool"
-    cluster_id = java_tool(storage, "random-uuid").stdout.split()[-1]
-    levels = [f"--feature={feature}" for feature in features]
-    done = java_tool(storage, "format", "-t", cluster_id, "-c", str(file), "--standalone", *levels)
+    cluster_id = new_cluster_id(SystemEntropy())
+    words = ["format", "-t", cluster_id, "-c", str(file), "--standalone"]
+    words += [f"--feature={feature}" for feature in features]
+    done = java_tool("kafka.tools.StorageTool", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     with kafka_process(file, ports[0]):
         yield f"127.0.0.1:{ports[0]}"
