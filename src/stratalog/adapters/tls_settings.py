@@ -16,7 +16,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from stratalog.adapters.certificate_dates import dates
 from stratalog.errors import UserError
 from stratalog.ports import Certificate, Store, Tls
 
@@ -71,14 +70,18 @@ def state_of(tls: Tls) -> tuple[object, ...]:
 
 
 def certificates_of(tls: Tls) -> list[Certificate]:
-    """Return the certificates of both stores; those without readable dates are left out. Raises UserError."""
+    """Return the certificates of both stores; those that cannot be read are left out. Raises UserError."""
+    from cryptography.x509 import load_der_x509_certificate  # noqa: PLC0415 - as below
+
     found = []
     for store in (tls.own, tls.trusted):
         if store is None:
             continue
         for _label, body in _BLOCK.findall(_certificates(store)):
-            with suppress(ValueError):
-                ends = dates(binascii.a2b_base64(body))
+            with suppress(ValueError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd numbers
+                one = load_der_x509_certificate(binascii.a2b_base64(body))
+                ends = one.not_valid_before_utc.timestamp(), one.not_valid_after_utc.timestamp()
                 found.append(Certificate(store.setting, store.location, *ends))
     return found
 

@@ -6,13 +6,11 @@ Each round damages a file at random places with a seed of its own, so a failure 
 import base64
 import random
 import re
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stratalog.adapters.certificate_dates import dates
 from stratalog.adapters.tls_context import client_context
 from stratalog.adapters.tls_listener import listener_context
 from stratalog.adapters.tls_settings import certificates_of
@@ -22,8 +20,6 @@ from stratalog.testing.certificates import Authority
 
 ROUNDS = 250
 PASSWORD = "planted-password"
-FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799
-"""The first and the last second of the calendar."""
 BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----(.*?)-----END", re.DOTALL)
 
 
@@ -106,19 +102,6 @@ def test_text_that_is_not_ascii_is_one_line(stores: list[bytes], letter: str) ->
     for tls, setting in ((own, "ssl.keystore.key"), (trusting, "ssl.truststore.certificates")):
         with pytest.raises(UserError, match=f"^{setting}: .* is not ASCII$"):
             listener_context(tls)
-
-
-def test_a_damaged_certificate_has_dates_or_none(stores: list[bytes]) -> None:
-    whole = ssl.PEM_cert_to_DER_cert(stores[0][stores[0].index(b"-----BEGIN CERT") :].decode())
-    read = 0
-    for seed in range(10 * ROUNDS):
-        try:
-            found = dates(damaged(whole, random.Random(seed)))
-        except ValueError:
-            continue
-        read += 1
-        assert all(FIRST_S <= one <= LAST_S for one in found), seed
-    assert 0 < read < 10 * ROUNDS
 
 
 @pytest.mark.parametrize(
