@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.integration.server_process import strata
+from tests.integration.test_cli_json import wrong_keys
 from tests.integration.waiting import wait_for
 
 from stratalog.adapters.detached import Detached, is_running, send
@@ -44,7 +45,9 @@ class Cluster:
         return json.loads(self.ready_file.read_text())
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        return {row["id"]: row for row in json.loads(self.ok("status", "--json"))}
+        rows = json.loads(self.ok("status", "--json"))
+        assert wrong_keys(rows) == set()
+        return {row["id"]: row for row in rows}
 
     def processes(self) -> list[Detached]:
         nodes = json.loads((self.directory / "cluster.json").read_text())["nodes"]

@@ -17,6 +17,8 @@ DATA = {"configs", "features"}
 """Objects whose keys are names of the user's or of Kafka's."""
 BUCKET, LOG, PLACE = "BUCKET", "LOG", "PLACE"
 ASKED = (
+    "acl check User:a read --topic t",
+    "acl list",
     "broker list",
     "check",
     "cluster info",
@@ -62,8 +64,6 @@ NOT_ASKED = (
 )
 """Commands that ask no broker."""
 ELSEWHERE = {
-    "acl list": "tests/integration/test_cli_acl.py",
-    "acl check": "the rows of acl list",
     "bench machine": "it measures for a minute; its keys are names of fields",
     "broker drain": "the rows of partition reassign",
     "cluster start": "the rows of cluster status",
@@ -71,7 +71,7 @@ ELSEWHERE = {
     "migrate inspect": "what and finding",
     "profile list": "tests/integration/test_cli_profile.py",
     "pipeline run": "tables",
-    "storage repair": "tests/integration/test_cli_directories.py",
+    "storage repair": "file, byte, offset, reason, goes",
     "token create": "tests/integration/test_cli_token.py",
     "token list": "tests/integration/test_cli_token.py",
 }
@@ -82,6 +82,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("json")
     settings = (
         f"tier.url={(place / 'bucket').as_uri()}",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:ANONYMOUS",
         "monitor.listener=127.0.0.1:0",
         "offsets.topic.num.partitions=1",
         "transaction.state.log.num.partitions=1",
@@ -96,6 +98,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         producer.begin_transaction()
         producer.produce("t", b"x", b"k", headers={"Some-Header": b"y"})
         producer.commit_transaction(30)
+        acl = ("acl", "add", "--principal", "User:a", "--operation", "read", "--topic", "t")
+        assert strata(*acl, *at).returncode == 0
         reset = ("--topic", "t", "--to", "beginning")
         assert strata("group", "reset-offsets", "g", *reset, *at).returncode == 0
         of_user = ("--user", "a", "--request-percentage", "5")

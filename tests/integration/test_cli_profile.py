@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.server_process import strata
+from tests.integration.test_cli_json import wrong_keys
 
 from stratalog.testing.broker import TemporaryBroker
 
@@ -87,6 +88,7 @@ def test_a_profile_has_brokers_and_login_in_a_file_of_its_owner_alone(
     assert "topic" in done("--profile", "prod", "topic", "create", "t")
     assert strata("topic", "list", "-b", secured).returncode == 2  # without the login
     rows = json.loads(done("profile", "list", "--json"))
+    assert wrong_keys(rows) == set()
     assert rows == [
         {
             "profile": "prod",

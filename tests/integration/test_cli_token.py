@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.integration.server_process import strata
+from tests.integration.test_cli_json import wrong_keys
 from tests.integration.test_delegation_tokens import (
     PLAIN_MODULE,
     SCRAM_MODULE,
@@ -35,6 +36,7 @@ class Asking:
 
     def rows(self, *words: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.text(*words, "--json"))
+        assert wrong_keys(found) == set()
         return found
 
     def text(self, *words: str, code: int = 0) -> str:
