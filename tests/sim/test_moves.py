@@ -393,3 +393,27 @@ def test_two_copies_where_the_partition_counts_are_named_and_nothing_is_touched(
         await machine.stop()
 
     run(story())
+
+
+def test_a_partition_whose_move_ends_during_a_description_is_in_one_directory() -> None:
+    async def story() -> None:
+        machine, client = await begin({})
+        await fill(machine, client, 3)
+        hosted = machine.partition(TOPIC)
+        assert await move(machine, 0, PATHS[2]) == 0
+        await until(lambda: hosted.directory.path == PATHS[2])
+        source, space = hosted.directory, hosted.directory.space
+
+        async def late() -> tuple[int, int]:
+            """The broker has looked at the move's target by now."""
+            assert await move(machine, 0, PATHS[0]) == 0
+            await until(lambda: hosted.directory.path == PATHS[0])
+            return await space()
+
+        source.space = late  # type: ignore[method-assign]
+        shown = await describe(machine)
+        here = [path for path, rows in shown.items() for _, is_copy, *_ in rows if not is_copy]
+        assert here == [PATHS[0]]
+        await machine.stop()
+
+    run(story())

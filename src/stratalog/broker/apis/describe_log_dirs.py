@@ -4,12 +4,13 @@ v1 throttle time. v2 flexible. v3 top-level error. v4 bytes in all and usable (K
 no new partitions (KIP-1066).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.partitions.hosting import Hosting
-from stratalog.broker.partitions.moves import Moves
+from stratalog.broker.partitions.moves import Move, Moves
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode, Rejected
@@ -22,6 +23,7 @@ from stratalog.wire.messages.describe_log_dirs import (
 )
 
 Wanted = dict[str, set[int]] | None
+Topics = dict[str, list[DescribeLogDirsPartition]]
 
 
 class Needs(NamedTuple):
@@ -43,36 +45,49 @@ async def handle(call: Call[DescribeLogDirsRequest, Needs]) -> DescribeLogDirsRe
             indexes = wanted.setdefault(topic.topic, set())
             async for index in call.pace.each(topic.partitions):
                 indexes.add(index)
+    directories = call.needs.hosting.directories
+    spaces = [await _space(directory) for directory in directories]
+    found: dict[LogDirectory, Topics] = {directory: {} for directory in directories}
+    # One look at each partition: a move may end meanwhile, and the partition must not be missing from both directories.
+    async for hosted in call.pace.each(call.needs.hosting.all()):
+        name = hosted.name
+        if wanted is None or name.partition in wanted.get(name.topic, ()):
+            topics = found.setdefault(hosted.directory, {})
+            topics.setdefault(name.topic, []).append(_partition(hosted))
     return DescribeLogDirsResponse(
         error_code=ErrorCode.none,
         results=[
-            await _directory(call, directory, wanted)
-            for directory in call.needs.hosting.directories
+            _result(directory, space, found[directory], call.needs.moves.to(directory), wanted)
+            for directory, space in zip(directories, spaces, strict=True)
         ],
     )
 
 
-async def _directory(
-    call: Call[DescribeLogDirsRequest, Needs], directory: LogDirectory, wanted: Wanted
-) -> DescribeLogDirsResult:
+async def _space(directory: LogDirectory) -> tuple[int, int] | ErrorCode:
+    """Return the bytes of the drive and its free ones; the error of a failed directory."""
     try:
-        total, free = await directory.space()
+        return await directory.space()
     except Rejected as error:
+        return error.code
+
+
+def _result(
+    directory: LogDirectory,
+    space: tuple[int, int] | ErrorCode,
+    topics: Topics,
+    moves: Iterable[Move],
+    wanted: Wanted,
+) -> DescribeLogDirsResult:
+    if isinstance(space, ErrorCode):
         return DescribeLogDirsResult(
-            error_code=error.code,
+            error_code=space,
             log_dir=directory.path,
             topics=[],
             total_bytes=-1,
             usable_bytes=-1,
             is_cordoned=directory.is_cordoned,
         )
-    topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    async for hosted in call.pace.each(call.needs.hosting.all()):
-        name = hosted.name
-        is_requested = wanted is None or name.partition in wanted.get(name.topic, ())
-        if is_requested and hosted.directory is directory:
-            topics.setdefault(name.topic, []).append(_partition(hosted))
-    for move in call.needs.moves.to(directory):
+    for move in moves:
         name = move.hosted.name
         if wanted is None or name.partition in wanted.get(name.topic, ()):
             topics.setdefault(name.topic, []).append(
@@ -90,8 +105,8 @@ async def _directory(
             DescribeLogDirsTopic(name=name, partitions=partitions)
             for name, partitions in sorted(topics.items())
         ],
-        total_bytes=total,
-        usable_bytes=free,
+        total_bytes=space[0],
+        usable_bytes=space[1],
         is_cordoned=directory.is_cordoned,
     )
 
