@@ -1,15 +1,17 @@
-"""Clients with TLS that send much at once, to one broker and to two in one process."""
+"""Clients with TLS that send much at once, to one broker and to two in one process, and one that meets a bug."""
 
 import ssl
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 from tests.integration.test_tls import API_VERSIONS, exactly, plain, secured
 
+from stratalog.adapters import tls_server
 from stratalog.testing.broker import TemporaryBroker
 
 FLOOD = """
@@ -81,3 +83,23 @@ def test_a_client_may_send_much_right_behind_its_handshake(broker: TemporaryBrok
                 with suppress(ssl.SSLWantReadError):
                     while True:
                         got += len(client.read(1 << 16))
+
+
+def test_no_client_is_served_where_its_name_cannot_be_found(
+    broker: TemporaryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be anonymous."""
+
+    def bug(_session: tls_server.TlsSession) -> str:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(tls_server.TlsSession, "subject", bug)
+    monkeypatch.setattr(tls_server, "HANDSHAKE_S", 1.0)
+    context = ssl.create_default_context(cafile=str(broker.authority.certificate))
+    answer = b""
+    with suppress(ssl.SSLError, ConnectionError), secured(broker, context) as stream:
+        for _ in range(5):  # the first may be received with the end of the handshake
+            stream.sendall(API_VERSIONS)
+            time.sleep(0.05)
+        answer = stream.recv(1)
+    assert answer == b""

@@ -42,7 +42,7 @@ def listener_context(tls: Tls) -> SSL.Context:
     # No session is resumed: every connection shows its certificate, and new authorities count at once.
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_CIPHER_SERVER_PREFERENCE)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # 13 KiB of each idle connection
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # an idle connection holds 13 KiB less
     context.clear_mode(Binding.lib.SSL_MODE_ENABLE_PARTIAL_WRITE)  # pyOpenSSL sets it
     context.set_verify(_DEMANDS[tls.client_certificate])
     _bound(context, tls)
@@ -84,7 +84,9 @@ def _load_own(context: SSL.Context, store: Store) -> None:
     password = store.key_password.encode() if is_encrypted else None
     try:
         key: Any = load_pem_private_key(text.encode(), password)
-    except (TypeError, ValueError, UnsupportedAlgorithm):
+    except UnsupportedAlgorithm as error:
+        raise unreadable(store, f"the key or its encryption is not supported: {error}") from None
+    except (TypeError, ValueError):
         reason = wrong_password(store) if is_encrypted else DAMAGED
         raise unreadable(store, reason) from None
     with in_memory(certificates) as path:
@@ -92,6 +94,8 @@ def _load_own(context: SSL.Context, store: Store) -> None:
             context.use_certificate_chain_file(path)
             context.use_privatekey(key)
             context.check_privatekey()
+        except TypeError:
+            raise unreadable(store, "TLS has no use for a key of this kind") from None
         except SSL.Error as error:
             raise unreadable(store, _reason(error)) from None
 
@@ -101,4 +105,4 @@ def _reason(error: SSL.Error) -> str:
     reasons = [reason for _library, _function, reason in error.args[0]]
     if any("mismatch" in one or one == "no certificate assigned" for one in reasons):
         return NOT_ITS_KEY
-    return DAMAGED if "PEM lib" in reasons else reasons[0]
+    return DAMAGED if not reasons or "PEM lib" in reasons else reasons[0]

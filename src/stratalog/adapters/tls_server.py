@@ -48,7 +48,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         steps: PacedWorker,
         received: memoryview,
     ) -> None:
-        """`steps` runs the steps of handshakes. `received` is the buffer that all connections of an event loop fill.
+        """`steps` runs the steps of handshakes. `received` is the buffer that all connections of one listener fill.
 
         It holds nothing between two calls, and the core's cache keeps its bytes from the socket to their decryption.
         Two loops, on two threads, must not share one: the system fills it while the other thread runs.
@@ -115,14 +115,15 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._is_full = True
         self._inner.pause_writing()
         # TLS itself answers, too: a client could ask for new keys without end, and read none of the answers.
-        if self._is_secured:
-            self._read_or_stop()
+        self._read_or_stop()
 
     def resume_writing(self) -> None:
         self._is_full = False
         self._inner.resume_writing()
         if self._is_secured:
             self._drain_later()
+        else:
+            self._read_or_stop()
 
     # The handshake
 
@@ -169,13 +170,13 @@ class TlsConnection(asyncio.BufferedProtocol):
             raw.close()
 
     def _complete(self) -> None:
-        self._is_secured = True
-        self._cancel_deadline()
         try:
-            subject = self._tls.subject()
+            subject = self._tls.subject()  # first of all: no client may pass without its name
         except TlsFailed as error:
             self._fail(str(error))
             return
+        self._is_secured = True
+        self._cancel_deadline()
         cast("SecuredProtocol", self._inner).secured(subject)
         self._pass_arrived()
         self._receive()

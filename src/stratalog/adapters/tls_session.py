@@ -8,6 +8,7 @@ record once more and make several Python calls for it. So data goes through the 
 Each of them releases the interpreter. One thread at a time may use a session.
 """
 
+import warnings
 from typing import Any, Final
 
 from cryptography.hazmat.bindings.openssl.binding import Binding
@@ -24,7 +25,7 @@ _from_buffer: Final = _ffi.from_buffer
 _room: Final = _ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class TlsFailed(Exception):
+class TlsFailed(ConnectionError):
     """The client broke the protocol, or was refused; the message says why, in words."""
 
 
@@ -38,7 +39,7 @@ class TlsSession:
     def __init__(self, context: SSL.Context) -> None:
         self._connection = connection = SSL.Connection(context, None)
         connection.set_accept_state()
-        # pyOpenSSL has no public names for these; they are what they were in 2013.
+        # pyOpenSSL has no public names for these. Their names have not changed since 2013.
         self._ssl = connection._ssl  # noqa: SLF001
         self._incoming = connection._into_ssl  # noqa: SLF001
         self._outgoing = connection._from_ssl  # noqa: SLF001
@@ -64,8 +65,10 @@ class TlsSession:
         if certificate is None:
             return ""
         try:
-            return distinguished_name(certificate.to_cryptography().subject)
-        except ValueError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of names that are long or odd
+                return distinguished_name(certificate.to_cryptography().subject)
+        except Exception as error:  # noqa: BLE001 - cryptography raises many kinds for odd certificates
             raise TlsFailed(f"the client's certificate cannot be read: {error}") from None
 
     def decrypt(self, buffer: memoryview, records: int) -> tuple[int, int, bool]:
@@ -100,7 +103,7 @@ class TlsSession:
             raise TlsFailed("OpenSSL takes no bytes")
 
     def end(self) -> None:
-        """Encrypt a close_notify. The client's own is not waited for."""
+        """Encrypt a close_notify. It does not wait for the client's."""
         if _lib.SSL_shutdown(self._ssl) < 0:
             _lib.ERR_clear_error()
 

@@ -71,14 +71,17 @@ def state_of(tls: Tls) -> tuple[object, ...]:
 
 def certificates_of(tls: Tls) -> list[Certificate]:
     """Return the certificates of both stores; those that cannot be read are left out. Raises UserError."""
-    from cryptography.x509 import load_der_x509_certificate  # noqa: PLC0415 - as below
+    from cryptography.x509 import (  # noqa: PLC0415 - clients never call it
+        InvalidVersion,
+        load_der_x509_certificate,
+    )
 
     found = []
     for store in (tls.own, tls.trusted):
         if store is None:
             continue
         for _label, body in _BLOCK.findall(_certificates(store)):
-            with suppress(ValueError), warnings.catch_warnings():
+            with suppress(ValueError, InvalidVersion), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of odd numbers
                 one = load_der_x509_certificate(binascii.a2b_base64(body))
                 ends = one.not_valid_before_utc.timestamp(), one.not_valid_after_utc.timestamp()
@@ -180,7 +183,7 @@ def _read_file(store: Store, *, with_key: bool) -> tuple[str, str]:
 
 
 def _read_pkcs12(store: Store, data: bytes) -> tuple[str, str]:
-    # Few nodes have PKCS12 files, and clients without TLS import nothing of it.
+    # Most clients have PEM files, and do not pay for the import.
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415
 

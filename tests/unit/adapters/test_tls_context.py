@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import rsa, x25519
 from OpenSSL import SSL
 
 from stratalog.adapters.tls_context import client_context
@@ -299,6 +299,17 @@ def agreed_suite(context: SSL.Context, version: str) -> str:
     name = client.cipher()
     assert name is not None
     return name[0]
+
+
+def test_a_listener_refuses_a_key_that_signs_nothing(tmp_path: Path, server: Identity) -> None:
+    key = x25519.X25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    store = damaged(tmp_path, key + server.certificate.read_bytes())
+    with pytest.raises(UserError, match="TLS has no use for a key of this kind"):
+        listener_context(own(store))
 
 
 @pytest.mark.parametrize("side", CONTEXTS)

@@ -175,15 +175,26 @@ def test_the_reason_of_a_refused_certificate_is_openssls(authority: Authority) -
 def test_a_subject_is_read_or_refused(authority: Authority) -> None:
     assert Pair(authority, "requested").session.subject() == ""
     assert Pair(authority, "required", authority.issue("alice")).session.subject() == "CN=alice"
-    broken = with_subject(
-        authority, authority.issue("mallory"), b"\x0c\x07mallory", b"\x16\x07mall\xffry"
-    )
+
+
+ODD = {
+    "letters of no alphabet": (b"\x0c\x07mallory", b"\x16\x07mall\xffry"),
+    "a string of bits": (b"\x0c\x07mallory", b"\x03\x07\0allory"),
+    "version 2": (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_a_certificate_that_cannot_be_read_names_no_client(authority: Authority, case: str) -> None:
+    """OpenSSL takes them. A client without a name would be anonymous."""
+    odd = signed_again(authority, authority.issue("mallory"), *ODD[case])
+    pair = Pair(authority, "required", odd)
     with pytest.raises(TlsFailed, match=r"^the client's certificate cannot be read: "):
-        Pair(authority, "required", broken).session.subject()
+        pair.session.subject()
 
 
-def with_subject(authority: Authority, identity: Identity, name: bytes, other: bytes) -> Identity:
-    """Sign the identity's certificate again, with bytes in its subject that are no text."""
+def signed_again(authority: Authority, identity: Identity, name: bytes, other: bytes) -> Identity:
+    """Sign the identity's certificate again, with other bytes in it."""
     certificate = x509.load_pem_x509_certificate(identity.certificate.read_bytes())
     body = certificate.tbs_certificate_bytes.replace(name, other)
     signature = authority._key.sign(body, ec.ECDSA(hashes.SHA256()))
