@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Final
 
 from cryptography.hazmat.bindings.openssl.binding import Binding
+from cryptography.x509 import InvalidVersion
 from OpenSSL import SSL
 
 from stratalog.adapters.distinguished_name import distinguished_name
@@ -23,6 +24,11 @@ _lib: Final[Any] = Binding.lib
 _ffi: Final[Any] = Binding.ffi
 _from_buffer: Final = _ffi.from_buffer
 _room: Final = _ffi.new_allocator(should_clear_after_alloc=False)
+_UNREADABLE: Final = (ValueError, TypeError, KeyError, InvalidVersion)
+"""What `cryptography` raises for certificates that OpenSSL takes.
+
+Any other error is a bug. It serves no client either: a connection counts as secured only once its client has a name.
+"""
 
 
 class TlsFailed(ConnectionError):
@@ -68,7 +74,7 @@ class TlsSession:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of names that are long or odd
                 return distinguished_name(certificate.to_cryptography().subject)
-        except Exception as error:  # noqa: BLE001 - cryptography raises many kinds for odd certificates
+        except _UNREADABLE as error:
             raise TlsFailed(f"the client's certificate cannot be read: {error}") from None
 
     def decrypt(self, buffer: memoryview, records: int) -> tuple[int, int, bool]:
