@@ -129,6 +129,8 @@ class _Connection(H11Protocol):
 class _SecuredConnection(_Connection):
     """The same above TLS: a `ports.SecuredProtocol`, whose bytes come through a buffer."""
 
+    missing = 0
+
     def __init__(self, config: Config, state: ServerState, limits: HttpLimits) -> None:
         super().__init__(config, state, limits)
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))

@@ -299,6 +299,10 @@ class SecuredProtocol(Protocol):
     def refuse(self, why: str) -> None:
         """Close the connection, because its handshake failed."""
 
+    @property
+    def missing(self) -> int:
+        """Bytes that must still come before the protocol can do anything; 0 where it does not know."""
+
 
 class Certificate(NamedTuple):
     """A certificate of the store whose settings begin with `setting`; its dates are epoch seconds."""
@@ -319,10 +323,7 @@ class Listener(Protocol):
         """Accept connections. Raises OSError where another program accepted on the same port first."""
 
     def secure(self, security: Security) -> bool:
-        """Read keys and certificates again, for connections from now on; return whether any changed.
-
-        Raises UserError where they are unusable: the previous ones stay.
-        """
+        """Read keys and certificates again; return whether any changed. Raises UserError, and keeps previous ones."""
 
     def certificates(self) -> Sequence[Certificate]:
         """Return the listener's own certificates and those of its authorities."""

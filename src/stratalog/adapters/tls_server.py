@@ -13,7 +13,9 @@ asyncio's own TLS computes handshakes on the event loop, and calls the protocol 
 """
 
 import asyncio
+import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from stratalog.adapters.threads import PacedWorker
@@ -36,6 +38,12 @@ _JOIN_BYTES: Final = 16 << 10
 _FLUSH_BYTES: Final = 63 << 10
 """Bytes that are encrypted and go to the socket at a time: the client decrypts them while the next ones are encrypted.
 With the heads of their records they fit one segment of the loopback, 65,483 bytes; 64 KiB need two."""
+
+_WAKE_BYTES: Final = 64 << 10
+"""Bytes of a large request that the broker waits for: clients such as librdkafka write records of 1 to 2 KiB, and each
+would wake the broker, which costs both sides more than the record's bytes."""
+_RECORD_BYTES_MAX: Final = 17 << 10
+"""More than the longest encrypted record. So much of a request may be with OpenSSL, in a record that has not ended."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):
@@ -72,6 +80,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         """Whether the client does not take what it was sent."""
         self._raw_is_reading = True
         self._draining: asyncio.Handle | None = None
+        self._wake_bytes = 1
 
     # From the raw transport
 
@@ -221,7 +230,19 @@ class TlsConnection(asyncio.BufferedProtocol):
             if not records_left:
                 self._drain_later()
         self._flush()  # answers of TLS itself, such as new keys
+        self._wake_late()
         self._read_or_stop()
+
+    def _wake_late(self) -> None:
+        """Let the system report bytes of a large request only once `_WAKE_BYTES` of them are there."""
+        missing = cast("SecuredProtocol", self._inner).missing
+        wake_bytes = max(1, min(_WAKE_BYTES, missing - _RECORD_BYTES_MAX))
+        if wake_bytes != self._wake_bytes and self._raw is not None:
+            self._wake_bytes = wake_bytes
+            with suppress(OSError):  # a broken socket: the connection is about to be lost
+                self._raw.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes
+                )
 
     def _may_pass_on(self) -> bool:
         is_open = self._raw is not None and not self._raw.is_closing()

@@ -152,6 +152,11 @@ class FrameReader:
         return frames
 
     @property
+    def missing(self) -> int:
+        """Bytes of the incomplete frame that have not arrived; 0 where no frame is incomplete."""
+        return self._frame_bytes - self._filled if self._frame is not None else 0
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is received that was not returned."""
         return not self.bytes_held and not self._prefix

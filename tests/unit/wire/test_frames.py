@@ -48,6 +48,18 @@ def test_frames_are_cut_a_few_at_a_time_and_none_is_lost(tail):
     assert reader.bytes_held == 0
 
 
+def test_the_missing_bytes_are_those_of_the_incomplete_frame():
+    reader = FrameReader(1 << 20, bytearray(4096))
+    stream = framed(b"small", bytes(200_000))
+    missing, start = {}, 0
+    for end in (9, 12, 13, 14, 9_000, 150_000, len(stream)):
+        feed(reader, stream[start:end])
+        missing[end], start = reader.missing, end
+    # After 9 bytes the first frame is whole, after 13 the length of the second one.
+    wanted = {end: len(stream) - end if end >= 13 else 0 for end in missing}
+    assert missing == wanted
+
+
 def test_a_wrong_length_is_found_in_the_remaining_bytes():
     reader = FrameReader(100, bytearray(4096), frames_max=1)
     stream = framed(b"one", b"two") + (101).to_bytes(4, "big")

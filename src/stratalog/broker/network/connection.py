@@ -89,8 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: list[Buffer] = []
         self._held_bytes = self._bytes_unsent = self._bytes_started = 0
         self._serve = serve
-        self._opened = opened
-        self._closed = closed
+        self._opened, self._closed = opened, closed
         self._frame_bytes_max = shared.frame_bytes_max
         limit = shared.frame_bytes_max if session.sasl is None else shared.unknown_bytes_max
         self._reader = FrameReader(limit, shared.scratch, shared.buffer, frames_max=_TURN_REQUESTS)
@@ -152,6 +151,10 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
 
+    @property
+    def missing(self) -> int:
+        return self._reader.missing
+
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         self.active_s = now = self._loop.time()
@@ -201,9 +204,6 @@ class Connection(asyncio.BufferedProtocol):
     def _count_unsent(self, size: int) -> None:
         self._memory.answers += size - self._bytes_unsent
         self._bytes_unsent = size
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         self._reclaim()
