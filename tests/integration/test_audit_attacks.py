@@ -23,7 +23,14 @@ from stratalog.wire.envelope import decode_response, encode_request
 from stratalog.wire.messages import Request
 from stratalog.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from stratalog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 from stratalog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from stratalog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from stratalog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from stratalog.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -146,19 +153,50 @@ def test_topics_that_a_client_does_not_name_are_not_denied(
     assert {line["event"] for line in lines_of(path, 301)} == {"topic created"}
 
 
+def allowing(resource: Resource, name: str, operation: Operation) -> AclCreation:
+    """Return an ACL for alice."""
+    return AclCreation(
+        resource_type=resource,
+        resource_name=name,
+        resource_pattern_type=PatternType.LITERAL,
+        principal="User:alice",
+        host="*",
+        operation=operation,
+        permission_type=Permission.ALLOW,
+    )
+
+
+def test_topics_of_a_groups_offsets_that_a_client_does_not_name_are_not_denied(
+    audited: tuple[TemporaryBroker, Path],
+) -> None:
+    broker, path = audited
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata=""
+    )
+    topics = [OffsetCommitRequestTopic(name="secret", partitions=[partition])]
+    with closing(Client(broker, "admin")) as admin, closing(Client(broker, "alice")) as alice:
+        admin.answer(7, creation("secret"))
+        admin.answer(
+            3, CreateAclsRequest(creations=[allowing(Resource.GROUP, "hers", Operation.DESCRIBE)])
+        )
+        commit = OffsetCommitRequest(group_id="hers", member_id="", topics=topics)
+        find = FindCoordinatorRequest(coordinator_keys=["hers"])
+        wait_for(lambda: not admin.answer(4, find).coordinators[0].error_code, "the coordinator")
+        wait_for(
+            lambda: not admin.answer(8, commit).topics[0].partitions[0].error_code, "the group"
+        )
+        groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("hers", "his")]
+        hers, his = alice.answer(8, OffsetFetchRequest(groups=groups)).groups
+        assert (hers.error_code, hers.topics, his.error_code) == (0, [], 30)
+    *_, line = lines_of(path, 3)
+    assert line["denied"] == ["DESCRIBE GROUP his"]
+
+
 def test_operations_that_a_client_only_asks_about_are_not_denied(
     audited: tuple[TemporaryBroker, Path],
 ) -> None:
     broker, path = audited
-    allowed = AclCreation(
-        resource_type=Resource.TOPIC,
-        resource_name="mine",
-        resource_pattern_type=PatternType.LITERAL,
-        principal="User:alice",
-        host="*",
-        operation=Operation.READ,
-        permission_type=Permission.ALLOW,
-    )
+    allowed = allowing(Resource.TOPIC, "mine", Operation.READ)
     with closing(Client(broker, "admin")) as admin, closing(Client(broker, "alice")) as alice:
         admin.answer(7, creation("mine"))
         admin.answer(3, CreateAclsRequest(creations=[allowed]))

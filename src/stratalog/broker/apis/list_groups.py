@@ -6,7 +6,7 @@ v3 flexible. v4 filter by state (KIP-518). v5 filter by type (KIP-848): every gr
 from typing import Final, NamedTuple
 
 from stratalog.broker.coordination.groups import Groups
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import CLUSTER_NAME, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.coordinators.states import GroupState
 from stratalog.errors import ErrorCode, Rejected
@@ -36,7 +36,7 @@ async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
             groups = await call.needs.groups.list_groups(states)
         except Rejected as rejected:
             error = rejected.code
-    sees_all = call.allows_cluster(Operation.DESCRIBE)
+    sees_all = call.shows(Resource.CLUSTER, CLUSTER_NAME)
     return ListGroupsResponse(
         error_code=error,
         groups=[
@@ -47,6 +47,6 @@ async def handle(call: Call[ListGroupsRequest, Needs]) -> ListGroupsResponse:
                 group_type=_CLASSIC,
             )
             for group in groups
-            if sees_all or call.allows(Operation.DESCRIBE, Resource.GROUP, group.group_id)
+            if sees_all or call.shows(Resource.GROUP, group.group_id)
         ],
     )

@@ -148,7 +148,7 @@ async def _ask(
     except Rejected as error:
         return OffsetFetchAnswer(group, error.code, _refused(wanted or (), error.code))
     if wanted is None:
-        seen = tuple(one for one in answer.topics if _may_describe(call, one.name))
+        seen = tuple(one for one in answer.topics if call.shows(Resource.TOPIC, one.name))
         return replace(answer, topics=seen)
     if allowed == wanted or answer.error:
         return answer

@@ -87,7 +87,7 @@ class Call(Struct, Generic[BodyT, NeedsT], frozen=True):
         return authorizer is None or authorizer.allows(self.session, operation, resource, name)
 
     def shows(self, resource: Resource, name: str) -> bool:
-        """Return whether a list may have the resource, which the client has not named: no audit notes a denial."""
+        """Return whether an answer may show a resource that the client has not named: no audit notes a denial."""
         authorizer, describe = self.authorizer, Operation.DESCRIBE
         return authorizer is None or authorizer.would_allow(self.session, describe, resource, name)
 
