@@ -281,12 +281,14 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _encrypt(self, buffer: Buffer) -> None:
         for start in range(0, len(buffer), _FLUSH_BYTES):
             self._tls.encrypt(memoryview(buffer)[start : start + _FLUSH_BYTES])
-            if self._tls.pending >= _FLUSH_BYTES:
-                self._flush()
+            self._flush(_FLUSH_BYTES)
 
-    def _flush(self) -> None:
-        if self._raw is not None and self._tls.pending:
-            self._raw.write(self._tls.taken())
+    def _flush(self, least: int = 1) -> None:
+        """Send all encrypted bytes, if `least` of them wait."""
+        if self._raw is not None:
+            data = self._tls.taken(least)
+            if data is not None:
+                self._raw.write(data)
 
     def pause(self) -> None:
         """Pass no more bytes on, and go no further in a handshake."""

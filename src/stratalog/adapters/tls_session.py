@@ -113,14 +113,11 @@ class TlsSession:
         if _lib.SSL_shutdown(self._ssl) < 0:
             _lib.ERR_clear_error()
 
-    @property
-    def pending(self) -> int:
-        """Bytes that wait for `taken`."""
-        return int(_lib.BIO_get_mem_data(self._outgoing, self._start))
-
-    def taken(self) -> memoryview:
-        """Return all encrypted bytes for the client."""
-        size = self.pending
+    def taken(self, least: int = 1) -> memoryview | None:
+        """Return all encrypted bytes for the client; None while fewer than `least` wait."""
+        size: int = _lib.BIO_get_mem_data(self._outgoing, self._start)
+        if size < least:
+            return None
         room = _room("char[]", size)
         _lib.BIO_read(self._outgoing, room, size)
         return memoryview(_ffi.buffer(room, size))
