@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,12 +73,9 @@ def test_the_monitors_first_page_without_a_console_names_the_command(tmp_path: P
     assert (status, "<code>strata console</code>" in text) == (200, True)
 
 
-def test_a_demo_whose_broker_dies_says_so_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
+@contextmanager
+def demo_with_console() -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Yield a demo that has made its data and stays with a console, and the console's address."""
     command = [sys.executable, "-m", "stratalog.cli.main", "demo", "--console"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -85,17 +84,24 @@ def test_a_demo_whose_broker_dies_says_so_and_leaves_nothing(
             assert demo.stdout is not None
             assert demo.stderr is not None
             assert any("Look at it" in line for line in demo.stdout)
-            url = demo.stderr.readline().split()[-1]
-            ours = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
-            (broker,) = (
-                int(pid)
-                for pid in ours
-                if b"\0server\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            )
-            os.kill(broker, signal.SIGKILL)
-            _, said = demo.communicate(timeout=WAIT_S)
+            yield demo, demo.stderr.readline().split()[-1]
         finally:
             demo.kill()
+
+
+def test_a_demo_whose_broker_dies_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    with demo_with_console() as (demo, url):
+        ours = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        (broker,) = (
+            int(pid) for pid in ours if b"\0server\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        os.kill(broker, signal.SIGKILL)
+        _, said = demo.communicate(timeout=WAIT_S)
     assert demo.returncode == 2, said
     (line,) = said.splitlines()
     assert line.startswith("strata: the broker was ended by SIGKILL: ")
@@ -104,26 +110,15 @@ def test_a_demo_whose_broker_dies_says_so_and_leaves_nothing(
 
 
 def test_the_demo_stays_with_a_console_until_it_is_interrupted() -> None:
-    command = [sys.executable, "-m", "stratalog.cli.main", "demo", "--console"]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as demo:
-        try:
-            assert demo.stdout is not None
-            assert demo.stderr is not None
-            lines = iter(demo.stdout)
-            assert any("Look at it" in line for line in lines)
-            url = demo.stderr.readline().split()[-1]
-            found = json.loads(page(f"{url}/topics/demo.json"))
-            assert found["records"] == 40_000
-            assert found["tiered_bytes"] > 0
-            (lane,) = json.loads(page(f"{url}/tier.json?topic=demo"))["axis"]["lanes"]
-            assert len({box["x"] for box in lane["boxes"]}) == len(lane["boxes"]) > 1
-            (monitor,) = json.loads(page(f"{url}/metrics.json"))["monitors"]
-            assert monitor["address"].startswith("127.0.0.1:")
-            demo.send_signal(signal.SIGINT)
-            rest = demo.stdout.read()
-            assert (demo.wait(WAIT_S), "are gone" in rest) == (0, True)
-        finally:
-            demo.kill()
+    with demo_with_console() as (demo, url):
+        found = json.loads(page(f"{url}/topics/demo.json"))
+        assert found["records"] == 40_000
+        assert found["tiered_bytes"] > 0
+        (lane,) = json.loads(page(f"{url}/tier.json?topic=demo"))["axis"]["lanes"]
+        assert len({box["x"] for box in lane["boxes"]}) == len(lane["boxes"]) > 1
+        (monitor,) = json.loads(page(f"{url}/metrics.json"))["monitors"]
+        assert monitor["address"].startswith("127.0.0.1:")
+        demo.send_signal(signal.SIGINT)
+        said, _ = demo.communicate(timeout=WAIT_S)
+        assert (demo.returncode, "are gone" in said) == (0, True)
     until_gone(url)
