@@ -13,9 +13,11 @@ asyncio's own TLS computes handshakes on the event loop, and calls the protocol 
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from stratalog.adapters.threads import PacedWorker
@@ -44,6 +46,10 @@ _WAKE_BYTES: Final = 64 << 10
 would wake the broker, which costs both sides more than the record's bytes."""
 _RECORD_BYTES_MAX: Final = 17 << 10
 """More than the longest encrypted record. So much of a request may be with OpenSSL, in a record that has not ended."""
+
+_LARGE_BYTES: Final = 256 << 10
+_AWAKE_NS: Final = 500_000
+"""How long the event loop stays awake after a large answer for a client that asks again so soon (decision 0052)."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):
@@ -81,6 +87,11 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw_is_reading = True
         self._draining: asyncio.Handle | None = None
         self._wake_bytes = 1
+        self._sent_ns = 0
+        """When a large answer left; 0 once the client has asked again."""
+        self._pause_ns = _AWAKE_NS
+        """The client's pause between the last large answer and its next request."""
+        self._is_awake = False
 
     # From the raw transport
 
@@ -94,6 +105,9 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_secured:
+            if self._sent_ns:
+                self._pause_ns = perf_counter_ns() - self._sent_ns
+                self._sent_ns = 0
             self._tls.receive(self._received[:nbytes])
             self._receive()
             return
@@ -262,8 +276,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._raw is None or not self._is_secured:
             return
         small: list[Buffer] = []
-        size = 0
+        size = total = 0
         for buffer in buffers:
+            total += len(buffer)
             if len(buffer) < _JOIN_BYTES:
                 small.append(buffer)
                 size += len(buffer)
@@ -277,6 +292,20 @@ class TlsConnection(asyncio.BufferedProtocol):
         if small:
             self._encrypt(b"".join(small))
         self._flush()
+        if total >= _LARGE_BYTES and not self._raw.get_write_buffer_size():
+            self._sent_ns = perf_counter_ns()
+            if self._pause_ns < _AWAKE_NS and not self._is_awake:
+                self._is_awake = True
+                self._loop.call_soon(self._stay_awake)
+
+    def _stay_awake(self) -> None:
+        """Keep the event loop from sleeping until the client's next request, or for `_AWAKE_NS`."""
+        waits = self._sent_ns and self._raw is not None
+        if waits and perf_counter_ns() - self._sent_ns < _AWAKE_NS:
+            os.sched_yield()  # any other process that wants this core goes first
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._is_awake = False
 
     def _encrypt(self, buffer: Buffer) -> None:
         for start in range(0, len(buffer), _FLUSH_BYTES):
