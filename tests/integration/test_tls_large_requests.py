@@ -31,13 +31,14 @@ PRODUCE, VERSION = 0, 7
 @pytest.fixture(scope="module")
 def broker() -> Iterator[TemporaryBroker]:
     with TemporaryBroker(tls=True) as started:
-        trust = {
-            "security.protocol": "ssl",
-            "ssl.ca.location": str(started.authority.certificate),
-        }
-        admin = AdminClient({"bootstrap.servers": started.address, **trust})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
+        create_topic(started)
         yield started
+
+
+def create_topic(broker: TemporaryBroker) -> None:
+    trust = {"security.protocol": "ssl", "ssl.ca.location": str(broker.authority.certificate)}
+    admin = AdminClient({"bootstrap.servers": broker.address, **trust})
+    admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
 
 
 def trusting(broker: TemporaryBroker) -> ssl.SSLContext:
@@ -91,6 +92,15 @@ def test_large_requests_arrive_whole_in_any_pieces(broker: TemporaryBroker, seed
                 start = end
                 if random.random() < 0.01:
                     time.sleep(0.002)  # the broker comes to the end of what has arrived
+            assert accepted(answer_of(stream))
+
+
+def test_a_large_request_fits_through_the_smallest_receive_buffer() -> None:
+    """Linux lowers a low-water mark that the buffer cannot hold; otherwise neither side could go on."""
+    with TemporaryBroker({"socket.receive.buffer.bytes": "4096"}, tls=True) as broker:
+        create_topic(broker)
+        with connected(broker) as stream:
+            stream.sendall(produce_of(400_000))
             assert accepted(answer_of(stream))
 
 
