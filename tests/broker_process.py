@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.held_port import held_port
+
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
@@ -37,6 +39,9 @@ class BrokerProcess:
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
 
+    def __post_init__(self) -> None:
+        self.port = self.port or held_port(self)
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
@@ -54,7 +59,7 @@ class BrokerProcess:
         return (self.directory / "broker.log").read_text()
 
     def start(self) -> "BrokerProcess":
-        """Start on the port of the last start, or on a free one the first time; return once the broker serves."""
+        """Start on the held port, at each start the same; return once the broker serves."""
         settings = {
             **QUICK,
             "log.dirs": str(self.data),

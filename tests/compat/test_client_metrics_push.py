@@ -143,7 +143,7 @@ def test_a_java_producer_and_consumer_push(
     done = java_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *topic,
-        *("--from-beginning", "--timeout-ms", "5000", "--command-property", "client.id=java-c"),
+        *("--from-beginning", "--timeout-ms", "15000", "--command-property", "client.id=java-c"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = series(server)
@@ -164,7 +164,9 @@ def test_a_producer_of_librdkafka_pushes(running: tuple[BrokerProcess, Receiver]
     assert producer.flush(TIMEOUT_S) == 0
     names = wait_for(lambda: {name for name, client in series(server) if client == "rd"})
     assert "producer_connection_creation_total" in names
-    assert any(name.startswith("org.apache.kafka.producer.") for name in passed_on(taking, "rd"))
+    wait_for(
+        lambda: any(one.startswith("org.apache.kafka.producer.") for one in passed_on(taking, "rd"))
+    )
 
 
 def test_a_hung_receiver_holds_up_no_client(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import pytest
 import typer.main
+from tests.held_port import held_port
 
 from stratalog.cli.main import main
 
@@ -81,7 +82,7 @@ class Server:
         self.place = place
         self.data = place / "data"
         self.output = place / "server.log"
-        self.port = port
+        self.port = port or held_port(self)
         self._ready = place / "ready.json"
         self._options = options
         self.overrides = [f"log.dirs={self.data}", *overrides]

@@ -1,6 +1,7 @@
 """A `tier.url` that cannot work ends the server and every command with one line, for every kind of mistake."""
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -109,9 +110,9 @@ def one_line(done_out: str, done_code: int) -> str:
 def test_a_server_with_a_bad_url_ends_in_one_line(
     tmp_path: Path, metadata: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(403, REFUSED) as refusing, answering(404, "") as closed:
-        closed.server_close()
-        cases = bad_urls(closed.server_port, refusing.url)
+    with answering(403, REFUSED) as refusing, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # without a listener, and no other test gets the port
+        cases = bad_urls(closed.getsockname()[1], refusing.url)
         cases.append(("file:///dev/null/x", {}, "Not a directory"))
         for number, (url, keys, named) in enumerate(cases):
             with monkeypatch.context() as environment:
@@ -134,9 +135,9 @@ def test_a_server_with_a_bad_url_ends_in_one_line(
 def test_a_command_with_a_bad_url_ends_in_one_line(
     words: tuple[str, ...], metadata: Answering
 ) -> None:
-    with answering(403, REFUSED) as refusing, answering(404, "") as closed:
-        closed.server_close()
-        for url, keys, named in bad_urls(closed.server_port, refusing.url)[:4]:
+    with answering(403, REFUSED) as refusing, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # without a listener, and no other test gets the port
+        for url, keys, named in bad_urls(closed.getsockname()[1], refusing.url)[:4]:
             done = strata(*words, url, environ=keys)
             assert named in one_line(done.stderr, done.returncode)
     assert metadata.requests == 0

@@ -344,23 +344,23 @@ def test_storage_is_formatted_once(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_broker_is_one_line() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    waiting = [
-        subprocess.Popen(
-            [*STRATA, *words, "-b", address],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for words in (["topic", "list"], ["produce", "t"], ["consume", "t"])
-    ]
-    for process in waiting:
-        said, errors = process.communicate(timeout=60)
-        done = subprocess.CompletedProcess(process.args, process.returncode, said, errors)
-        assert f"strata: broker {address} unreachable" in line_of(done)
+    with socket.socket() as held:  # without a listener, and no other test gets the port
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        waiting = [
+            subprocess.Popen(
+                [*STRATA, *words, "-b", address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for words in (["topic", "list"], ["produce", "t"], ["consume", "t"])
+        ]
+        for process in waiting:
+            said, errors = process.communicate(timeout=60)
+            done = subprocess.CompletedProcess(process.args, process.returncode, said, errors)
+            assert f"strata: broker {address} unreachable" in line_of(done)
     assert "--bootstrap-server" in line_of(strata("topic", "list", "-b", "nonsense"))
 
 

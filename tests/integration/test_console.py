@@ -444,14 +444,11 @@ def test_a_bucket_that_is_away_leaves_the_other_pages(
 
 
 def test_without_a_broker_each_page_says_so_until_there_is_one(tmp_path: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    with console_process(tmp_path / "console", f"127.0.0.1:{port}") as started:
+    broker = BrokerProcess(tmp_path / "broker")
+    with console_process(tmp_path / "console", broker.address) as started:
         answer = started.get("/topics")
         assert answer.status == 503
-        assert f"start the brokers of 127.0.0.1:{port}" in answer.text
-        broker = BrokerProcess(tmp_path / "broker", port=port)
+        assert f"start the brokers of {broker.address}" in answer.text
         try:
             broker.start()
             assert started.get("/topics").status == 200

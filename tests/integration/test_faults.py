@@ -205,6 +205,11 @@ def acknowledged_commits(members: list[Member]) -> dict[int, int]:
     return found
 
 
+def shared_out(members: list[Member]) -> list[int]:
+    """Return the partitions of the members' last assignments."""
+    return sorted(at for one in members for at in (one.assignments() or [[]])[-1])
+
+
 def group_of(topic: str) -> str:
     return f"readers-of-{topic}"
 
@@ -341,6 +346,10 @@ def test_a_clock_set_by_hours_moves_no_session_and_loses_nothing(
     create(broker, topic, PARTITIONS, message__timestamp__type="LogAppendTime")
     with group(broker, tmp_path, 2, topic) as members, Load(broker.address, topic) as load:
         until(lambda: all(one.committed() for one in members), "both have some, and commit")
+        # A commit of the second member may come before the first one has noted its new share.
+        until(
+            lambda: shared_out(members) == list(range(PARTITIONS)), "each partition has one member"
+        )
         assignments = [list(one.assignments()) for one in members]
         for seconds in (5 * 3600, -5 * 3600):
             shared.set_clock(seconds)

@@ -4,6 +4,7 @@ Method: the test writes rows with their own id. Afterwards the server has each d
 names the record that failed. The real OpenSearch is in `tests/compat/test_opensearch.py`.
 """
 
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -135,12 +136,13 @@ def test_at_most_one_request_per_worker_is_in_flight(server: BulkServer) -> None
 
 
 def test_another_host_is_used_if_one_does_not_answer(server: BulkServer) -> None:
-    with bulk_server() as gone:
-        unreachable = gone.url
-    both = options(server, hosts=f"{unreachable},{server.url}")
-    assert write_documents([rows(5)], both) == Counts(5, 0)
-    with pytest.raises(Unavailable, match=r"after 1 retries: http://127.0.0.1"):
-        write_documents([rows(5)], options(server, hosts=unreachable, max_retries="1"))
+    with socket.socket() as held:  # without a listener, and no other test gets the port
+        held.bind(("127.0.0.1", 0))
+        unreachable = f"http://127.0.0.1:{held.getsockname()[1]}"
+        both = options(server, hosts=f"{unreachable},{server.url}")
+        assert write_documents([rows(5)], both) == Counts(5, 0)
+        with pytest.raises(Unavailable, match=r"after 1 retries: http://127.0.0.1"):
+            write_documents([rows(5)], options(server, hosts=unreachable, max_retries="1"))
 
 
 def test_an_index_is_created_once_with_the_given_settings(server: BulkServer) -> None:

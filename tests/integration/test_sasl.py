@@ -361,9 +361,9 @@ def test_a_client_that_is_too_slow_or_sends_too_much_is_closed(
     large = Raw(broker)
     assert large.ask(18, 0, bytes(600_000)) is None
     large.close()
-    monkeypatch.setattr(connections, "_LOGIN_S_MAX", 0.1)
     slow = Raw(broker)
     assert slow.handshake("PLAIN") == 0
+    monkeypatch.setattr(connections, "_LOGIN_S_MAX", 0.1)
     assert slow.stream.recv(1) == b""
     slow.close()
 

@@ -1,13 +1,14 @@
 """The shell block of docs/security.md works when it is pasted into one shell, on a real broker over TLS."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.doc_blocks import TOP, blocks
+
+from stratalog.adapters.free_ports import free_ports
 
 PAGE = TOP / "docs" / "security.md"
 
@@ -17,8 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 def test_the_page_works_when_pasted(tmp_path: Path) -> None:
     mine = f"run by {Path(__file__).relative_to(TOP)}"
     (text,) = (block.text for block in blocks(PAGE) if block.marker == mine)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)  # not one that another test may get meanwhile
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-c", f"trap 'kill %1; wait' EXIT\n{text.replace('9093', str(port))}"],

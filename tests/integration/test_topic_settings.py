@@ -169,18 +169,19 @@ def test_internal_segment_bytes(make: Make) -> None:
 
 
 def test_segment_ms(make: Make) -> None:
-    topic = make(segment_ms=1000)
-    topic.produce(1, age_ms=5000)
-    topic.produce(1, age_ms=4500)
-    topic.produce(1, age_ms=3000)
+    topic = make(segment_ms=100_000)  # the time between two requests does not matter
+    topic.produce(1, age_ms=500_000)
+    topic.produce(1, age_ms=450_000)
+    topic.produce(1, age_ms=300_000)
     assert topic.segments() == [0, 2]
 
 
 def test_segment_jitter_ms(make: Make, broker: TemporaryBroker) -> None:
     # Without jitter all partitions roll at the same record; with it at different ones, none later than without.
     def first_roll(topic: Topic) -> int:
-        for age_s in range(100, -1, -1):
-            topic.produce(1, age_ms=age_s * 1000)
+        began_ms = topic.now_ms()
+        for age_s in range(100, -1, -1):  # a second apart, however long each request takes
+            topic.produce(1, age_ms=age_s * 1000 + topic.now_ms() - began_ms)
         return topic.segments()[1]
 
     punctual = first_roll(make(segment_ms=80_500))
