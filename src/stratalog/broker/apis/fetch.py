@@ -14,6 +14,7 @@ from typing import Final
 
 from stratalog.broker.fetching.answers import Found, found, found_in_slices, response
 from stratalog.broker.fetching.gathering import Gathering, Needs, is_follower
+from stratalog.broker.fetching.repeating import expect_next
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.session import Principal
 from stratalog.broker.partitions.purgatory import FetchWait, Shared
@@ -62,6 +63,7 @@ def handle(
     if gathering.pending:
         return _Waiting(gathering).for_pending(gathering.marks())
     if gathering.enough:
+        expect_next(gathering)
         return response(gathering, found(gathering), times)
     return _Waiting(gathering).for_more()
 

@@ -214,6 +214,7 @@ class Dispatcher:
         self._decoded_bytes_max = min(frame_bytes_max, DECODED_BYTES_MAX)
         self._budget = DecodeBudget(_AT_ONCE_BYTES)  # the budget of the request in work
         self._elapsed_ns = broker.clock.elapsed_ns
+        self._audits_data = broker.audit is not None and broker.audit.has_data_requests
 
     def serve(self, session: Session, frame: memoryview) -> Answer | Later:
         """Answer one frame. Raises `Rejected` where the connection must be closed."""
@@ -222,6 +223,16 @@ class Dispatcher:
             if session.sasl.takes_bare_tokens:
                 return Later(self._take_token(session, bytes(frame), began_ns), as_it_is)
             session.sasl.admit(int.from_bytes(frame[:2]), self._broker.clock.steady_ms())
+        if session.answer_next is not None and not self._audits_data:
+            answer = session.answer_next(frame)
+            if answer is not None:
+                key = int.from_bytes(frame[:2])
+                self._metrics.durations[key].observe(self._elapsed_ns() - began_ns)
+                return answer
+        return self._serve(session, frame, began_ns)
+
+    def _serve(self, session: Session, frame: memoryview, began_ns: int) -> Answer | Later:
+        """Decode a frame, call its handler, and encode the answer."""
         budget = self._budget
         budget.charged = 0
         try:

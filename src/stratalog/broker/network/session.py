@@ -15,7 +15,7 @@ from stratalog.broker.network.sasl import SaslState
 from stratalog.broker.network.tokens import Bearer, Tokens
 from stratalog.config.principal_rules import PrincipalRule, name_by_rules
 from stratalog.config.sasl import SaslListener
-from stratalog.ports import PLAINTEXT, Security
+from stratalog.ports import PLAINTEXT, Buffer, Security
 from stratalog.wire.apis import ListenerKind
 
 __all__ = [
@@ -98,6 +98,10 @@ class Session(Struct):
     """The client id of the newest request, "" where it has none."""
     mute: Callable[[float], None] = mute_no_connection
     """Read nothing from the client for some seconds (KIP-219)."""
+    fetched: object = None
+    """The partition of the client's newest large fetch, where it named no other one."""
+    answer_next: Callable[[memoryview], list[Buffer] | None] | None = None
+    """Answers a request that repeats an earlier one, and returns None for any other one."""
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
 

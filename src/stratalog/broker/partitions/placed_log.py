@@ -19,7 +19,15 @@ from stratalog.broker.storage.directory import Done, LogDirectory, awaited
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.effects import Effect, Program, Read, Rename, Result
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.reading import FILE_BYTES_MIN, ReadPlan, Slices, segment_at, suits_a_file
+from stratalog.log.reading import (
+    FILE_BYTES_MIN,
+    Data,
+    NotLocal,
+    ReadPlan,
+    Slices,
+    segment_at,
+    suits_a_file,
+)
 from stratalog.log.segment import Segment
 from stratalog.ports import FileRange
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
@@ -111,6 +119,25 @@ class PlacedLog:
             raise self._unreadable(error) from error
         assert isinstance(found, Slices)
         return found
+
+    def read_at_once(
+        self, offset: int, max_bytes: int, *, end_offset: int, from_file: bool
+    ) -> Slices | None:
+        """Read as `read` does; return None where that would wait, fail or find nothing, and note no failure."""
+        if self._swap is not None:
+            return None
+        try:
+            found = self.log.read(offset, max_bytes, end_offset=end_offset)
+            while type(found) is ReadPlan:
+                data: Data | None = self._in_file(found) if from_file else None
+                if data is None:
+                    data = self.directory.try_read(found.path, found.position, found.size)
+                if data is None:
+                    return None
+                found = self.log.finish_read(found, data)
+        except (Corrupt, NotLocal, Rejected):
+            return None
+        return found if isinstance(found, Slices) and found.size else None
 
     def _in_file(self, plan: ReadPlan) -> FileRange | None:
         """Return the bytes of a read where they can stay in the page cache on the way to a socket."""

@@ -234,11 +234,15 @@ class LogDirectory:
         self, path: str, position: int, size: int
     ) -> "bytes | bytearray | asyncio.Future[bytes]":
         """Return bytes at once where the page cache has them, else from a reader thread."""
-        self.check()
-        found = self.disk.try_read(path, position, size)
+        found = self.try_read(path, position, size)
         if found is not None:
             return found
         return self._beside(self._reader, lambda: self.disk.read(path, position, size))
+
+    def try_read(self, path: str, position: int, size: int) -> "bytes | bytearray | None":
+        """Return bytes at once; None where the page cache has not all of them."""
+        self.check()
+        return self.disk.try_read(path, position, size)
 
     def cached(self, path: str, position: int, size: int) -> FileRange | None:
         """Return bytes without reading them, where the page cache has all of them."""
