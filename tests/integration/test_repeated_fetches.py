@@ -123,8 +123,8 @@ def repeated(monkeypatch) -> Counter:
     noted: Counter = Counter()
     answer = repeating._NextFetch.answer
 
-    def noting(self, frame):
-        found = answer(self, frame)
+    def noting(self, *more):
+        found = answer(self, *more)
         noted[found is not None] += 1
         return found
 

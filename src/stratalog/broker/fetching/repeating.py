@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from stratalog.broker.fetching.gathering import Gathering, Needs
 from stratalog.broker.network.answers import Answer
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import Authorizer, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.errors import Rejected
 from stratalog.log.reading import FILE_BYTES_MIN, Slices
@@ -50,7 +50,6 @@ class _NextFetch:
     """The fetch that a client probably sends next, as a frame with a gap at its offset; and the form of its answer."""
 
     __slots__ = (
-        "_authorizer",
         "_before_offset",
         "_before_offsets",
         "_before_size",
@@ -69,7 +68,6 @@ class _NextFetch:
     def __init__(self, call: Call[FetchRequest, Needs]) -> None:
         """Raises ValueError for a request that is too long, or has the mark's bytes among its numbers."""
         self._needs, self._session, self._request = call.needs, call.session, call.body
-        self._authorizer = call.authorizer
         session, version, request = call.session, call.version, call.body
         self._client_id = session.client_id
         topic = request.topics[0]
@@ -101,8 +99,11 @@ class _NextFetch:
         self._before_size = before_size.removesuffix(size)
         self._behind_records = bytes(last)
 
-    def answer(self, frame: memoryview) -> Answer:
-        """Return the answer to this fetch, from any offset; None where the handler must answer."""
+    def answer(self, frame: memoryview, authorizer: Authorizer | None) -> Answer:
+        """Return the answer to this fetch, from any offset; None where the handler must answer.
+
+        The first fetch may be one of the door's, whose call has no authorizer.
+        """
         if len(frame) != self._size or self._needs.throttling.is_on:
             return None
         request, at = frame.tobytes(), self._offset_at
@@ -112,9 +113,10 @@ class _NextFetch:
             or request[at + _OFFSET.size :] != self._behind_offset
         ):
             return None
-        return self._answer(request[_CORRELATION], *_OFFSET.unpack_from(request, at))
+        (offset,) = _OFFSET.unpack_from(request, at)
+        return self._answer(request[_CORRELATION], offset, authorizer)
 
-    def _answer(self, correlation_id: bytes, offset: int) -> Answer:
+    def _answer(self, correlation_id: bytes, offset: int, authorizer: Authorizer | None) -> Answer:
         needs, request = self._needs, self._request
         partition = request.topics[0].partitions[0]
         try:
@@ -123,7 +125,7 @@ class _NextFetch:
         except Rejected:
             return None
         # Not `allows`: the handler is request next, and an audit notes its denial.
-        if self._authorizer is not None and not self._authorizer.would_allow(
+        if authorizer is not None and not authorizer.would_allow(
             self._session, Operation.READ, Resource.TOPIC, hosted.name.topic
         ):
             return None

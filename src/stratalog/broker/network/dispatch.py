@@ -224,7 +224,7 @@ class Dispatcher:
                 return Later(self._take_token(session, bytes(frame), began_ns), as_it_is)
             session.sasl.admit(int.from_bytes(frame[:2]), self._broker.clock.steady_ms())
         if session.answer_next is not None and not self._audits_data:
-            answer = session.answer_next(frame)
+            answer = session.answer_next(frame, self._broker.authorizer)
             if answer is not None:
                 key = int.from_bytes(frame[:2])
                 self._metrics.durations[key].observe(self._elapsed_ns() - began_ns)

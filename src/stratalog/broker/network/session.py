@@ -7,7 +7,7 @@ Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -100,8 +100,11 @@ class Session(Struct):
     """Read nothing from the client for some seconds (KIP-219)."""
     fetched: object = None
     """The partition of the client's newest large fetch, where it named no other one."""
-    answer_next: Callable[[memoryview], list[Buffer] | None] | None = None
-    """Answers a request that repeats an earlier one, and returns None for any other one."""
+    answer_next: Callable[[memoryview, Any], list[Buffer] | None] | None = None
+    """Answers a request that repeats an earlier one, and returns None for any other one.
+
+    Takes the frame, and the node's authorizer, if any.
+    """
     software: str = ""
     """Name and version of the client's library, as ApiVersions gives them from version 3 on (KIP-511)."""
 

@@ -1,0 +1,48 @@
+"""What a repeated fetch leaves behind: rights, the place where the handler begins, memory.
+
+Method: as in `test_repeated_fetches.py`, with one broker.
+"""
+
+import pytest
+from tests.compat.tools import cannot_be_had
+from tests.integration.test_repeated_fetches import STANDARD, TOPIC, reading
+from tests.integration.waiting import wait_for
+
+from stratalog.adapters.compiled_door import open_door
+from stratalog.broker.small_fetches import SmallFetches
+from stratalog.errors import ErrorCode
+from stratalog.metadata.rights import Operation, Resource
+
+
+def test_a_client_whose_fetches_the_door_read_is_denied_once_an_acl_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The door looks at the rights itself, and calls the handler without an authorizer."""
+    compiled = open_door()
+    if compiled is None:
+        cannot_be_had("the compiled door", "install cargo, then run hatch_build.py")
+    compiled.close()
+    read_by_the_door: list[bytes] = []
+    begin = SmallFetches.begin
+
+    def noting(self, request, sessions):
+        read_by_the_door.append(request)
+        return begin(self, request, sessions)
+
+    monkeypatch.setattr(SmallFetches, "begin", noting)
+    settings = {"authorizer.class.name": STANDARD, "allow.everyone.if.no.acl.found": "true"}
+    with reading(settings | {"small.requests.compiled": "true"}) as (broker, wire, one):
+        for _ in range(2):  # a connection is lent to the door after two fetches that waited
+            assert not one.partition(one.fetch(10, partition_max_bytes=1))[0].records
+        for offset in range(3):
+            assert one.partition(one.fetch(offset, partition_max_bytes=1))[0].records
+        assert len(read_by_the_door) == 3
+        authorizer = broker._node.broker.authorizer
+        wire.permit_host(TOPIC, "127.0.0.9")
+        (session,) = [at.session for at in broker._node._connections if at.session.answer_next]
+        right = (Operation.READ, Resource.TOPIC, TOPIC)
+        wait_for(lambda: not authorizer.allows(session, *right), "the ACL counts")
+        for offset in (3, 4):
+            partition, _ = one.partition(one.fetch(offset, partition_max_bytes=1))
+            assert partition.error_code == ErrorCode.topic_authorization_failed
+            assert not partition.records
