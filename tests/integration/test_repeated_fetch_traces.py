@@ -3,15 +3,20 @@
 Method: as in `test_repeated_fetches.py`, with one broker.
 """
 
+from collections import Counter
+
 import pytest
 from tests.compat.tools import cannot_be_had
-from tests.integration.test_repeated_fetches import STANDARD, TOPIC, reading
+from tests.integration.test_repeated_fetches import STANDARD, TOPIC, Drive, reading, repeated
 from tests.integration.waiting import wait_for
 
 from stratalog.adapters.compiled_door import open_door
 from stratalog.broker.small_fetches import SmallFetches
+from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode
 from stratalog.metadata.rights import Operation, Resource
+
+__all__ = ["repeated"]
 
 
 def test_a_client_whose_fetches_the_door_read_is_denied_once_an_acl_says_so(
@@ -46,3 +51,34 @@ def test_a_client_whose_fetches_the_door_read_is_denied_once_an_acl_says_so(
             partition, _ = one.partition(one.fetch(offset, partition_max_bytes=1))
             assert partition.error_code == ErrorCode.topic_authorization_failed
             assert not partition.records
+
+
+def test_a_fetch_that_waits_for_the_drive_reads_it_once(
+    repeated: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler begins where the last answer ended, although the connection has looked there first."""
+    drive, reads = Drive(monkeypatch), []
+    read = LogDirectory.read
+
+    def noting(self, path, position, size):
+        reads.append(position)
+        return read(self, path, position, size)
+
+    monkeypatch.setattr(LogDirectory, "read", noting)
+    with reading({}, records=1_000, size=700) as (_, _, one):
+        assert repeated == {True: 1}
+        drive.is_cold = True
+        reads.clear()
+        sizes = [len(one.partition(one.fetch(1_000 * at))[0].records) for at in range(3, 6)]
+        assert reads == [at * sizes[0] for at in range(3, 6)]
+        assert repeated == {True: 1, False: 3}
+
+
+def test_a_client_that_does_not_wait_gets_what_is_there(repeated: Counter) -> None:
+    with reading({}, records=2, size=50_000) as (broker, _, one):
+        (hosted,) = [at for at in broker._node.broker.hosting.all() if at.name.topic == TOPIC]
+        hosted.log.tail.clear()
+        limits = {"min_bytes": 1 << 20, "max_wait_ms": 0, "partition_max_bytes": 350_000}
+        found = [one.partition(one.fetch(offset, **limits))[0].records for offset in (0, 6, 12)]
+        assert [len(each) // 100_000 for each in found] == [3, 3, 3]
+        assert repeated == {True: 1, False: 3}

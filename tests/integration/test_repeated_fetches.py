@@ -246,16 +246,17 @@ def test_answers_and_metrics_are_those_of_the_handler(
 
 @contextmanager
 def reading(
-    settings: dict[str, str], topic: str = TOPIC
+    settings: dict[str, str], records: int = 1, size: int = 100_000
 ) -> Iterator[tuple[TemporaryBroker, Wire, Consumer]]:
     """Yield a broker with ten large batches, a client, and a consumer that has read three of them, one a fetch."""
     with TemporaryBroker(settings) as broker, Wire(broker.address) as wire:
         topic_id = wire.topic_id(TOPIC)
         for _ in range(10):
-            assert wire.produce(TOPIC, batch(100_000)).error_code == 0
+            assert wire.produce(TOPIC, batch(size, records)).error_code == 0
         one = Consumer(broker.address, topic_id)
-        for offset in range(3):
-            assert one.partition(one.fetch(offset, partition_max_bytes=1))[0].records
+        limits = {"partition_max_bytes": 1} if records == 1 else {}
+        for at in range(3):
+            assert one.partition(one.fetch(at * records, **limits))[0].records
         yield broker, wire, one
         one.close()
 
@@ -360,9 +361,9 @@ def test_a_read_beside_a_swap_of_files_is_left_to_the_handler() -> None:
     with reading({}) as (broker, _, _):
         (hosted,) = [one for one in broker._node.broker.hosting.all() if one.name.topic == TOPIC]
         hosted.log.tail.clear()
-        assert hosted.read_at_once(5, 1, end_offset=10, from_file=False)
+        assert hosted.read_at_once(5, 1, 1, end_offset=10, from_file=False)
         hosted._swap = object()
-        assert hosted.read_at_once(5, 1, end_offset=10, from_file=False) is None
+        assert hosted.read_at_once(5, 1, 1, end_offset=10, from_file=False) is None
         hosted._swap = None
 
 

@@ -68,7 +68,7 @@ class PartitionLog(AppendingLog):
         self.tiered_end = 0
         self.cleaned_end = contents.log_start_offset
         """Below it a cleaning has looked at every record, where the topic is compacted."""
-        self._places = Places()
+        self.places = Places()
         self._deleted = DeletedFiles()
         self.swaps = Swaps(self.segments, self._snapshots, self._deleted, self.tail)
 
@@ -131,7 +131,7 @@ class PartitionLog(AppendingLog):
             return Slices(*found)
         program = read_batches(
             self.segments,
-            self._places,
+            self.places,
             offset,
             end,
             max_bytes,
@@ -308,6 +308,6 @@ class PartitionLog(AppendingLog):
 
     def _forget_reads(self) -> None:
         self.tail.clear()
-        self._places.clear()
+        self.places.clear()
         self._saved = False
         self._drop_sealed(self.next_offset)  # they have their files: no effect is pending

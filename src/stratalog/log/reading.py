@@ -127,6 +127,15 @@ class Places:
             return None
         return found[1]
 
+    def look(self, offset: int) -> tuple[Segment, int] | None:
+        """Return what `take` would use up, for `put_back`."""
+        return self._positions.get(offset)
+
+    def put_back(self, offset: int, place: tuple[Segment, int] | None) -> None:
+        """Let the next read of `offset` begin where one began that is given up."""
+        if place is not None:
+            self._positions[offset] = place
+
     def clear(self) -> None:
         """Forget all positions, after the log was truncated."""
         self._positions.clear()

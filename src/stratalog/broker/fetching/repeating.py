@@ -139,8 +139,9 @@ class _NextFetch:
         limit = max(min(request.max_bytes, allowed), 0)
         room = max(min(partition.partition_max_bytes, limit), 0)
         from_file = self._session.sends_files
-        found = hosted.read_at_once(offset, room, end_offset=end, from_file=from_file)
-        if found is None or found.size < min(request.min_bytes, limit):
+        least = min(request.min_bytes, limit)
+        found = hosted.read_at_once(offset, room, least, end_offset=end, from_file=from_file)
+        if found is None:
             return None
         self._session.client_id = self._client_id
         hosted.metrics.bytes_out += found.size

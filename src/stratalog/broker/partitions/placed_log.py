@@ -121,11 +121,16 @@ class PlacedLog:
         return found
 
     def read_at_once(
-        self, offset: int, max_bytes: int, *, end_offset: int, from_file: bool
+        self, offset: int, max_bytes: int, min_bytes: int, *, end_offset: int, from_file: bool
     ) -> Slices | None:
-        """Read as `read` does; return None where that would wait, fail or find nothing, and note no failure."""
+        """Read as `read` does; return None where that would wait, fail, or find nothing or less than `min_bytes`.
+
+        Then it has noted no failure, and a `read` begins where this one began.
+        """
         if self._swap is not None:
             return None
+        found: Slices | ReadPlan | None = None
+        place = self.log.places.look(offset)
         try:
             found = self.log.read(offset, max_bytes, end_offset=end_offset)
             while type(found) is ReadPlan:
@@ -133,11 +138,14 @@ class PlacedLog:
                 if data is None:
                     data = self.directory.try_read(found.path, found.position, found.size)
                 if data is None:
-                    return None
+                    break
                 found = self.log.finish_read(found, data)
         except (Corrupt, NotLocal, Rejected):
-            return None
-        return found if isinstance(found, Slices) and found.size else None
+            found = None
+        if isinstance(found, Slices) and found.size >= max(min_bytes, 1):
+            return found
+        self.log.places.put_back(offset, place)
+        return None
 
     def _in_file(self, plan: ReadPlan) -> FileRange | None:
         """Return the bytes of a read where they can stay in the page cache on the way to a socket."""
