@@ -3,14 +3,24 @@
 Method: as in `test_repeated_fetches.py`, with one broker.
 """
 
+import gc
 from collections import Counter
+from contextlib import closing
 
 import pytest
 from tests.compat.tools import cannot_be_had
-from tests.integration.test_repeated_fetches import STANDARD, TOPIC, Drive, reading, repeated
+from tests.integration.test_repeated_fetches import (
+    STANDARD,
+    TOPIC,
+    Consumer,
+    Drive,
+    reading,
+    repeated,
+)
 from tests.integration.waiting import wait_for
 
 from stratalog.adapters.compiled_door import open_door
+from stratalog.broker.fetching.repeating import _NextFetch
 from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode
@@ -82,3 +92,22 @@ def test_a_client_that_does_not_wait_gets_what_is_there(repeated: Counter) -> No
         found = [one.partition(one.fetch(offset, **limits))[0].records for offset in (0, 6, 12)]
         assert [len(each) // 100_000 for each in found] == [3, 3, 3]
         assert repeated == {True: 1, False: 3}
+
+
+def test_a_closed_connection_leaves_no_form_to_the_garbage_collector(repeated: Counter) -> None:
+    with reading({}) as (broker, _, first):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                with closing(Consumer(broker.address, first.topic_id)) as one:
+                    for offset in range(3):
+                        one.fetch(offset, partition_max_bytes=1)
+            assert repeated[True] == 6
+            wait_for(lambda: forms() == 1, "the first consumer's form alone is left")
+        finally:
+            gc.enable()
+
+
+def forms() -> int:
+    return sum(type(one) is _NextFetch for one in gc.get_objects())

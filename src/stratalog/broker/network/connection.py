@@ -30,7 +30,7 @@ from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.sending import send, takes_files
-from stratalog.broker.network.session import Session, mute_no_connection
+from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
@@ -209,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reclaim()
         self._transport = None
         self._forget()
-        self.session.mute = mute_no_connection  # else each keeps the other, and its memory
+        self.session.ended()  # else each keeps the other, and its memory
         self._reader.end()  # the connection may live on, and the buffer has grown for bytes that never came
         if self._unmute is not None:
             self._unmute.cancel()

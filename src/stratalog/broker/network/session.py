@@ -128,6 +128,10 @@ class Session(Struct):
         is_known = protocol.startswith("SASL_") or (protocol == SSL and self.principal != ANONYMOUS)
         return not self.by_token and (self.is_forwarded or is_known)
 
+    def ended(self) -> None:
+        """Let go of the connection, and of what answers its requests: both keep the session."""
+        self.mute, self.answer_next = mute_no_connection, None
+
     def names_by_certificate(self, subject: str) -> bool:
         """Take the principal of a certificate, on a listener of TLS alone; return False where no rule names one."""
         if self.listener.security.protocol == SSL:
