@@ -6,6 +6,7 @@ Method: as in `test_repeated_fetches.py`, with one broker.
 import gc
 from collections import Counter
 from contextlib import closing
+from uuid import UUID
 
 import pytest
 from tests.compat.tools import cannot_be_had
@@ -25,6 +26,7 @@ from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode
 from stratalog.metadata.rights import Operation, Resource
+from stratalog.wire.messages.fetch import ForgottenTopic
 
 __all__ = ["repeated"]
 
@@ -111,3 +113,12 @@ def test_a_closed_connection_leaves_no_form_to_the_garbage_collector(repeated: C
 
 def forms() -> int:
     return sum(type(one) is _NextFetch for one in gc.get_objects())
+
+
+def test_a_request_that_forgets_partitions_is_not_kept(repeated: Counter) -> None:
+    """Only a session's requests need to, and such a list may be long: it is not encoded on the event loop."""
+    gone = [ForgottenTopic(topic_id=UUID(int=7), partitions=[0])]
+    with reading({}) as (_, _, one):
+        for offset in range(3):
+            assert one.partition(one.fetch(offset, forgotten_topics_data=gone))[0].records
+        assert repeated[True] == 1, "the one before"

@@ -182,7 +182,10 @@ def expect_next(gathering: Gathering) -> None:
 
 
 def _is_plain(gathering: Gathering) -> bool:
-    """Return whether a consumer fetches one partition, without a session and a rack."""
+    """Return whether a consumer fetches one partition, and says nothing else: no session, no rack.
+
+    A request that forgets partitions, as only one with a session needs to, may be large: it is not encoded here.
+    """
     request = gathering.call.body
     return (
         gathering.call.version >= _TOPIC_IDS_FROM
@@ -191,5 +194,6 @@ def _is_plain(gathering: Gathering) -> bool:
         and len(request.topics) == 1
         and len(request.topics[0].partitions) == 1
         and request.topics[0].partitions[0].last_fetched_epoch < 0
+        and not request.forgotten_topics_data
         and not gathering.rack
     )
