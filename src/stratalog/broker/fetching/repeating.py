@@ -172,6 +172,12 @@ def expect_next(gathering: Gathering) -> None:
     session, request = call.session, call.body
     if gathering.size < FILE_BYTES_MIN or not _is_plain(gathering):
         return
+    (found,) = gathering.brought
+    if isinstance(found, Slices) and found.aborted is not None:
+        session.answer_next = (
+            None  # it would look for aborted transactions in vain, with each fetch
+        )
+        return
     topic = request.topics[0]
     place = (topic.topic_id, topic.partitions[0].partition)
     if session.fetched != place:
