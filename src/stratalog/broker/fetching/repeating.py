@@ -124,7 +124,7 @@ class _NextFetch:
             hosted.check_readable(partition.current_leader_epoch)
         except Rejected:
             return None
-        # Not `allows`: the handler is request next, and an audit notes its denial.
+        # Not `allows`: the handler comes next, and an audit notes its denial.
         if authorizer is not None and not authorizer.would_allow(
             self._session, Operation.READ, Resource.TOPIC, hosted.name.topic
         ):
@@ -174,9 +174,7 @@ def expect_next(gathering: Gathering) -> None:
         return
     (found,) = gathering.brought
     if isinstance(found, Slices) and found.aborted is not None:
-        session.answer_next = (
-            None  # it would look for aborted transactions in vain, with each fetch
-        )
+        session.answer_next = None  # else each fetch would look for aborted transactions twice
         return
     topic = request.topics[0]
     place = (topic.topic_id, topic.partitions[0].partition)
