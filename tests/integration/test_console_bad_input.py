@@ -31,6 +31,8 @@ from stratalog.tier.bucket.identity import claim_bucket
 from stratalog.wire.records import BatchBuilder
 
 OLDEST = "/topics/orders/messages?from=beginning&limit=5&partition=0"
+BUILD_S = 600
+"""On a new machine MinIO is compiled first, which takes minutes."""
 ALL = {"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::*"}
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
 
@@ -151,6 +153,7 @@ def test_a_bucket_without_rights_is_read_by_the_broker(refused: Console) -> None
     assert refused.json("/topics.json")["topics"]
 
 
+@pytest.mark.timeout(BUILD_S)
 @pytest.mark.parametrize("denied", ["s3:ListBucket", "s3:GetObject"])
 def test_a_bucket_without_a_right_is_in_the_overview(
     broker: BrokerProcess, minio: S3Server, tmp_path: Path, denied: str
@@ -168,6 +171,7 @@ def test_a_bucket_without_a_right_is_in_the_overview(
         assert wrong["remedy"] in console.get("/").text
 
 
+@pytest.mark.timeout(BUILD_S)
 def test_a_bucket_with_all_rights_is_not_in_the_overview(
     broker: BrokerProcess, minio: S3Server, tmp_path: Path
 ) -> None:
