@@ -1,8 +1,8 @@
 """Answer a consumer's next fetch by the form of its last one (decision 0053).
 
-In: what one fetch gathered; then the frames of its connection. Out: the answer to a frame that continues that fetch
-where its answer ended, or None: then the handler answers. The rules are those of `apis/fetch.py`, for one partition
-without a session. It reads only what the page cache has, and notes no error: the handler meets the same one.
+In: what one fetch gathered; then the frames of its connection. Out: the answer to a frame that repeats that fetch from
+any offset, or None: then the handler answers. The rules are those of `apis/fetch.py`, for one partition without a
+session. It reads only what the page cache has. Where a read fails it notes nothing: the handler reads again, and does.
 
 A consumer of old records sends the same bytes again and again, but for the correlation id and the offset. The answers
 differ as little. So neither side's message is decoded or encoded anew.
@@ -41,7 +41,7 @@ _OFFSETS: Final = Struct(">qqq")
 _START: Final = Struct(">i4s")
 """Length and correlation id."""
 _MARK: Final = -0x0E0D0C0B0A090808
-"""A number whose bytes are not part of any text in UTF-8."""
+"""A number whose bytes are not part of any text in UTF-8. A request that has them elsewhere gets no form."""
 _PROBE: Final = memoryview(bytes(FILE_BYTES_MIN))
 """Stands for records where an answer's form is taken."""
 
@@ -164,9 +164,9 @@ class _NextFetch:
 
 
 def expect_next(gathering: Gathering) -> None:
-    """Let the connection answer the client's next fetch by the form of this one, its second of a partition in a row.
+    """Keep the form of a fetch, if it is the connection's second large one in a row from the same partition.
 
-    Call it where a fetch has enough at once. Only a large answer is worth it, and only such a client reads on.
+    Call it where a fetch has enough at once. A small answer is not worth a form.
     """
     call = gathering.call
     session, request = call.session, call.body

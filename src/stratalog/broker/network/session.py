@@ -99,7 +99,7 @@ class Session(Struct):
     mute: Callable[[float], None] = mute_no_connection
     """Read nothing from the client for some seconds (KIP-219)."""
     fetched: object = None
-    """The partition of the client's newest large fetch, where it named no other one."""
+    """The partition of the client's newest large fetch of a single partition."""
     answer_next: Callable[[memoryview, Any], list[Buffer] | None] | None = None
     """Answers a request that repeats an earlier one, and returns None for any other one.
 
