@@ -141,8 +141,10 @@ class TailedFiles:
                 named[key] = path
         if not self._has_looked:
             self._name_absent()
-            for entry in list(self.entries.values()):
-                if not entry.is_done and entry.key not in named and not self._read_renamed(entry):
+            # Files of which nothing was read come last: any file that has got their inode looks the same.
+            for entry in sorted(self.entries.values(), key=lambda one: not one.position):
+                is_known = self.entries.get(entry.key) is entry and not entry.is_done
+                if is_known and entry.key not in named and not self._read_renamed(entry):
                     self._read_copy(entry)
         for one in list(self._open.values()):
             self._watch(one, named.get(one.entry.key))
@@ -325,7 +327,10 @@ class TailedFiles:
         found = False
         for path in siblings(entry.path):
             key = key_of(path)
-            if key is None or key == entry.key or key in self._open or key in self.entries:
+            if key is None or key == entry.key or key in self._open:
+                continue
+            met = self.entries.get(key)
+            if met is not None and (met.position or met.is_done):
                 continue
             file = self._opened(path, key)
             if file is None:
