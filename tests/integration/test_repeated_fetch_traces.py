@@ -24,6 +24,7 @@ from tests.wire_client import TIMEOUT_S
 
 from stratalog.adapters.compiled_door import open_door
 from stratalog.broker.fetching.repeating import _NextFetch
+from stratalog.broker.network.session import mute_no_connection
 from stratalog.broker.small_fetches import SmallFetches
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.errors import ErrorCode
@@ -112,6 +113,18 @@ def test_a_closed_connection_leaves_no_form_to_the_garbage_collector(repeated: C
             wait_for(lambda: forms() <= before, "each form has gone with its connection")
         finally:
             gc.enable()
+
+
+def test_a_closed_connection_s_session_keeps_nothing_of_it() -> None:
+    with reading({}) as (broker, _, first):
+        others = {id(at) for at in broker._node._connections}
+        with closing(Consumer(broker.address, first.topic_id)) as one:
+            for offset in range(3):
+                one.fetch(offset, partition_max_bytes=1)
+            (new,) = [at for at in broker._node._connections if id(at) not in others]
+            assert new.session.answer_next
+        wait_for(lambda: new.session.mute is mute_no_connection, "the session has let it go")
+        assert new.session.answer_next is None
 
 
 def forms() -> int:

@@ -148,8 +148,13 @@ class Drive:
         return lambda *arguments: None if self.is_cold else function(*arguments)
 
 
-def run(directory: Path, seed: int, drive: Drive, *, tls: bool) -> dict[str, object]:
-    """Let consumers read while a producer writes; return all that they got, and what the broker counted."""
+def run(
+    directory: Path, seed: int, drive: Drive, *, tls: bool = False, old: bool = False
+) -> dict[str, object]:
+    """Let consumers read while a producer writes; return all that they got, and what the broker counted.
+
+    `old` records have left the log's memory, many are not in the page cache, and batches are small beside the limits.
+    """
     chance = random.Random(seed)
     with (
         TemporaryBroker(SMALL_SEGMENTS, directory=directory, tls=tls) as broker,
@@ -160,7 +165,13 @@ def run(directory: Path, seed: int, drive: Drive, *, tls: bool) -> dict[str, obj
         topic_id = wire.topic_id(TOPIC)
         versions = (11, 12, 13, 14, 15, 16, 17, 18)
         consumers = [Consumer(broker.address, topic_id, one, trusting) for one in versions]
+        (hosted,) = [one for one in broker._node.broker.hosting.all() if one.name.topic == TOPIC]
         answers, end, start = [], 0, 0
+        for one in consumers if old else ():
+            one.limits = {"partition_max_bytes": 170_000}
+        for _ in range(200 if old else 0):
+            assert wire.produce(TOPIC, batch(chance.randrange(20_000, 30_000), 2)).error_code == 0
+            end += 2
         for _ in range(STEPS):
             if chance.random() < 0.25:
                 count = chance.choice((1, 1, 5, 400))
@@ -172,9 +183,10 @@ def run(directory: Path, seed: int, drive: Drive, *, tls: bool) -> dict[str, obj
                 gone = DeleteRecordsPartition(partition_index=0, offset=start)
                 topic = DeleteRecordsTopic(name=TOPIC, partitions=[gone])
                 wire.ask(2, DeleteRecordsRequest(topics=[topic], timeout_ms=10_000))
-            drive.is_cold = chance.random() < 0.05
+            drive.is_cold = chance.random() < (0.3 if old else 0.05)
+            if old:
+                hosted.log.tail.clear()
             answers.append(step(chance, chance.choice(consumers), start, end))
-        (hosted,) = [one for one in broker._node.broker.hosting.all() if one.name.topic == TOPIC]
         requests = broker._node.broker.metrics.requests
         for one in consumers:
             stack.callback(one.close)
@@ -226,18 +238,24 @@ def step(chance: random.Random, one: Consumer, start: int, end: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("seed", "tls"), [(1, False), (2, False), (3, False), (4, True)], ids=["1", "2", "3", "tls"]
+    ("seed", "kind"),
+    [(1, {}), (2, {}), (3, {"old": True}), (4, {"tls": True})],
+    ids=["1", "2", "old", "tls"],
 )
 def test_answers_and_metrics_are_those_of_the_handler(
-    seed: int, tls: bool, tmp_path: Path, repeated: Counter, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    kind: dict[str, bool],
+    tmp_path: Path,
+    repeated: Counter,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drive = Drive(monkeypatch)
-    found = run(tmp_path / "repeated", seed, drive, tls=tls)
+    found = run(tmp_path / "repeated", seed, drive, **kind)
     assert repeated[True] > STEPS // 8, "many fetches are answered as repetitions"
     assert repeated[False] > STEPS // 20, "and some are not"
     repeated.clear()
     monkeypatch.setattr("stratalog.broker.apis.fetch.expect_next", lambda _gathering: None)
-    expected = run(tmp_path / "handlers", seed, drive, tls=tls)
+    expected = run(tmp_path / "handlers", seed, drive, **kind)
     assert not repeated
     for ours, theirs in zip(found["answers"], expected["answers"], strict=True):
         assert ours == theirs
@@ -355,6 +373,15 @@ def test_a_long_request_is_not_kept(repeated: Counter) -> None:
         for offset in range(3):
             one.fetch(offset, rack_id="r" * 1_000)
         assert repeated[True] == 1
+
+
+def test_large_batches_stay_in_their_file() -> None:
+    with reading({}) as (broker, _, _):
+        (hosted,) = [one for one in broker._node.broker.hosting.all() if one.name.topic == TOPIC]
+        hosted.log.tail.clear()
+        (piece,) = hosted.read_at_once(5, 1, 1, end_offset=10, from_file=True).pieces
+        assert not isinstance(piece, memoryview)
+        assert len(piece) > 100_000
 
 
 def test_a_read_beside_a_swap_of_files_is_left_to_the_handler() -> None:

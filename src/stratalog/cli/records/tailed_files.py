@@ -330,7 +330,7 @@ class TailedFiles:
             if key is None or key == entry.key or key in self._open:
                 continue
             met = self.entries.get(key)
-            if met is not None and (met.position or met.is_done):
+            if met is not None and met.position:
                 continue
             file = self._opened(path, key)
             if file is None:
