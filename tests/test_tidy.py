@@ -28,7 +28,7 @@ from stratalog.broker.apis import APIS as SERVED
 pytestmark = pytest.mark.xdist_group("tidy")  # one process parses all files, once
 
 TOP = Path(__file__).parent.parent
-LINES_MAX = 500
+LINES_MAX = 900
 FUNCTION_LINES_MAX = 70
 APIS = "src/stratalog/broker/apis/"
 GENERATED = tuple(f"src/stratalog/wire/{folder}/" for folder in ("codecs", "internal", "messages"))
@@ -304,7 +304,7 @@ def test_rule(rule: Rule) -> None:
 
 
 BREAKS: dict[str, tuple[str, str]] = {
-    "modules_are_read_in_one_sitting": ("src/stratalog/x.py", "a = 1\n" * 501),
+    "modules_are_read_in_one_sitting": ("src/stratalog/x.py", "a = 1\n" * 901),
     "functions_fit_on_a_screen": ("scripts/x.py", "def f():\n" + "    a = 1\n" * 70),
     "modules_say_what_enters_and_leaves": ("src/stratalog/x.py", '"""A module.\n\nIn: bytes."""\n'),
     "the_core_touches_nothing_outside": ("src/stratalog/log/x.py", "f = open('x')\n"),
