@@ -149,6 +149,11 @@ class ErrorCode(IntEnum):
     streams_topology_fenced = 132
     share_session_limit_reached = 133
 
+    @classmethod
+    def _missing_(cls, value: object) -> "ErrorCode | None":
+        """Take the number of a newer node's error as an unknown error, as Kafka's `Errors.forCode`."""
+        return cls.unknown_server_error if isinstance(value, int) else None
+
 
 class Rejected(Exception):
     """The request is refused: answer it with `code`, change nothing."""

@@ -129,6 +129,8 @@ def test_a_misspelt_name_is_reported(
         one.fail("Produces", 1)
     with pytest.raises(UserError, match="no error 'TIMEOUT'"):
         one.fail("Produce", "TIMEOUT")
+    with pytest.raises(UserError, match="no error 9999"):
+        one.fail("Produce", 9999)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UserError, match=r"num\.partitions"):
         TemporaryBroker({"num.partitions": "many"}).start()

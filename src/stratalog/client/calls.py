@@ -205,10 +205,7 @@ class Produced(Struct, frozen=True):
 
 def error_of(code: int) -> ErrorCode:
     """Return the error a code stands for; a code from the future is an unknown error."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.unknown_server_error
+    return ErrorCode(code)
 
 
 def api_versions() -> Call[Mapping[int, tuple[int, int]]]:

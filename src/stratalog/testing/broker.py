@@ -310,4 +310,6 @@ def _error_code(code: ErrorCode | int | str) -> ErrorCode:
             raise UserError(
                 f"no error {code!r}; Kafka's names are like REQUEST_TIMED_OUT"
             ) from None
+    if code not in set(ErrorCode):
+        raise UserError(f"no error {code}; Kafka's numbers are -1 to {max(ErrorCode)}")
     return ErrorCode(code)

@@ -58,6 +58,11 @@ def test_the_table_of_error_codes_equals_kios():
     assert {one.name: int(one) for one in ErrorCode} == {one.name: int(one) for one in KioCode}
 
 
+@pytest.mark.parametrize("newer", [-2, 134, 32767])
+def test_a_code_that_this_version_does_not_know_is_an_unknown_error(newer: int) -> None:
+    assert ErrorCode(newer) is ErrorCode.unknown_server_error
+
+
 def test_the_table_of_apis_equals_kios():
     assert {key: api.name for key, api in APIS.items()} == dict(api_key_map)
     for key, api in APIS.items():

@@ -139,13 +139,13 @@ def _snapshot_request(
 def response_of(response: Any) -> raft.Response:
     """Return the quorum's response in an RPC's. Raises Rejected with the code of a request that was refused whole."""
     if response.error_code:
-        code = _code(response.error_code)
+        code = ErrorCode(response.error_code)
         raise Rejected(code, f"the node answers {code.name}")
     topics = response.responses if isinstance(response, fetch.FetchResponse) else response.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         raise Rejected(ErrorCode.invalid_request, f"the node answers without {METADATA_TOPIC}-0")
     data: Any = topics[0].partitions[0]
-    error = _code(data.error_code)
+    error = ErrorCode(data.error_code)
     match response:
         case vote.VoteResponse():
             return raft.VoteResponse(
@@ -184,13 +184,6 @@ def _fetched(data: fetch.PartitionData, error: ErrorCode) -> raft.FetchResponse:
         snapshot=None if snapshot.epoch < 0 else SnapshotId(snapshot.end_offset, snapshot.epoch),
         records=data.records or b"",
     )
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.unknown_server_error
 
 
 # Requests of other nodes
