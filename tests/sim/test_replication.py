@@ -227,6 +227,8 @@ def test_below_min_isr_acks_all_is_refused_and_nothing_is_committed() -> None:
         (alone,) = (await raw.ask(9, produce_body(1000, acks=1))).responses[0].partition_responses
         assert (alone.error_code, alone.base_offset) == (ErrorCode.none, 6)
         assert cluster.machines[1].partition("t").high_watermark == 5
+        latest = await raw.ask(11, list_offsets_body("t", -3))
+        assert latest.topics[0].partitions[0].offset == -1, "the latest record is uncommitted"
         for number in (2, 3):
             join_again(cluster, number)
         await until(lambda: len(partition(cluster).isr) == 3)
@@ -237,7 +239,7 @@ def test_below_min_isr_acks_all_is_refused_and_nothing_is_committed() -> None:
 
 
 def produce_body(timeout_ms: int, acks: int = -1) -> ProduceRequest:
-    data = PartitionProduceData(index=0, records=memoryview(batch([b"value"], START_MS)))
+    data = PartitionProduceData(index=0, records=memoryview(batch([b"value"], START_MS + 60_000)))
     topic = TopicProduceData(name="t", partition_data=[data])
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
 

@@ -41,7 +41,7 @@ from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segment
 from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
-from stratalog.log.timestamps import offset_for_timestamp
+from stratalog.log.timestamps import latest_record, offset_for_timestamp
 from stratalog.log.truncation import restart_segments, truncate_segments, unlink_snapshots
 from stratalog.log.values import Contents, TieredHistory
 
@@ -149,6 +149,10 @@ class PartitionLog(AppendingLog):
         """Return the first local record at or after `timestamp`, as (offset, timestamp, leader epoch), or None."""
         end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
         return offset_for_timestamp(self.segments, timestamp, self.local_start_offset, end)
+
+    def latest_record(self) -> Program[tuple[int, int, int] | None]:
+        """Return the first local record of the largest timestamp, as (offset, timestamp, leader epoch), or None."""
+        return latest_record(self.segments, self.local_start_offset, self.log_end_offset)
 
     def offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` and its end offset; (-1, -1) if unknown (KIP-101)."""

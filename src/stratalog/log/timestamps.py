@@ -15,7 +15,7 @@ from stratalog.log.segment import Segment
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, crc_holds
 from stratalog.wire.records import read_records
 
-__all__ = ["confirm_time", "offset_for_timestamp"]
+__all__ = ["confirm_time", "latest_record", "offset_for_timestamp"]
 
 _OPENED_BYTES_MAX: Final = 32 << 20
 _SCAN_BYTES: Final = 256 * 1024
@@ -65,6 +65,48 @@ def offset_for_timestamp(
                 return found
         segment = following(segments, segment)
     return None
+
+
+def latest_record(
+    segments: list[Segment], start_offset: int, end_offset: int
+) -> Program[tuple[int, int, int] | None]:
+    """Return the first record of the largest timestamp within [start_offset, end_offset), as `offset_for_timestamp`."""
+    latest = max(segment.max_timestamp for segment in segments)
+    found = yield from offset_for_timestamp(segments, latest, start_offset, end_offset)
+    first = segment_at(segments, start_offset)
+    if found is not None or first is None or first.base_offset >= start_offset:
+        return found
+    # The first segment still counts records that were deleted below `start_offset`.
+    behind = [segment.max_timestamp for segment in segments if segment.base_offset > start_offset]
+    kept = yield from _latest_kept(first, start_offset)
+    latest = max(kept, *behind) if behind else kept
+    return (yield from offset_for_timestamp(segments, latest, start_offset, end_offset))
+
+
+def _latest_kept(segment: Segment, start_offset: int) -> Program[int]:
+    """Return the largest timestamp of the segment's records at or after `start_offset`; reads every header from it."""
+    latest = -1
+
+    def take(header: BatchHeader, view: memoryview) -> bool:
+        nonlocal latest
+        if header.base_offset >= start_offset:
+            latest = max(latest, header.max_timestamp)
+        elif header.last_offset >= start_offset and header.max_timestamp > latest:
+            latest = _latest_of_batch(view, header, start_offset)
+        return True
+
+    position, _, _ = yield from locate(segment, start_offset)
+    yield from visit(segment.path, position, segment.readable, take)
+    return latest
+
+
+def _latest_of_batch(batch: memoryview, header: BatchHeader, start_offset: int) -> int:
+    """Return the largest timestamp from `start_offset` on; that of all records where the batch cannot be opened."""
+    try:
+        records = read_records(batch, max_bytes=_OPENED_BYTES_MAX)
+        return max((one.timestamp for one in records if one.offset >= start_offset), default=-1)
+    except Corrupt:
+        return header.max_timestamp
 
 
 def _time_floor(segment: Segment, timestamp: int) -> Program[int]:

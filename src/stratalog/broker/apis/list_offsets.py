@@ -103,6 +103,7 @@ async def _find(
     end = hosted.last_stable_offset if call.body.isolation_level == 1 else hosted.high_watermark
     if call.body.replica_id >= 0:  # a follower: what is not committed is its concern, too
         end = hosted.log.log_end_offset
+    found: tuple[int, int] | None
     match timestamp:
         case -1:  # latest
             if call.body.replica_id < 0:
@@ -115,16 +116,17 @@ async def _find(
         case -5:  # latest tiered
             return hosted.log.tiered_end - 1 if hosted.log.tiered_end > 0 else -1, -1
         case -6:  # earliest pending upload
-            return _pending_upload(hosted), -1
+            found = (_pending_upload(hosted), -1)
         case -3:  # of the latest timestamp
-            return await call.needs.reads.max_timestamp(hosted)
+            found = await call.needs.reads.max_timestamp(hosted)
         case _:
             found = await call.needs.reads.offset_for_timestamp(hosted, timestamp)
-            if found is None or found[0] < end:
-                return found or (-1, -1)
-            if call.body.replica_id < 0:
-                _check_end(hosted, call.version)
-            return -1, -1
+    if found is None or found[0] < end:
+        return found or (-1, -1)
+    # What was found is beyond what the client may read. Kafka: `ReplicaManager.fetchOffset`.
+    if call.body.replica_id < 0:
+        _check_end(hosted, call.version)
+    return -1, -1
 
 
 def _check_end(hosted: HostedPartition, version: int) -> None:
@@ -140,7 +142,9 @@ def _check_end(hosted: HostedPartition, version: int) -> None:
 
 
 def _pending_upload(hosted: HostedPartition) -> int:
-    """Return the first offset that the bucket lacks; -1 where the topic has no tier, or its end is unknown here."""
+    """Return the first offset that the bucket lacks, which may be the end; -1 where the topic has no tier, or its end
+    is unknown here.
+    """
     log = hosted.log
     if not log.config.remote_storage_enable:
         return -1

@@ -91,12 +91,25 @@ class History:
             start = segment.entry.last_offset + 1  # its latest record is too old
 
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the bucket's latest record by timestamp. Raises Rejected as `read` does."""
+        """Return (offset, timestamp) of the bucket's latest record by timestamp, from the log's start on.
+
+        Raises Rejected as `read` does.
+        """
         tier = await self._tier(hosted)
-        segment = await self._reads.find(hosted, tier.lookup.at_max_timestamp, search=True)
-        if segment is None:
-            return None
-        return await self._reads.search(hosted, segment, segment.entry.max_timestamp)
+        start = hosted.log.log_start_offset
+        best: tuple[int, int] | None = None
+        while True:
+            look = partial(tier.lookup.at_max_timestamp, start)
+            segment = await self._reads.find(hosted, look, search=True)
+            if segment is None or (best is not None and segment.entry.max_timestamp <= best[1]):
+                return best
+            found = await self._reads.latest(hosted, segment, start)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+            if found is not None and found[1] == segment.entry.max_timestamp:
+                return best
+            # The record was deleted below `start`; a segment behind may have a later one than this segment's rest.
+            start = segment.entry.last_offset + 1
 
     def writer(self, hosted: HostedPartition) -> TierWriter | None:
         """Return the writer of the partition's tier, or None until its manifest is read."""

@@ -210,8 +210,7 @@ class Reads:
     async def max_timestamp(self, hosted: HostedPartition) -> tuple[int, int]:
         """Return (offset, timestamp) of the record with the latest timestamp; (-1, -1) for an empty log."""
         log = hosted.log
-        latest = max(segment.max_timestamp for segment in log.segments)
-        local = await hosted.look(partial(log.offset_for_timestamp, latest))
+        local = await hosted.look(log.latest_record)
         found = (-1, -1) if local is None else (local[0], local[1])
         if log.log_start_offset < log.local_start_offset:
             tiered = await self._tier(hosted).max_timestamp(hosted)

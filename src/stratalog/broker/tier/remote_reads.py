@@ -162,16 +162,24 @@ class RemoteReads:
         self, hosted: HostedPartition, segment: RemoteSegment, timestamp: int, start: int = 0
     ) -> tuple[int, int] | None:
         """Search as `Fetcher.offset_for_timestamp`; return (offset, timestamp). Raises Rejected."""
+        call = partial(self._fetcher.offset_for_timestamp, segment, timestamp, start)
+        return await self._by_time(hosted, segment, call)
 
-        def call() -> tuple[bool, Any]:
-            return True, self._fetcher.offset_for_timestamp(segment, timestamp, start)
+    async def latest(
+        self, hosted: HostedPartition, segment: RemoteSegment, start: int
+    ) -> tuple[int, int] | None:
+        """Search as `Fetcher.latest`; return (offset, timestamp). Raises Rejected."""
+        return await self._by_time(hosted, segment, partial(self._fetcher.latest, segment, start))
 
-        answer = await self._ask(hosted, segment.path, call, self._search_s)
+    async def _by_time(
+        self, hosted: HostedPartition, segment: RemoteSegment, call: Callable[[], Any]
+    ) -> tuple[int, int] | None:
+        answer = await self._ask(hosted, segment.path, lambda: (call(),), self._search_s)
         if answer is None:
             raise Rejected(
                 ErrorCode.request_timed_out, f"{segment.path} is not read within {self._search_s} s"
             )
-        found = answer[1]
+        (found,) = answer
         return None if found is None else (found.offset, found.timestamp)
 
     def progress(

@@ -11,11 +11,11 @@ Neighbouring ranges come in one request, and a thread that needs a range of a ru
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future  # noqa: TID251 - starts no thread: one thread waits for another's result
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt
@@ -25,7 +25,7 @@ from stratalog.tier.formats.manifest import Entry, RemoteSegment
 from stratalog.tier.formats.segment_index import IndexBlock
 from stratalog.tier.formats.segment_object import SegmentIndex, read_footer, read_ranges
 from stratalog.tier.reading.cache import ByteCache
-from stratalog.wire.batch import scan
+from stratalog.wire.batch import BatchHeader, scan
 from stratalog.wire.records import read_records
 from stratalog.wire.transactions import reaching as aborted_from
 
@@ -194,17 +194,46 @@ class Fetcher:
         for at in range(entries.entry_of(start_offset), len(entries)):
             if entries.max_timestamps[at] < timestamp:
                 continue
-            number = tail.range_of(at)
-            (data,) = self._pieces(segment, tail, number, number + 1)
-            begin = entries.positions[at] - entries.positions[tail.firsts[number]]
-            for position, header in scan(data, begin, begin + entries.lengths[at]):
+            for header, batch in self._batches(segment, tail, at):
                 if header.max_timestamp < timestamp:
                     continue
-                for record in read_records(data[position : position + header.size]):
+                for record in read_records(batch):
                     if record.timestamp >= timestamp and record.offset >= start_offset:
                         epoch = header.leader_epoch
                         return TimestampOffset(record.offset, record.timestamp, epoch)
         return None
+
+    def latest(self, segment: RemoteSegment, start_offset: int = 0) -> TimestampOffset | None:
+        """Return the first record of the greatest timestamp at or after `start_offset`; None. Raises as `read`."""
+        tail = self._tail(segment)
+        entries = tail.index.entries
+        first = entries.entry_of(start_offset)
+        if first == len(entries):
+            return None
+        greatest = max(entries.max_timestamps[first:])
+        found = self.offset_for_timestamp(segment, greatest, start_offset)
+        if found is not None:
+            return found
+        # The entry that holds `start_offset` has its greatest timestamp below it.
+        kept = (
+            record.timestamp
+            for _, batch in self._batches(segment, tail, first)
+            for record in read_records(batch)
+            if record.offset >= start_offset
+        )
+        greatest = max(chain(kept, entries.max_timestamps[first + 1 :]), default=-1)
+        return self.offset_for_timestamp(segment, greatest, start_offset)
+
+    def _batches(
+        self, segment: RemoteSegment, tail: _Tail, at: int
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Yield the batches of one index entry."""
+        entries = tail.index.entries
+        number = tail.range_of(at)
+        (data,) = self._pieces(segment, tail, number, number + 1)
+        begin = entries.positions[at] - entries.positions[tail.firsts[number]]
+        for position, header in scan(data, begin, begin + entries.lengths[at]):
+            yield header, data[position : position + header.size]
 
     def prefetch(self, segment: RemoteSegment, offset: int, size: int, skip: int = 0) -> int:
         """Ensure bytes [skip, skip + size) after `offset` are cached, as far as the segment goes; return the segment's

@@ -87,13 +87,21 @@ class SegmentLookup:
             self._looked(lambda m: self._archives.live(m, first=start, since_ms=timestamp)), None
         )
 
-    def at_max_timestamp(self) -> RemoteSegment | None:
-        """Return the first segment with the greatest timestamp."""
+    def at_max_timestamp(self, start_offset: int = 0) -> RemoteSegment | None:
+        """Return the first segment with the greatest timestamp, of those that end at `start_offset` or later."""
+        manifest = self._manifest()
+        start = max(manifest.start_offset, start_offset)
         live = (
-            one for one in self._manifest().everything() if one.state is SegmentState.COPY_FINISHED
+            one.max_timestamp
+            for one in manifest.everything()
+            if one.state is SegmentState.COPY_FINISHED and one.last_offset >= start
         )
-        newest = max((one.max_timestamp for one in live), default=0)
-        return self.at_timestamp(newest)
+        found = self.at_timestamp(max(live, default=0), start)
+        if found is not None:
+            return found
+        # The greatest timestamp of an archive manifest is that of a segment below `start`.
+        segments = self._looked(lambda m: self._archives.live(m, first=start))
+        return max(segments, key=lambda one: one.entry.max_timestamp, default=None)
 
     def _looked(
         self, look: Callable[[Manifest], Iterator[RemoteSegment]]

@@ -38,6 +38,7 @@ from stratalog.tier.writing.merging import MergeLimits
 from stratalog.tier.writing.spilling import SpillLimits
 from stratalog.tier.writing.tier_writer import Retention
 from stratalog.wire.ids import topic_id_text
+from stratalog.wire.records import Record, build_batch
 
 LIMITS = SpillLimits(segments=4, kept=2, archive_segments=6)
 HOUR = 3_600_000
@@ -118,6 +119,25 @@ def test_every_offset_and_time_is_found_after_a_spill(store, tier):
         at = 10 * number
         assert b"".join(fetcher.read(tier.lookup.at(at), at, 1).buffers) == b"".join(one.read())
     sound(store)
+
+
+def test_the_latest_record_at_or_behind_an_offset_is_found_in_any_archive(store):
+    """The times fall: each segment's first record is its latest, and so is each archive's first segment."""
+    tier = tier_of(store, spill_limits=LIMITS)
+    for number in range(20):
+        records = [Record(n, 10_000 - 10 * number - n, None, b"v") for n in range(10)]
+        data = build_batch(records, base_offset=10 * number, leader_epoch=3)
+        end = 10 * number + 10
+        archive(tier, [closed(bytes(data), 10 * number, end)], end)
+        tier.spill(10)
+    fetcher = Fetcher(store)
+    for offset in range(200):
+        segment = tier.lookup.at_max_timestamp(offset)
+        assert segment.entry.base_offset == offset // 10 * 10
+        found = fetcher.latest(segment, offset)
+        assert (found.offset, found.timestamp) == (offset, 10_000 - offset)
+    assert tier.lookup.at_max_timestamp(200) is None
+    assert fetcher.latest(segment, 200) is None
 
 
 def test_a_repeated_lookup_and_its_successors_read_no_archive(store, tier):
