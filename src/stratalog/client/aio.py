@@ -16,6 +16,7 @@ refuses a request or the login. For one event loop.
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from logging import getLogger
 from math import inf
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -33,7 +34,7 @@ from stratalog.client.calls import (
     ResourceConfigs,
     TopicResult,
 )
-from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
+from stratalog.client.cluster import LOGGER, Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
 from stratalog.client.link import Link, is_refused, open_link
 from stratalog.client.security import PLAIN, ClientSecurity, Dialer
@@ -58,10 +59,18 @@ class Leader(NamedTuple):
 class Client:
     """A client of a cluster, with connections to its brokers as needed."""
 
-    def __init__(self, dialer: Dialer, bootstrap: str, *, client_id: str, timeout_s: float) -> None:
-        """Use `connect`."""
+    def __init__(
+        self,
+        dialer: Dialer,
+        bootstrap: str,
+        *,
+        client_id: str,
+        timeout_s: float,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Connect with the first call; `patience_s` as for `ClusterView`, `timeout_s` for one request."""
         self._dialer = dialer
-        self._view = ClusterView(parse_bootstrap(bootstrap))
+        self._view = ClusterView(parse_bootstrap(bootstrap), patience_s)
         self._client_id = client_id
         self.timeout_s = timeout_s
         self.refusals_max = inf
@@ -242,6 +251,8 @@ class Client:
     async def _run(self, program: Program[T]) -> T:
         """Perform a program of `cluster.py`."""
         refusals = 0
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         try:
             step = next(program)
             while True:
@@ -256,8 +267,10 @@ class Client:
                     else:
                         step = program.send(answer)
                 else:
+                    if step.says:
+                        getLogger(LOGGER).warning("%s", step.says)
                     await asyncio.sleep(step.seconds)
-                    step = program.send(None)
+                    step = program.send(loop.time() - began_s)
         except StopIteration as stop:
             return cast("T", stop.value)
 

@@ -9,6 +9,7 @@ refuses a request or the login.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from logging import getLogger
 from math import inf
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -21,7 +22,7 @@ from stratalog.client.calls import (
     ListedOffset,
     ResourceConfigs,
 )
-from stratalog.client.cluster import Ask, ClusterView, Program, parse_bootstrap
+from stratalog.client.cluster import LOGGER, Ask, ClusterView, Program, parse_bootstrap
 from stratalog.client.core import ClientConnection, reason
 from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.client.sasl import OF_LIFETIME, Login, log_in
@@ -108,12 +109,16 @@ class BlockingClient:
         *,
         client_id: str = "stratalog",
         timeout_s: float = 30.0,
+        patience_s: float = 0.0,
         security: ClientSecurity = PLAIN,
     ) -> None:
-        """Connect with the first call. Raises ValueError for a malformed list of `host:port`."""
+        """Connect with the first call; `patience_s` as for `ClusterView`, `timeout_s` for one request.
+
+        Raises ValueError for a malformed list of `host:port`.
+        """
         self._network = network
         self._security = security
-        self._view = ClusterView(parse_bootstrap(bootstrap))
+        self._view = ClusterView(parse_bootstrap(bootstrap), patience_s)
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._links: dict[tuple[str, int], _Link] = {}
@@ -160,6 +165,7 @@ class BlockingClient:
 
     def _run(self, program: Program[T]) -> T:
         """Perform a program of `cluster.py`."""
+        began_s = self._network.now_s()
         try:
             step = next(program)
             while True:
@@ -171,8 +177,10 @@ class BlockingClient:
                     else:
                         step = program.send(answer)
                 else:
+                    if step.says:
+                        getLogger(LOGGER).warning("%s", step.says)
                     self._network.pause(step.seconds)
-                    step = program.send(None)
+                    step = program.send(self._network.now_s() - began_s)
         except StopIteration as stop:
             return cast("T", stop.value)
 

@@ -1,14 +1,16 @@
 """Route calls to leaders and coordinators, and retry: the part that both shells share.
 
 In: answers that the shells received. Out: *programs*: generators that yield `Ask` (send this call to that broker) or
-`Pause` (wait so many seconds), receive the answer or `Unavailable`, and return the result. They never do I/O.
+`Pause` (wait so many seconds), and return the result. A shell sends the answer to an `Ask`, or throws `Unavailable`;
+after a `Pause` it sends the seconds since the program began. Programs never do I/O.
 
 They retry where a broker cannot be reached, and on errors that fresh metadata resolves. A missing topic or partition
-is an error at once.
+is an error only after a look at fresh metadata: the kept ones may be older than it.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
 from stratalog.client import calls
@@ -28,8 +30,11 @@ from stratalog.wire.ids import TopicPartition
 
 T = TypeVar("T")
 
+LOGGER: Final = "stratalog.client"
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0)
-"""Seconds between attempts; after the last attempt the caller gets the error."""
+"""Seconds between attempts; after the last attempt the caller gets the error, unless it has a patience of its own."""
+_SILENT_S: Final = 1.0
+"""How long a program waits without a line in the log."""
 
 PASSING = frozenset(
     {
@@ -53,6 +58,8 @@ PASSING = frozenset(
 """Retriable errors."""
 _PASSING_AT_CONTROLLER: Final = PASSING - {ErrorCode.request_timed_out}
 """Without the error of a broker that has already waited its whole time for the active controller."""
+_LATE: Final = frozenset({ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition})
+"""Errors that one more attempt may resolve: metadata reach one broker after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait `seconds`."""
+    """Wait `seconds`; `says`: a line for the log, where a person should know of it."""
 
     seconds: float
+    says: str = ""
 
 
 Program = Generator[Ask | Pause, Any, T]
@@ -90,9 +98,13 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 class ClusterView:
-    """A client's view of a cluster, and programs over it."""
+    """A client's view of a cluster, and programs over it.
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]]) -> None:
+    Programs try again until `patience_s` are over since they began; without it, after each of `PAUSES_S`.
+    """
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], patience_s: float = 0.0) -> None:
+        self._patience_s = patience_s
         self._bootstrap = [
             BrokerAddress(-1 - number, host, port) for number, (host, port) in enumerate(bootstrap)
         ]
@@ -108,14 +120,14 @@ class ClusterView:
 
     def metadata(self, topics: Sequence[str] | None) -> Program[ClusterInfo]:
         """Return fresh metadata; also remembered for routing."""
-        info: ClusterInfo = yield from _persistent(lambda: _ask(None, calls.metadata(topics)))
+        info: ClusterInfo = yield from self._persistent(lambda: _ask(None, calls.metadata(topics)))
         self.brokers = dict(info.brokers)
         self.topics.update(info.topics)
         return info
 
     def on_any(self, call: Call[T]) -> Program[T]:
         """Run `call` on any broker that answers. A broker without a controller answers REQUEST_TIMED_OUT once."""
-        return _persistent(lambda: _ask(None, call), _PASSING_AT_CONTROLLER)
+        return self._persistent(lambda: _ask(None, call), _PASSING_AT_CONTROLLER)
 
     def on_controller(self, call: Call[T]) -> Program[T]:
         """Run `call` on the controller, where the cluster names one (Kafka before KRaft), else on any broker.
@@ -124,7 +136,7 @@ class ClusterView:
         """
         info = yield from self.metadata([])
         node_id = info.controller_id if info.controller_id in info.brokers else None
-        answer: T = yield from _persistent(lambda: _ask(node_id, call), _PASSING_AT_CONTROLLER)
+        answer: T = yield from self._persistent(lambda: _ask(node_id, call), _PASSING_AT_CONTROLLER)
         return answer
 
     def on_each(self, call: Call[T]) -> Program[list[T]]:
@@ -141,7 +153,7 @@ class ClusterView:
                 answers.append(answer)
             return answers
 
-        return (yield from _persistent(attempt))
+        return (yield from self._persistent(attempt))
 
     def on_coordinator(self, key: str, call: Call[T], key_type: int = OF_GROUP) -> Program[T]:
         """Run `call` on the broker that coordinates a group, or a transactional id."""
@@ -152,26 +164,37 @@ class ClusterView:
             answer: T = yield from _ask(node_id, call)
             return answer
 
-        return (yield from _persistent(attempt))
+        return (yield from self._persistent(attempt))
 
     def led(self, topic: str, partition: int, *, fresh: bool = False) -> Program[PartitionInfo]:
-        """Return a partition that has a leader; raises Rejected where topic, partition or leader is missing."""
-        if fresh or topic not in self.topics:
-            yield from self.metadata([topic])
+        """Return a partition that has a leader; raises Rejected where topic, partition or leader is missing.
+
+        Kept metadata may be older than the partition, so only fresh ones are believed that it is missing.
+        """
+        if not fresh and topic in self.topics:
+            try:
+                return self._led(topic, partition)
+            except Rejected:
+                pass
+        yield from self.metadata([topic])
+        return self._led(topic, partition)
+
+    def _led(self, topic: str, partition: int) -> PartitionInfo:
+        """Return a partition of the kept metadata. Raises Rejected and forgets the topic where it has no leader."""
         info = self.topics[topic]
-        if info.error:
-            self.forget(topic)
-            raise Rejected(info.error, f"topic {topic}: {info.error.name}")
         found = info.partitions.get(partition)
-        if found is None:
-            self.forget(topic)
-            raise Rejected(
+        if info.error:
+            refused = Rejected(info.error, f"topic {topic}: {info.error.name}")
+        elif found is None:
+            refused = Rejected(
                 ErrorCode.unknown_topic_or_partition, f"topic {topic} has no partition {partition}"
             )
-        if found.leader < 0:
-            self.forget(topic)
-            raise Rejected(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
-        return found
+        elif found.leader < 0:
+            refused = Rejected(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
+        else:
+            return found
+        self.forget(topic)
+        raise refused
 
     def forget(self, topic: str) -> None:
         """Look the topic's leaders up again before its next call: one of them has failed or refused."""
@@ -193,7 +216,7 @@ class ClusterView:
             epochs: dict[TopicPartition, int] = {}
             for key, timestamp in wanted.items():
                 if key not in answers:
-                    led = yield from self.led(*key)
+                    led = self._led(*key)
                     by_leader.setdefault(led.leader, {})[key] = timestamp
                     epochs[key] = led.leader_epoch
             for leader, timestamps in by_leader.items():
@@ -207,7 +230,7 @@ class ClusterView:
                     answers[key] = answer
             return answers
 
-        return (yield from _persistent(attempt))
+        return (yield from self._persistent(attempt, late=_LATE))
 
     def fetch(self, span: FetchSpan) -> Program[FetchedPartition]:
         """Fetch record batches from the partition's leader. Raises Rejected for a permanent error.
@@ -230,25 +253,37 @@ class ClusterView:
                 )
             return found
 
-        return (yield from _persistent(attempt))
+        return (yield from self._persistent(attempt, late=_LATE))
+
+    def _persistent(
+        self,
+        attempt: Callable[[], Program[T]],
+        passing: frozenset[ErrorCode] = PASSING,
+        late: frozenset[ErrorCode] = frozenset(),
+    ) -> Program[T]:
+        """Run `attempt` until it succeeds, fails permanently, or the patience is used up.
+
+        An error of `late` is permanent the second time.
+        """
+        since_s, was_late, reported = 0.0, False, False
+        for number, pause in enumerate(chain(PAUSES_S, repeat(PAUSES_S[-1]))):
+            try:
+                return (yield from attempt())
+            except (Unavailable, Rejected) as error:
+                if isinstance(error, Rejected) and error.code not in passing:
+                    if was_late or error.code not in late:
+                        raise
+                    was_late = True
+                patience_s = self._patience_s
+                if since_s >= patience_s if patience_s else number >= len(PAUSES_S):
+                    raise
+                says = ""
+                if patience_s and since_s >= _SILENT_S and not reported:
+                    reported, says = True, f"{error}: trying again for up to {patience_s:g} s"
+            since_s = yield Pause(pause, says)
+        raise AssertionError("there is always another pause")
 
 
 def _ask(node_id: int | None, call: Call[T]) -> Program[T]:
     answer: T = yield Ask(node_id, call)
     return answer
-
-
-def _persistent(
-    attempt: Callable[[], Program[T]], passing: frozenset[ErrorCode] = PASSING
-) -> Program[T]:
-    """Run `attempt` until it succeeds, fails permanently, or every pause is used up."""
-    for pause in PAUSES_S:
-        try:
-            return (yield from attempt())
-        except Unavailable:
-            pass
-        except Rejected as error:
-            if error.code not in passing:
-                raise
-        yield Pause(pause)
-    return (yield from attempt())

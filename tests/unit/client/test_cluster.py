@@ -16,12 +16,13 @@ from stratalog.client.calls import (
     TopicInfo,
 )
 from stratalog.client.cluster import PAUSES_S, Ask, ClusterView, Pause, Program, parse_bootstrap
-from stratalog.client.fetches import FetchSpan
+from stratalog.client.fetches import FetchedPartition, FetchSpan
 from stratalog.errors import ErrorCode, Rejected, Unavailable
 from stratalog.wire.ids import TopicPartition
 
 NONE = ErrorCode.none
 EPOCH = 7
+FETCHED = FetchedPartition(0, 5, memoryview(b""))
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
 WANTED = {FIRST: calls.LATEST, SECOND: calls.LATEST}
 
@@ -47,12 +48,14 @@ def listed(offset: int, error: ErrorCode = ErrorCode.none) -> ListedOffset:
 def play(program: Program[Any], answers: list[Any]) -> tuple[Any, list[int | float | None]]:
     """Run a program to its end; return its result and the nodes of its requests (a float is a pause in seconds)."""
     said: list[int | float | None] = []
+    since_s = 0.0
     step = next(program)
     try:
         while True:
             if isinstance(step, Pause):
                 said.append(step.seconds)
-                step = program.send(None)
+                since_s += step.seconds
+                step = program.send(since_s)
                 continue
             assert isinstance(step, Ask)
             said.append(step.node_id)
@@ -61,6 +64,22 @@ def play(program: Program[Any], answers: list[Any]) -> tuple[Any, list[int | flo
     except StopIteration as stop:
         assert not answers, "the program ended early"
         return stop.value, said
+
+
+def given_up(program: Program[Any]) -> tuple[float, list[str]]:
+    """Fail every request; return how long the program waits until it raises, and its lines for the log."""
+    since_s, lines = 0.0, []
+    step = next(program)
+    try:
+        while True:
+            if isinstance(step, Pause):
+                since_s += step.seconds
+                lines += [step.says] if step.says else []
+                step = program.send(since_s)
+            else:
+                step = program.throw(Unavailable("gone"))
+    except Unavailable:
+        return since_s, lines
 
 
 def view() -> ClusterView:
@@ -126,6 +145,22 @@ def test_a_program_gives_up_after_its_last_retry() -> None:
         play(view().on_any(calls.init_producer_id()), list(answers))
 
 
+def test_a_patient_program_tries_again_until_its_time_is_over_and_says_so_once() -> None:
+    made = ClusterView(parse_bootstrap("boot:1"), patience_s=60)
+    waited_s, lines = given_up(made.list_offsets(WANTED, 0))
+    assert 60 <= waited_s <= 60 + 2 * PAUSES_S[-1]
+    assert lines == ["gone: trying again for up to 60 s"]
+    waited_s, lines = given_up(view().metadata(["t"]))
+    assert (waited_s, lines) == (sum(PAUSES_S), [])
+
+
+def test_a_patient_program_that_fails_for_good_fails_at_once() -> None:
+    made = ClusterView(parse_bootstrap("boot:1"), patience_s=60)
+    refused = {FIRST: listed(-1, ErrorCode.topic_authorization_failed)}
+    with pytest.raises(Rejected, match="topic_authorization_failed"):
+        play(made.list_offsets({FIRST: 0}, 0), [info(), refused])
+
+
 @pytest.mark.parametrize(
     ("metadata", "says"),
     [
@@ -133,10 +168,52 @@ def test_a_program_gives_up_after_its_last_retry() -> None:
         (info({0: 1}), "topic t has no partition 1"),
     ],
 )
-def test_a_missing_topic_or_partition_is_an_error_at_once(metadata: ClusterInfo, says: str) -> None:
+def test_a_topic_or_partition_is_missing_if_fresh_metadata_lack_it_twice(
+    metadata: ClusterInfo, says: str
+) -> None:
     with pytest.raises(Rejected, match=says) as refused:
-        play(view().list_offsets({SECOND: 0}, 0), [metadata])
+        play(view().list_offsets({SECOND: 0}, 0), [metadata, metadata])
     assert refused.value.code is ErrorCode.unknown_topic_or_partition
+
+
+def known(*indexes: int) -> ClusterView:
+    """Return a view with metadata of partitions that broker 1 leads."""
+    made = view()
+    play(made.metadata(["t"]), [info(dict.fromkeys(indexes, 1))])
+    return made
+
+
+def test_a_partition_that_is_newer_than_the_kept_metadata_is_found_in_fresh_ones() -> None:
+    """KAFKA-6833, librdkafka#2917: it must not be taken for unknown."""
+    led, said = play(known(0).led("t", 1), [info()])
+    assert (led.leader, said) == (2, [None])
+    found, said = play(known(0).fetch(FetchSpan("t", UUID(int=1), 1, 0)), [info(), FETCHED])
+    assert (found, said) == (FETCHED, [None, 2])
+
+
+def test_a_topic_that_is_newer_than_the_kept_metadata_is_found_in_fresh_ones() -> None:
+    made = view()
+    play(made.metadata(["t"]), [info(error=ErrorCode.unknown_topic_or_partition)])
+    led, said = play(made.led("t", 1), [info()])
+    assert (led.leader, said) == (2, [None])
+
+
+def test_a_missing_partition_is_looked_up_once() -> None:
+    with pytest.raises(Rejected, match="topic t has no partition 2"):
+        play(known(0).led("t", 2), [info()])
+
+
+def test_a_leader_that_does_not_know_its_partition_yet_is_asked_once_more() -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    late = FETCHED._replace(error_code=unknown)
+    span = FetchSpan("t", UUID(int=1), 1, 0)
+    found, said = play(known(0, 1).fetch(span), [late, info(), FETCHED])
+    assert (found, said) == (FETCHED, [1, PAUSES_S[0], None, 2])
+    with pytest.raises(Rejected, match="unknown_topic_or_partition"):
+        play(known(0, 1).fetch(span), [late, info(), late])
+    answers = [info(), {SECOND: listed(-1, unknown)}, info(), {SECOND: listed(6)}]
+    offsets, said = play(view().list_offsets({SECOND: 0}, 0), answers)
+    assert (offsets["t", 1].offset, said) == (6, [None, 2, PAUSES_S[0], None, 2])
 
 
 def test_a_permanent_error_is_not_retried() -> None:
