@@ -121,7 +121,8 @@ class Story:
 
     def wait(self, words):
         self.now_ms += int(words[0])
-        self.take(self.shard.tick(self.now))
+        fresh = [self.fresh() for _ in range(self.shard.wanted_by_tick(self.now))]
+        self.take(self.shard.tick(fresh, self.now))
 
     def restart(self, _words):
         self.shard = self.loaded()

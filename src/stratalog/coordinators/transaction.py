@@ -40,8 +40,10 @@ __all__ = [
     "decode_record",
     "encode_record",
     "fenced",
+    "is_before",
     "is_repeat",
     "kept",
+    "needs_id_to_fence",
     "next_client",
     "raised",
 ]
@@ -116,10 +118,16 @@ def is_repeat(found: Transaction, producer: tuple[int, int]) -> bool:
         return False
     producer_id, epoch = found.client
     if epoch == 0:
-        return producer == (found.previous_id, EPOCH_LAST)
+        return is_before(found, producer)
     if epoch == EPOCH_MAX and (found.next_id < 0 or found.next_epoch >= 0):
-        return False  # a fence used the last epoch
+        return False  # a fence of the first protocol, or of a kept transaction, used the last epoch
     return producer == (producer_id, epoch - 1)
+
+
+def is_before(found: Transaction, producer: tuple[int, int]) -> bool:
+    """Return whether an end at this producer's last epoch brought the present producer id."""
+    is_renewed = found.state in _ENDED and found.client[1] == 0
+    return is_renewed and producer == (found.previous_id, EPOCH_LAST)
 
 
 def kept(found: Transaction, fresh_id: int | None, timeout_ms: int, now: Now) -> Transaction | None:
@@ -152,7 +160,7 @@ def raised(found: Transaction, prepared: State, fresh_id: int | None, now: Now) 
     assert fresh_id is not None or not is_last, "the caller has asked for a producer id"
     ended = replace(
         found,
-        producer_epoch=found.producer_epoch + 1,
+        producer_epoch=_above(found.producer_epoch),
         state=prepared,
         updated_ms=now.wall_ms,
         started_ms=found.started_ms if found.state is State.ONGOING else now.wall_ms,
@@ -167,17 +175,34 @@ def raised(found: Transaction, prepared: State, fresh_id: int | None, now: Now) 
     return replace(ended, next_id=producer_id, next_epoch=epoch + 1, previous_id=found.previous_id)
 
 
-def fenced(found: Transaction, now: Now) -> Transaction:
+def fenced(found: Transaction, fresh_id: int | None, now: Now) -> Transaction:
     """Return the prepared abort of an open transaction, with a higher epoch: its producer is fenced.
 
     In the second protocol that is the epoch of the producer's own end, which its request then seems to repeat
-    (KAFKA-19367).
+    (KAFKA-19367). `fresh_id` is needed where `needs_id_to_fence` says so (KAFKA-20090).
     """
-    ended = replace(found, state=State.PREPARE_ABORT, updated_ms=now.wall_ms)
-    if found.next_epoch >= 0:
-        next_epoch = min(found.next_epoch + 2, EPOCH_MAX)
-        return replace(ended, producer_epoch=found.producer_epoch + 1, next_epoch=next_epoch)
-    return replace(ended, producer_epoch=min(found.producer_epoch + 1, EPOCH_MAX))
+    if found.next_epoch < 0 and found.version >= RAISED_FROM:
+        return raised(found, State.PREPARE_ABORT, fresh_id, now)
+    ended = replace(
+        found,
+        producer_epoch=_above(found.producer_epoch),
+        state=State.PREPARE_ABORT,
+        updated_ms=now.wall_ms,
+    )
+    if found.next_epoch < 0:
+        return ended
+    return replace(ended, next_epoch=min(found.next_epoch + 2, EPOCH_MAX))
+
+
+def needs_id_to_fence(found: Transaction) -> bool:
+    """Return whether `fenced` needs a new producer id: the fence uses up the epochs of the present one."""
+    has_one_producer = found.next_epoch < 0 and found.version >= RAISED_FROM
+    return has_one_producer and found.producer_epoch >= EPOCH_LAST
+
+
+def _above(epoch: int) -> int:
+    """Return the epoch of markers that raise it. EPOCH_MAX stays: a client had it from a release before this one."""
+    return min(epoch + 1, EPOCH_MAX)
 
 
 def completed(ended: Transaction, now: Now) -> Transaction:

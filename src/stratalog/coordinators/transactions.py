@@ -17,7 +17,7 @@ and end it, although another client has written it.
 Kafka: `TransactionCoordinator`, `TransactionMetadata`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -35,8 +35,10 @@ from stratalog.coordinators.transaction import (
     TransactionRecord,
     completed,
     fenced,
+    is_before,
     is_repeat,
     kept,
+    needs_id_to_fence,
     next_client,
     raised,
 )
@@ -124,25 +126,24 @@ class TransactionShard:
         if found.state is State.ONGOING and keep:
             return self._keep(transactional_id, kept(found, fresh_id, timeout_ms, now))
         if found.state is State.ONGOING:
-            records = self._fence(transactional_id, found, now)
-            return Decision(records, Initialised(error=ErrorCode.concurrent_transactions))
-        if expected is not None and expected == self._before.get(transactional_id):
-            # The answer to the request before was lost.
-            producer_id, epoch = found.client
-            return self._begin(transactional_id, producer_id, epoch, timeout_ms, now)
-        before = (found.producer_id, found.producer_epoch)
-        if found.producer_epoch >= EPOCH_LAST:
-            if fresh_id is None:
+            if fresh_id is None and needs_id_to_fence(found):
                 raise _again(transactional_id)
-            decision = self._begin(transactional_id, fresh_id, 0, timeout_ms, now)
+            records = self._fence(transactional_id, found, fresh_id, now)
+            return Decision(records, Initialised(error=ErrorCode.concurrent_transactions))
+        is_repeated = expected is not None and self._is_before(transactional_id, found, expected)
+        if is_repeated and found.producer_epoch < EPOCH_MAX:  # a fence used that one
+            producer_id, epoch = found.client
+        elif found.producer_epoch < EPOCH_LAST:
+            producer_id, epoch = found.producer_id, found.producer_epoch + 1
+        elif fresh_id is None:
+            raise _again(transactional_id)
         else:
-            epoch = found.producer_epoch + 1
-            decision = self._begin(transactional_id, found.producer_id, epoch, timeout_ms, now)
+            producer_id, epoch = fresh_id, 0
         if expected is None:
             self._before.pop(transactional_id, None)
         else:
-            self._before[transactional_id] = before
-        return decision
+            self._before[transactional_id] = expected
+        return self._begin(transactional_id, producer_id, epoch, timeout_ms, now)
 
     def _checked(self, timeout_ms: int) -> int:
         if not 0 < timeout_ms <= self._settings.timeout_ms_max:
@@ -158,8 +159,14 @@ class TransactionShard:
         """Raise Rejected(PRODUCER_FENCED) where the client has neither the present id and epoch nor those before."""
         if expected is None or expected == found.client:
             return
-        if expected != self._before.get(transactional_id):
+        if not self._is_before(transactional_id, found, expected):
             raise _fenced(transactional_id, *expected)
+
+    def _is_before(
+        self, transactional_id: str, found: Transaction, expected: tuple[int, int]
+    ) -> bool:
+        """Return whether a client has the id and epoch before the present ones: an answer was lost."""
+        return expected == self._before.get(transactional_id) or is_before(found, expected)
 
     def _begin(
         self, transactional_id: str, producer_id: int, epoch: int, timeout_ms: int, now: Now
@@ -272,7 +279,7 @@ class TransactionShard:
         _, epoch = found.client
         if epoch >= EPOCH_LAST and fresh_id is None:
             raise _again(transactional_id)
-        if epoch == EPOCH_MAX:  # a fence has used the last epoch up
+        if epoch == EPOCH_MAX and commit:  # its markers cannot have a higher epoch
             raise _fenced(transactional_id, *producer)
         ended = raised(found, prepared, fresh_id, now)
         self._before[transactional_id] = producer
@@ -313,17 +320,26 @@ class TransactionShard:
 
     # Time
 
-    def tick(self, now: Now) -> Decision[TransactionRecord, None]:
+    def wanted_by_tick(self, now: Now) -> int:
+        """Return how many new producer ids the next `tick` needs."""
+        overdue = islice(self._overdue(now.wall_ms), _CHANGES_PER_TICK)
+        return sum(one.state is State.ONGOING and needs_id_to_fence(one) for _, one in overdue)
+
+    def tick(self, fresh_ids: Sequence[int], now: Now) -> Decision[TransactionRecord, None]:
         """Abort transactions that are open for too long, and forget ids that are unused for too long.
 
-        It changes a limited number of ids; call it regularly.
+        It changes a limited number of ids; call it regularly. `fresh_ids`: new producer ids, as many as
+        `wanted_by_tick` says; a transaction that would need another one waits for the next call.
         """
         records: list[TransactionRecord] = []
+        unused = iter(fresh_ids)
         for key, one in islice(self._overdue(now.wall_ms), _CHANGES_PER_TICK):
-            if one.state is State.ONGOING:
-                records += self._fence(key, one, now)
-            else:
+            if one.state is not State.ONGOING:
                 records.append((key, None))
+                continue
+            fresh_id = next(unused, None) if needs_id_to_fence(one) else None
+            if fresh_id is not None or not needs_id_to_fence(one):
+                records += self._fence(key, one, fresh_id, now)
         return Decision(records, None)
 
     def _overdue(self, wall_ms: int) -> Iterator[tuple[str, Transaction]]:
@@ -336,7 +352,9 @@ class TransactionShard:
             elif one.state not in PREPARED and one.updated_ms <= expired_ms:
                 yield key, one
 
-    def _fence(self, key: str, one: Transaction, now: Now) -> tuple[TransactionRecord, ...]:
+    def _fence(
+        self, key: str, one: Transaction, fresh_id: int | None, now: Now
+    ) -> tuple[TransactionRecord, ...]:
         """Return the record that aborts an open transaction and fences its producer.
 
         The producer may go on, if no other one begins: InitProducerId gives it the raised epoch (KIP-588).
@@ -345,7 +363,7 @@ class TransactionShard:
             self._before[key] = one.client
         else:
             self._before.pop(key, None)
-        return ((key, fenced(one, now)),)
+        return ((key, fenced(one, fresh_id, now)),)
 
     # State
 

@@ -41,6 +41,7 @@ from stratalog.wire.markers import Marker, read_marker
 __all__ = ["BATCHES_KEPT", "ProducerState", "ProducerStates", "WrittenBatch"]
 
 BATCHES_KEPT: Final = 5
+EPOCH_MAX: Final = 2**15 - 1
 _SEQUENCES: Final = 1 << 31
 _PREFIX: Final = Struct(">hIi")
 _CRC_END: Final = 6
@@ -185,10 +186,11 @@ class ProducerStates:
     def check_raised(self, producer_id: int, epoch: int) -> None:
         """Check a marker of Kafka's second protocol: its epoch is above every one that the producer has written.
 
-        Raises Rejected: INVALID_PRODUCER_EPOCH.
+        At the last epoch none is above: such a marker ends what an earlier release let a producer write there
+        (KAFKA-20090). Raises Rejected: INVALID_PRODUCER_EPOCH.
         """
         state = self._states.get(producer_id)
-        if state is not None and epoch <= state.epoch:
+        if state is not None and epoch <= state.epoch and epoch != EPOCH_MAX:
             raise Rejected(
                 ErrorCode.invalid_producer_epoch,
                 f"a marker that raises the epoch of producer {producer_id} to {epoch}, where "

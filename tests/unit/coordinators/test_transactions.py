@@ -2,7 +2,12 @@
 
 import pytest
 
-from stratalog.coordinators.transaction import bytes_max, decode_record, encode_record
+from stratalog.coordinators.transaction import (
+    Transaction,
+    bytes_max,
+    decode_record,
+    encode_record,
+)
 from stratalog.coordinators.transactions import State, TransactionSettings, TransactionShard
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.statemachine import Now
@@ -51,6 +56,9 @@ class Coordinator:
 
     def begin(self, producer=(FRESH, 0)):
         return self.decide("add_partitions", "x", producer, PARTS)
+
+    def tick(self, *fresh):
+        self.decide("tick", fresh)
 
     def complete(self):
         (ended,) = self.prepared
@@ -144,13 +152,13 @@ def test_a_used_up_epoch_brings_another_producer_id():
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced():
     one = started()
     one.now_ms += 60_000
-    one.decide("tick")
+    one.tick()
     assert not one.prepared
     one.now_ms += 1
-    one.decide("tick")
+    one.tick()
     assert one.complete().state is State.PREPARE_ABORT
     assert one.refusal("end", "x", (FRESH, 0), commit=True) is ErrorCode.producer_fenced
-    one.decide("tick")
+    one.tick()
     assert not one.prepared
 
 
@@ -159,14 +167,14 @@ def test_an_unused_id_expires_and_an_open_transaction_does_not():
     one.init(timeout_ms=1_000_000)
     one.begin()
     one.now_ms += 500
-    one.decide("tick")
+    one.tick()
     assert not one.shard.wants_producer_id("x")
     one.end()
     one.now_ms += 99
-    one.decide("tick")
+    one.tick()
     assert not one.shard.wants_producer_id("x")
     one.now_ms += 1
-    one.decide("tick")
+    one.tick()
     assert one.shard.wants_producer_id("x")
     one.restart()
     assert one.shard.wants_producer_id("x"), "a tombstone says so"
@@ -321,20 +329,114 @@ def test_a_fenced_producer_of_the_second_protocol_may_repeat_its_abort():
     assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
 
 
-def test_a_producer_that_is_fenced_at_the_last_epoch_cannot_repeat_its_end():
+def at_epoch(epoch, *, implicitly=True):
+    """The state of an open transaction of a producer with this epoch, as the log of a release before has it."""
     one = Coordinator()
-    one.init()
-    for number in range(LAST):
-        one.decide("end_raised", "x", (FRESH, number), None, commit=False)
-        one.complete()
-    one.decide("add_partitions", "x", (FRESH, LAST), PARTS, implicitly=True)
-    assert one.init() is ErrorCode.concurrent_transactions
-    assert one.prepared[0][1].producer_epoch == LAST + 1
-    ask = ("end_raised", "x", (FRESH, LAST), 901)
-    assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
-    one.complete()
-    assert one.refusal(*ask, commit=False) is ErrorCode.producer_fenced
-    assert one.init() == (FRESH, 0)
+    empty = Transaction(FRESH, epoch, 60_000, State.EMPTY, frozenset(), 1_000)
+    one.log.append(encode_record(("x", empty)))
+    one.restart()
+    one.decide("add_partitions", "x", (FRESH, epoch), PARTS, implicitly=implicitly)
+    return one
+
+
+def overdue(one, *fresh):
+    one.now_ms += 61_000
+    assert one.shard.wanted_by_tick(Now(0, one.now_ms)) == len(fresh)
+    one.tick(*fresh)
+
+
+@pytest.mark.parametrize("by", ["time", "a newer producer"])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_fence_at_the_last_epoch_brings_another_producer_id(by, is_moved):
+    """KAFKA-20090: the late end has its answer, and the producer goes on with the new id."""
+    one = at_epoch(LAST)
+    ask = ("end_raised", "x", (FRESH, LAST), 903)
+    if by == "time":
+        one.now_ms += 61_000
+        assert one.shard.wanted_by_tick(Now(0, one.now_ms)) == 1
+        one.tick()
+        assert not one.prepared, "it waits for an id"
+        one.tick(901)
+    else:
+        assert one.shard.wants_producer_id("x")
+        assert one.refusal("initialise", "x", 1, None, None) is ErrorCode.concurrent_transactions
+        assert one.init(fresh=901) is ErrorCode.concurrent_transactions
+    assert one.refusal(*ask, commit=False) is ErrorCode.concurrent_transactions
+    waits = one.refusal("initialise", "x", 1, (FRESH, LAST), 902)
+    assert waits is ErrorCode.concurrent_transactions
+    ended = one.complete()
+    assert (ended.state, ended.producer_id, ended.producer_epoch) == (
+        State.PREPARE_ABORT,
+        FRESH,
+        LAST + 1,
+    )
+    if is_moved:
+        one.restart()
+    assert one.refusal(*ask, commit=True) is ErrorCode.invalid_txn_state
+    assert one.decide(*ask, commit=False) == (901, 0)
+    late = one.refusal("add_partitions", "x", (FRESH, LAST), PARTS, implicitly=True)
+    assert late is ErrorCode.invalid_producer_id_mapping
+    assert one.init((FRESH, LAST), fresh=None) == (901, 0)
+    assert one.init(fresh=None) == (901, 1)
+    assert one.refusal("initialise", "x", 1, (FRESH, LAST), None) is ErrorCode.producer_fenced
+
+
+@pytest.mark.parametrize("implicitly", [False, True])
+def test_a_fence_before_the_last_epoch_keeps_the_producer_id(implicitly):
+    one = at_epoch(LAST - 1, implicitly=implicitly)
+    overdue(one)
+    assert one.complete().producer_epoch == LAST
+    assert one.init((FRESH, LAST - 1), fresh=None) == (FRESH, LAST)
+    assert one.init((FRESH, LAST), fresh=901) == (901, 0)
+
+
+def test_a_fence_of_the_first_protocol_at_the_last_epoch_uses_it_up():
+    one = at_epoch(LAST, implicitly=False)
+    overdue(one)
+    assert one.complete().producer_epoch == LAST + 1
+    assert one.refusal("end", "x", (FRESH, LAST), commit=False) is ErrorCode.producer_fenced
+    assert one.init((FRESH, LAST), fresh=901) == (901, 0), "no client gets the epoch of the fence"
+    assert one.init((FRESH, LAST), fresh=902) == (901, 0), "the answer was lost"
+
+
+@pytest.mark.parametrize("how", ["time", "a newer producer", "its own abort"])
+def test_a_transaction_that_was_written_with_the_fences_epoch_ends(how):
+    """A release before this one gave that epoch to a client, whose transactions no marker ended."""
+    one = at_epoch(LAST + 1)
+    mine = (FRESH, LAST + 1)
+    if how == "time":
+        overdue(one, 901)
+    elif how == "a newer producer":
+        assert one.init(fresh=901) is ErrorCode.concurrent_transactions
+    else:
+        assert one.refusal("end_raised", "x", mine, 901, commit=True) is ErrorCode.producer_fenced
+        assert one.decide("end_raised", "x", mine, 901, commit=False) == (901, 0)
+    ended = one.complete()
+    assert (ended.producer_epoch, ended.version, ended.partitions) == (LAST + 1, 2, PARTS)
+    assert one.shard.describe("x").answer.client == (901, 0)
+
+
+def test_an_end_that_a_release_before_decided_with_the_last_epoch_is_completed():
+    one = Coordinator()
+    left = Transaction(FRESH, LAST + 1, 60_000, State.PREPARE_ABORT, PARTS, 1_000, 1_000, 2)
+    one.log.append(encode_record(("x", left)))
+    one.restart()
+    one.prepared += one.shard.prepared()
+    assert one.complete() == left
+    assert one.init((FRESH, LAST + 1), fresh=901) == (901, 0)
+
+
+@pytest.mark.parametrize("epoch", [LAST - 1, LAST, LAST + 1])
+def test_the_fence_of_a_kept_transaction_has_an_epoch_at_every_end(epoch):
+    one = at_epoch(epoch)
+    kept = one.decide("initialise", "x", 60_000, None, 901, two_phase=True, keep=True)
+    client = (kept.producer_id, kept.producer_epoch)
+    assert client == ((FRESH, LAST) if epoch < LAST else (901, 0))
+    assert one.init(fresh=902) is ErrorCode.concurrent_transactions
+    ended = one.complete()
+    assert ended.producer_epoch == min(epoch + 1, LAST + 1)
+    assert one.refusal("end_raised", "x", client, 903, commit=False) is ErrorCode.producer_fenced
+    assert one.init(fresh=904) == ((904, 0) if epoch < LAST else (901, 3))
 
 
 @pytest.mark.parametrize("implicitly", [False, True])
@@ -344,7 +446,7 @@ def test_a_producer_goes_on_after_the_time_out_of_its_transaction(implicitly):
     one.init()
     one.decide("add_partitions", "x", (FRESH, 0), PARTS, implicitly=implicitly)
     one.now_ms += 61_000
-    one.decide("tick")
+    one.tick()
     one.complete()
     assert one.init((FRESH, 0)) == (FRESH, 1)
     assert one.init((FRESH, 1)) == (FRESH, 2)
@@ -379,7 +481,7 @@ def test_no_time_out_aborts_a_transaction_of_a_two_phase_commit():
     one = prepared_by_client(implicitly=False)
     one.restart()
     one.now_ms += 10**10
-    one.decide("tick")
+    one.tick()
     assert not one.prepared
     one.end()
     assert one.init() == (FRESH, 1)

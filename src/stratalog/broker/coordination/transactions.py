@@ -5,9 +5,9 @@ nothing about transactions: `coordinators/transactions.py` does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -25,7 +25,7 @@ from stratalog.coordinators.transactions import (
     TransactionSettings,
     TransactionShard,
 )
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Clock
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import BatchHeader
@@ -72,7 +72,7 @@ class Transactions:
             coordinated is not None and coordinated.partition is partition
         ):
             return
-        shard = _Shard(partition, self._settings, self._clock, self._markers)
+        shard = _Shard(partition, self._settings, self._clock, self._markers, self._producer_ids)
         self._loading[partition] = shard
         try:
             await shard.load()
@@ -248,13 +248,17 @@ class _Shard:
         settings: TransactionSettings,
         clock: Clock,
         markers: Markers,
+        producer_ids: ProducerIds,
     ) -> None:
         self.partition = partition
         self.machine = TransactionShard(settings)
         self._runtime: Runtime[TransactionRecord] = Runtime(partition, clock, self)
+        self._clock = clock
         self._markers = markers
+        self._producer_ids = producer_ids
         self._tick_s = settings.cleanup_interval_ms / 1000
-        self._writing: set[asyncio.Task[None]] = set()
+        self._working: set[asyncio.Task[None]] = set()
+        """Tasks that write markers, or get the producer ids of a tick."""
         self._timer: asyncio.TimerHandle | None = None
         self._log = structlog.get_logger()
 
@@ -302,7 +306,7 @@ class _Shard:
         self._runtime.append_open()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._writing:
+        for task in self._working:
             task.cancel()
 
     def ask(
@@ -328,7 +332,22 @@ class _Shard:
 
     def _on_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._on_timer)
-        self._runtime.run(self.machine.tick, self._note_failure)
+        now = Now(self._clock.steady_ms(), self._clock.now_ms())
+        wanted = self.machine.wanted_by_tick(now)
+        if wanted:
+            self._spawn(self._tick_with_ids(wanted))
+        else:
+            self._tick(())
+
+    async def _tick_with_ids(self, wanted: int) -> None:
+        try:
+            fresh_ids = [await self._producer_ids.next() for _ in range(wanted)]
+        except (Rejected, Unavailable):
+            return  # the controller gives no ids now: the next tick tries again
+        self._tick(fresh_ids)
+
+    def _tick(self, fresh_ids: Sequence[int]) -> None:
+        self._runtime.run(lambda now: self.machine.tick(fresh_ids, now), self._note_failure)
 
     def _note_failure(self, _answer: None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, Rejected):
@@ -355,12 +374,15 @@ class _Shard:
     def publish(self, change: Prepared) -> None:
         """Write the markers of each end that is decided and committed."""
         for transactional_id, ended in change:
-            task = asyncio.create_task(self._finish(transactional_id, ended))
-            self._writing.add(task)
-            task.add_done_callback(self._written)
+            self._spawn(self._finish(transactional_id, ended))
 
-    def _written(self, task: "asyncio.Task[None]") -> None:
-        self._writing.discard(task)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._working.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._note_failure(None, error)
 
