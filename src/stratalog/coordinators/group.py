@@ -287,7 +287,7 @@ class Group(Struct):
         )
 
     def describe(self) -> GroupDescription:
-        """Return the group for DescribeGroups, without an unfinished generation."""
+        """Return the group for DescribeGroups; during a rebalance with the last assignments, as Kafka."""
         is_stable = self.state is GroupState.STABLE
         name = self.protocol_name or ""
         return GroupDescription(
@@ -303,7 +303,7 @@ class Group(Struct):
                     one.client_id,
                     one.client_host,
                     one.protocols[name] if is_stable else b"",
-                    one.assignment if is_stable else b"",
+                    one.assignment,
                 )
                 for one in self.members.values()
             ),
