@@ -73,8 +73,11 @@ class Story:
 
     def new_shard(self):
         shard = GroupShard(GroupSettings(**self.settings), self.entropy)
-        for offset, (key, value) in enumerate(self.log):
-            shard.replay(offset, key, value)
+        for offset, (producer_id, key, value) in enumerate(self.log):
+            if key is None:
+                shard.end_transaction(producer_id, commit=value)
+            else:
+                shard.replay(offset, key, value, producer_id)
         list(shard.load_complete(self.now))
         return shard
 
@@ -164,7 +167,7 @@ class Story:
             )
         )
 
-    def commit(self, plain, options):
+    def commit(self, plain, options, producer_id=-1):
         client = self.client(plain[0])
         alone = plain[0] == "admin"
         topics = {}
@@ -182,17 +185,33 @@ class Story:
             "" if alone else self.member_id(client, options),
             supports_group_not_found=options.get("v") == "9",
             retention_ms=int(options.get("retention", -1)),
+            in_transaction=producer_id >= 0,
         )
-        self.take(self.shard.commit(request, self.token(client.name, "OffsetCommit"), self.now))
+        token = self.token(client.name, "OffsetCommit")
+        self.take(self.shard.commit(request, token, self.now), producer_id)
+
+    def stage(self, plain, options):
+        """Commit offsets in the open transaction of a producer: `stage admin producer=7 t-0=5`."""
+        self.commit(plain, options, int(options.pop("producer")))
+
+    def ends(self, plain, options):
+        """A marker ends the transaction of a producer: `ends 7 commit`."""
+        producer_id, commit = int(plain[0]), plain[1] == "commit"
+        self.log.append((producer_id, None, commit))
+        self.shard.end_transaction(producer_id, commit=commit)
 
     def fetch(self, plain, options):
         topics = [word.rpartition("-") for word in plain]
         wanted = tuple(FetchTopic(name, (int(index),), topic_id(name)) for name, _, index in topics)
-        answer = self.shard.fetch_offsets(OffsetFetch(options.get("group", "g"), wanted or None))
+        stable = options.get("stable") == "yes"
+        answer = self.shard.fetch_offsets(
+            OffsetFetch(options.get("group", "g"), wanted or None, require_stable=stable)
+        )
         for topic in answer.topics:
             for one in topic.partitions:
                 about = f" {one.metadata!r}" if one.metadata else ""
-                self.trace.append(f"{topic.name}-{one.index} = {one.offset}{about}")
+                code = "" if one.error is ErrorCode.none else f" {one.error.name}"
+                self.trace.append(f"{topic.name}-{one.index} = {one.offset}{about}{code}")
         if not any(topic.partitions for topic in answer.topics):
             self.trace.append("nothing")
 
@@ -267,7 +286,7 @@ class Story:
 
     def delete_topic(self, plain, options):
         deleted = {name: topic_id(name) for name in plain}
-        for group in list(dict(self.shard.committed())):
+        for group in dict(self.shard.topics()):
             decision = self.shard.forget_offsets(
                 group, lambda name, known: known == deleted.get(name), self.now
             )
@@ -275,16 +294,17 @@ class Story:
 
     # --- the shell ---
 
-    def take(self, decision):
+    def take(self, decision, producer_id=-1):
         if decision.records and self.refuse is not None:
             error, self.refuse = self.refuse, None
             self.trace.append(f"log: refused, {error.name}")
             self.restart([], {})
             return
         for key, value in decision.records:
-            self.log.append((key, value))
-            self.trace.append("log: " + record_in_words(key, value))
-            self.shard.replay(len(self.log) - 1, key, value)
+            self.log.append((producer_id, key, value))
+            of = "" if producer_id < 0 else f"of producer {producer_id}: "
+            self.trace.append("log: " + of + record_in_words(key, value))
+            self.shard.replay(len(self.log) - 1, key, value, producer_id)
         for (name, api), answer in decision.answer.answers:
             self.trace.append(f"{name} <- {api} {self.answer_in_words(api, answer)}")
             self.learn(self.client(name), api, answer)

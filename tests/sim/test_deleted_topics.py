@@ -5,21 +5,28 @@ is on disk; the deletion of its offsets may not be. The test reads the restarted
 the same name was created.
 """
 
+import asyncio
+from contextlib import nullcontext
+from unittest.mock import patch
+
 import pytest
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
+from tests.sim.transactional import Producer, eventually
 from tests.sim.world import World
 
+from stratalog.broker.coordination.groups import Groups
 from stratalog.client.calls import NewTopic
-from stratalog.errors import ErrorCode
+from stratalog.coordinators.messages import CommitPartition, CommitTopic, OffsetCommit
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
 from stratalog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from stratalog.wire.messages.offset_fetch import OffsetFetchRequest
+from stratalog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 GROUP = "readers"
 
@@ -89,6 +96,86 @@ def test_offsets_of_a_deleted_topic_end_after_a_crash(seed: int, *, again: bool)
         asker = await Raw.connect(machine.world.network)
         assert await committed(asker) == found
         assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+async def stable_offsets(asker: Raw) -> list[tuple[str, int]] | None:
+    """Return topic and offset of all that the group has; None while it loads, or one is unstable."""
+    group = OffsetFetchRequestGroup(group_id="g", topics=None)
+    answer = await asker.ask(8, OffsetFetchRequest(groups=[group], require_stable=True))
+    (found,) = answer.groups
+    parts = [(topic.name, one) for topic in found.topics for one in topic.partitions]
+    if found.error_code or any(one.error_code for _, one in parts):
+        return None
+    return [(name, one.committed_offset) for name, one in parts]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("crash", ["never", "before the deletion", "after it", "instead of it"])
+def test_an_offset_that_a_transaction_holds_goes_with_its_topic(
+    crash: str, *, raises: bool
+) -> None:
+    """As in Apache Kafka: a topic that is made again under the name meets no old offset."""
+
+    late = crash == "instead of it"
+
+    async def story() -> None:
+        machine = Machine(World(1))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 1)])
+        producer = Producer(await Raw.connect(machine.world.network), raises=raises)
+        await coordinated(producer.raw)
+        await producer.begin()
+        await eventually(producer.add_offsets, ErrorCode.none)
+        await eventually(lambda: producer.commit_offset(20), ErrorCode.none)
+
+        async def restart() -> None:
+            nonlocal client
+            await machine.kill()
+            client = await machine.restart()
+            producer.raw = await Raw.connect(machine.world.network)
+
+        if crash == "before the deletion":
+            await restart()
+        with patch.object(Groups, "forget_topics", forget_nothing) if late else nullcontext():
+            await client.delete_topics(["t"])
+            await asyncio.sleep(1)
+        if late:
+            await restart()
+        if crash == "after it":
+            await restart()
+        await eventually(lambda: producer.end(commit=True), ErrorCode.none)
+        await asyncio.sleep(1)
+        await eventually(lambda: stable_offsets(producer.raw), [])
+        await client.create_topics([NewTopic("t", 1)])
+        await restart()
+        await eventually(lambda: stable_offsets(producer.raw), [])
+        assert machine.broken_tasks == []
+        await machine.stop()
+
+    run(story())
+
+
+async def forget_nothing(*_: object) -> None:
+    """Do nothing: the crash comes first."""
+
+
+def test_no_offset_is_staged_for_a_topic_that_goes_while_the_coordinator_is_asked() -> None:
+    async def story() -> None:
+        machine = Machine(World(1))
+        client = await machine.restart()
+        await client.create_topics([NewTopic("t", 1)])
+        producer = Producer(await Raw.connect(machine.world.network))
+        await coordinated(producer.raw)
+        topic = machine.broker.metadata.image.topic_ids_by_name["t"]
+        await client.delete_topics(["t"])
+        await client.create_topics([NewTopic("t", 1)])
+        request = OffsetCommit(GROUP, (CommitTopic("t", (CommitPartition(0, 20),), topic),))
+        with pytest.raises(Rejected) as caught:
+            await machine.broker.groups.commit_in_transaction(request, (7, 0))
+        assert caught.value.code is ErrorCode.unknown_topic_or_partition
         await machine.stop()
 
     run(story())

@@ -31,7 +31,7 @@ _MINUTE_MS = 60_000
 def delete_group(
     turn: Turn, group: Group | None, offsets: Offsets, request: DeleteGroup, token: Any
 ) -> None:
-    """Delete a group without members, and all its offsets."""
+    """Delete a group without members, all its offsets, also those of open transactions, and its pending ids."""
     group_id = request.group_id
     if group is None and group_id not in offsets:
         turn.answer(token, DeleteGroupAnswer(ErrorCode.group_id_not_found))
@@ -39,9 +39,9 @@ def delete_group(
     if group is not None and group.state is not GroupState.EMPTY:
         turn.answer(token, DeleteGroupAnswer(ErrorCode.non_empty_group))
         return
-    for topic, partition, _ in offsets.of_group(group_id):
+    for topic, partition in offsets.places(group_id):
         turn.records.append(offset_tombstone(group_id, topic, partition))
-    if group is not None and group.persisted:
+    if group is not None:
         turn.records.append(group_tombstone(group_id))
     turn.answer(token, DeleteGroupAnswer(OK))
 
@@ -60,7 +60,7 @@ def delete_offsets(
     if group is not None and group.state is not GroupState.EMPTY and not group.has_subscriptions:
         turn.answer(token, OffsetDeleteAnswer(ErrorCode.non_empty_group))
         return
-    kept = {(topic, partition) for topic, partition, _ in offsets.of_group(group_id)}
+    kept = set(offsets.places(group_id))
     topics = []
     for topic in request.topics:
         subscribed = group is not None and group.reads(topic.name)
@@ -78,17 +78,20 @@ def expire(turn: Turn, group_id: str, group: Group | None, offsets: Offsets) -> 
     """Expire a group's offsets whose retention is over, and an empty group without offsets (KIP-211).
 
     The retention runs from the commit, or from the loss of the last member if that is later. In a group with members,
-    only offsets of topics that no member reads expire, and only while the group is stable. Return the number of offsets
-    examined.
+    only offsets of topics that no member reads expire, and only while the group is stable. An offset that an open
+    transaction may change stays, and its group. Return the number of offsets examined.
     """
     expired = 0
     kept = 0
+    staged = offsets.staged(group_id)
     for topic, partition, offset in offsets.of_group(group_id):
         kept += 1
-        if _may_expire(group, topic) and _is_over(turn, group, offset):
+        is_free = (topic, partition) not in staged and _may_expire(group, topic)
+        if is_free and _is_over(turn, group, offset):
             expired += 1
             turn.records.append(offset_tombstone(group_id, topic, partition))
-    if group is not None and group.persisted and group.is_vacant and expired == kept:
+    is_unused = group is not None and group.persisted and group.is_vacant
+    if is_unused and expired == kept and not staged:
         turn.records.append(group_tombstone(group_id))
     return kept
 

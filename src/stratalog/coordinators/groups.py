@@ -212,8 +212,14 @@ class GroupShard:
         A caller may let the state change between two of them.
         """
         self._check_loaded()
-        for group_id in list(self._offsets.group_ids()):
+        for group_id in list(self._offsets.committed_group_ids()):
             yield group_id, list(self._offsets.of_group(group_id))
+
+    def topics(self) -> Iterator[tuple[str, list[tuple[str, UUID]]]]:
+        """Yield each group with offsets, committed or staged, and their topics (name, id); as `committed`."""
+        self._check_loaded()
+        for group_id in self._offsets.group_ids():
+            yield group_id, list(self._offsets.topics(group_id))
 
     def next_deadline_ms(self) -> int | None:
         """Return when to call `tick`: no later than the next deadline, maybe before it. None: not loaded yet."""
@@ -268,11 +274,13 @@ class GroupShard:
             if value is not None:
                 self._loading_pending.put(producer_id, bytes(key), offset, bytes(value))
         else:
-            self._loading_pending.supersede(bytes(key), offset)
+            key = bytes(key)
             if value is None:
-                self._loading.drop(bytes(key))
+                self._loading_pending.drop(key)
+                self._loading.drop(key)
             else:
-                self._loading.put(bytes(key), bytes(value))
+                self._loading_pending.supersede(key, offset)
+                self._loading.put(key, bytes(value))
 
     def replay_batch(self, records: bytes, count: int) -> bool:
         """While loading: apply a batch outside transactions, restored, at once. False: `replay` each record."""
@@ -440,7 +448,9 @@ class GroupShard:
     def _apply_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
         group = self._groups.get(group_id)
         if value is None:
-            if group is not None and group.state is GroupState.EMPTY and not group.pending:
+            if group is not None and group.state is GroupState.EMPTY:
+                for member_id in group.pending:
+                    self._timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
                 del self._groups[group_id]
             elif group is not None:
                 group.persisted = False

@@ -3,12 +3,13 @@
 In: OffsetCommit and OffsetFetch requests whose sender has been checked, and committed records. Out: records and
 answers. It never checks permissions: `groups.py` does.
 
-Invariant: `_kept` and `_pending` change in `replay`, `replay_pending` and `end_transaction` only.
+Invariant: `_kept`, `_pending` and `_staged` change in `replay`, `replay_pending` and `end_transaction` only.
 
 Kafka: `OffsetMetadataManager`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from stratalog.coordinators.messages import (
 )
 from stratalog.coordinators.records import KeptOffset, offset_record, offset_tombstone
 from stratalog.errors import ErrorCode
+from stratalog.wire.ids import TopicPartition
 
 Kept = dict[str, dict[int, KeptOffset]]
 K = TypeVar("K", bound=Hashable)
@@ -46,7 +48,7 @@ class Pending(Generic[K, V]):
 
     The newest record of a key counts, not the transaction that ends last: otherwise compaction of the log could change
     what counts. So each value has its record's offset, and a committed record leaves None in place of older values.
-    Such a key stays unstable until its transaction ends.
+    Such a key stays unstable until its transaction ends. A tombstone leaves nothing.
     """
 
     def __init__(self) -> None:
@@ -55,9 +57,12 @@ class Pending(Generic[K, V]):
     def __bool__(self) -> bool:
         return bool(self._values)
 
-    def put(self, producer_id: int, key: K, offset: int, value: V | None) -> None:
-        """Note a record of an open transaction."""
-        self._values.setdefault(producer_id, {})[key] = (offset, value)
+    def put(self, producer_id: int, key: K, offset: int, value: V | None) -> bool:
+        """Note a record of an open transaction; return whether it is the transaction's first one of the key."""
+        values = self._values.setdefault(producer_id, {})
+        is_first = key not in values
+        values[key] = (offset, value)
+        return is_first
 
     def supersede(self, key: K, offset: int) -> None:
         """Note a committed record."""
@@ -66,6 +71,15 @@ class Pending(Generic[K, V]):
             if found is not None and found[0] < offset:
                 values[key] = (found[0], None)
 
+    def drop(self, key: K) -> None:
+        """Note a tombstone: no open transaction brings the key back."""
+        for values in self._values.values():
+            values.pop(key, None)
+
+    def keys(self, producer_id: int) -> Iterable[K]:
+        """Return the keys that a transaction may change."""
+        return self._values.get(producer_id, {}).keys()
+
     def end(self, producer_id: int, *, commit: bool) -> Iterator[tuple[K, V]]:
         """End a transaction; yield what counts from now on."""
         for key, (offset, value) in self._values.pop(producer_id, {}).items():
@@ -73,16 +87,18 @@ class Pending(Generic[K, V]):
                 self.supersede(key, offset)
                 yield key, value
 
+    def values(self, key: K) -> Iterator[V]:
+        """Yield what each open transaction would make of a key."""
+        for values in self._values.values():
+            _, value = values.get(key, (0, None))
+            if value is not None:
+                yield value
+
     def items(self) -> Iterator[tuple[int, K, int, V | None]]:
         """Yield producer id, key, offset and value of each."""
         for producer_id, values in self._values.items():
             for key, (offset, value) in values.items():
                 yield producer_id, key, offset, value
-
-    def keys(self) -> Iterator[K]:
-        """Yield the keys that an open transaction may change."""
-        for values in self._values.values():
-            yield from values
 
 
 class Offsets:
@@ -92,13 +108,40 @@ class Offsets:
         self._metadata_bytes_max = metadata_bytes_max
         self._kept: dict[str, Kept] = {}
         self._pending: Pending[_Place, KeptOffset] = Pending()
+        self._staged: dict[str, Counter[TopicPartition]] = {}
+        """Group -> partition -> number of open transactions that have an offset there."""
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self._kept
+        return group_id in self._kept or group_id in self._staged
 
     def group_ids(self) -> Iterable[str]:
+        """Return groups with an offset, committed or staged in an open transaction."""
+        return dict.fromkeys((*self._kept, *self._staged))
+
+    def committed_group_ids(self) -> Iterable[str]:
         """Return groups with a committed offset, in the order of their first commit."""
         return self._kept.keys()
+
+    def staged(self, group_id: str) -> Collection[TopicPartition]:
+        """Return each partition whose offset an open transaction may change."""
+        return self._staged.get(group_id, {}).keys()
+
+    def places(self, group_id: str) -> Iterable[TopicPartition]:
+        """Return each partition of which a group has an offset, committed or staged."""
+        kept = (TopicPartition(topic, partition) for topic, partition, _ in self.of_group(group_id))
+        return dict.fromkeys((*kept, *self.staged(group_id)))
+
+    def topics(self, group_id: str) -> Iterator[tuple[str, UUID]]:
+        """Yield name and id of the topic of each offset of a group, committed or staged."""
+        for topic, _, kept in self.of_group(group_id):
+            yield topic, kept.topic_id
+        for topic, _, kept in self._staged_of(group_id):
+            yield topic, kept.topic_id
+
+    def _staged_of(self, group_id: str) -> Iterator[tuple[str, int, KeptOffset]]:
+        for topic, partition in self.staged(group_id):
+            for kept in self._pending.values((group_id, topic, partition)):
+                yield topic, partition, kept
 
     def of_group(self, group_id: str) -> Iterator[tuple[str, int, KeptOffset]]:
         """Yield topic, partition and offset of each that a group has committed."""
@@ -145,9 +188,9 @@ class Offsets:
         transaction may change has UNSTABLE_OFFSET_COMMIT.
         """
         found = self._fetch(group_id, topics)
-        if not stable or not self._pending:
+        unstable = self.staged(group_id)
+        if not stable or not unstable:
             return found
-        unstable = {place[1:] for place in self._pending.keys() if place[0] == group_id}  # noqa: SIM118 - no mapping
         return tuple(
             replace(
                 topic,
@@ -184,30 +227,50 @@ class Offsets:
         )
 
     def forget(self, group_id: str, is_gone: Callable[[str, UUID], bool]) -> list[OffsetRecord]:
-        """Return tombstones for a group's offsets of deleted topics (name, id)."""
-        return [
-            offset_tombstone(group_id, topic, partition)
-            for topic, partition, kept in self.of_group(group_id)
+        """Return tombstones for a group's offsets of deleted topics (name, id), committed or staged."""
+        gone = {
+            (topic, partition): None
+            for topic, partition, kept in (*self.of_group(group_id), *self._staged_of(group_id))
             if is_gone(topic, kept.topic_id)
-        ]
+        }
+        return [offset_tombstone(group_id, topic, partition) for topic, partition in gone]
 
     def replay(
         self, group_id: str, topic: str, partition: int, kept: KeptOffset | None, offset: int
     ) -> None:
         """Apply one committed record at `offset`: the new offset, or None for its deletion."""
-        self._pending.supersede((group_id, topic, partition), offset)
+        if kept is not None:
+            self._pending.supersede((group_id, topic, partition), offset)
+        else:
+            self._pending.drop((group_id, topic, partition))
+            self._unstage(group_id, TopicPartition(topic, partition), None)
         self._keep(group_id, topic, partition, kept)
 
     def replay_pending(
         self, producer_id: int, place: _Place, offset: int, kept: KeptOffset | None
     ) -> None:
         """Apply one record of an open transaction; None: a later record counts."""
-        self._pending.put(producer_id, place, offset, kept)
+        if self._pending.put(producer_id, place, offset, kept):
+            group_id, topic, partition = place
+            self._staged.setdefault(group_id, Counter())[TopicPartition(topic, partition)] += 1
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Apply the end of a producer's transaction: its offsets count now, or never."""
+        for group_id, topic, partition in self._pending.keys(producer_id):
+            self._unstage(group_id, TopicPartition(topic, partition), 1)
         for place, kept in self._pending.end(producer_id, commit=commit):
             self._keep(*place, kept)
+
+    def _unstage(self, group_id: str, place: TopicPartition, count: int | None) -> None:
+        """Note that fewer open transactions have a partition; None: that none has."""
+        places = self._staged.get(group_id)
+        if places is None or place not in places:
+            return
+        places[place] -= places[place] if count is None else count
+        if not places[place]:
+            del places[place]
+        if not places:
+            del self._staged[group_id]
 
     def _keep(self, group_id: str, topic: str, partition: int, kept: KeptOffset | None) -> None:
         if kept is not None:

@@ -171,7 +171,14 @@ class Groups:
     def commit_in_transaction(
         self, request: OffsetCommit, producer: tuple[int, int]
     ) -> "asyncio.Future[OffsetCommitAnswer]":
-        """Add offsets to the transaction of a producer (id, epoch); answer once they are in the log."""
+        """Add offsets to the transaction of a producer (id, epoch); answer once they are in the log.
+
+        Raises Rejected(UNKNOWN_TOPIC_OR_PARTITION) where a topic was deleted while the coordinator of the transaction
+        was asked: nothing would forget its offset later.
+        """
+        for topic in request.topics:
+            if self._is_gone(topic.name, topic.topic_id):
+                raise Rejected(ErrorCode.unknown_topic_or_partition, f"{topic.name} was deleted")
         return self._shard(request.group_id).ask_in_transaction(request, producer)
 
     def end_transaction(self, partition: int, ended: Ended) -> Awaitable[None]:
@@ -237,7 +244,7 @@ class Groups:
             await shard.forget(is_gone)
 
     def _is_gone(self, topic: str, topic_id: UUID) -> bool:
-        """Return whether a topic was deleted while no broker coordinated these groups: a crash came in between."""
+        """Return whether a topic (name, id) was deleted, before a crash or while a request waited."""
         now = self._topic_id(topic)
         return now is None or topic_id not in (now, NO_TOPIC_ID)
 
@@ -433,16 +440,16 @@ class _Shard:
         return self.look(lambda shard: shard.fetch_offsets(request))
 
     async def forget(self, is_gone: Callable[[str, UUID], bool]) -> None:
-        """Delete every offset whose topic (name, id) was deleted."""
+        """Delete every offset whose topic (name, id) was deleted, also those of open transactions."""
 
         def forget_group(group_id: str) -> None:
             self._run(lambda shard, now: shard.forget_offsets(group_id, is_gone, now), None)
 
         def steps() -> Iterator[object]:
-            for group_id, offsets in self.committed():
-                if any(is_gone(topic, kept.topic_id) for topic, _, kept in offsets):
+            for group_id, topics in self._machine.topics():
+                if any(is_gone(*topic) for topic in topics):
                     forget_group(group_id)
-                yield from offsets
+                yield from topics
 
         await in_turns(steps())
 
