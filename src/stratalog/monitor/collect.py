@@ -312,7 +312,10 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     yield from _family(m.THROTTLED, _by_label(m.THROTTLED, throttled))
     seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
     yield from _family(m.THROTTLED_SECONDS, seconds)
-    yield from _family(m.FETCH_SESSIONS, [("", len(broker.fetch_sessions))])
+    sessions = broker.fetch_sessions
+    yield from _family(m.FETCH_SESSIONS, [("", len(sessions))])
+    yield from _family(m.FETCH_SESSION_PARTITIONS, [("", sessions.partitions)])
+    yield from _family(m.FETCH_SESSION_EVICTIONS, [("", sessions.evictions)])
     if broker.telemetry.is_on:
         yield from _of_clients(broker.telemetry)
 

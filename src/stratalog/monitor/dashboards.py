@@ -57,7 +57,8 @@ DASHBOARDS: Final = (
         "Stratalog: brokers",
         {
             "Process": "event_loop_delay_seconds connections_accepted_total connections_refused_total "
-            "fetch_sessions producer_ids client_throttles_total? client_throttle_seconds_total?",
+            "fetch_sessions fetch_session_partitions fetch_session_evictions_total producer_ids "
+            "client_throttles_total? client_throttle_seconds_total?",
             "Clients' metrics": "client_metrics_instances? client_metrics_series? "
             "client_metrics_dropped_points_total? client_metrics_otlp_pushes_total? "
             "client_metrics_otlp_waiting_bytes?",

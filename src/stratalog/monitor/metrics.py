@@ -334,6 +334,18 @@ LATE_TRANSACTIONS = _metric(
 FETCH_SESSIONS = _metric(
     "fetch_sessions", _GAUGE, "", "Fetch sessions held (Kafka: NumIncrementalFetchSessions)."
 )
+FETCH_SESSION_PARTITIONS = _metric(
+    "fetch_session_partitions",
+    _GAUGE,
+    "",
+    "Partitions that fetch sessions remember (Kafka: NumIncrementalFetchPartitionsCached).",
+)
+FETCH_SESSION_EVICTIONS = _metric(
+    "fetch_session_evictions_total",
+    _COUNTER,
+    "",
+    "Fetch sessions that ended for the room of others (Kafka: IncrementalFetchSessionEvictionsPerSec).",
+)
 GROUP_PARTITION_LAG = _metric(
     "group_partition_lag_records",
     _GAUGE,

@@ -5,18 +5,20 @@ answers to send. It never reads a log, and uses only the partitions of a request
 
 A session and its client stay in step by an epoch, which rises by one with each fetch. A client that is out of step
 gets an error and begins a new session. The number of sessions, and of partitions in all of them, is bounded; without
-room a fetch is answered without a session. A new session takes the room of one unused for `EVICTION_MS`, else of an
-older one with fewer partitions.
+room a fetch is answered without a session. A new session takes the room of those unused for `EVICTION_MS`, else of the
+client that holds most, if that is more than its own client holds, else of an older one with fewer partitions.
+
+No session begins with a partition that is refused: a client without a right would fill the room with invented names.
 
 A follower's session also remembers which partitions changed since they were answered (`session_changes.py`): its
 fetches look at these alone. A consumer's fetches look at all.
 
-Invariants: `_sessions` is in order of last use; `_partitions` is the sum of their sizes.
+Invariants: `_sessions` is in order of last use; `_held` has the sums of their sizes.
 
 Kafka: `FetchManager`, `FetchSession`, `FetchSessionCacheShard`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Final, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -25,6 +27,7 @@ from msgspec import Struct, field
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.ports import Entropy
 from stratalog.replication.session_changes import Changes
+from stratalog.shares import Shares
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.messages.fetch import PartitionData
 
@@ -45,6 +48,15 @@ SESSION_PARTITIONS_MAX: Final = 20_000
 partitions each time.
 """
 _UNKNOWN_OFFSET: Final = -1
+_DENIED: Final = frozenset(
+    {ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed}
+)
+_REFUSED: Final = _DENIED | {
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.invalid_topic_exception,
+}
+"""Errors of partitions that begin no session. A follower's may begin with unknown ones: its leader learns of them."""
 
 
 class _Remembered(Struct, Generic[Requested]):
@@ -74,6 +86,7 @@ class _Remembered(Struct, Generic[Requested]):
 class _Session(Struct, Generic[Requested]):
     session_id: int
     by_id: bool
+    holder: Hashable
     created_ms: int
     used_ms: int
     partitions: dict[PartitionKey, _Remembered[Requested]] = field(default_factory=dict)
@@ -105,6 +118,7 @@ class Fetch(Generic[Requested]):
     __slots__ = (
         "_by_id",
         "_epoch",
+        "_holder",
         "_is_follower",
         "_looked_at",
         "_numbers",
@@ -114,7 +128,7 @@ class Fetch(Generic[Requested]):
         "requested",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a session begins with
         self,
         sessions: "FetchSessions[Requested]",
         requested: Sequence[tuple[PartitionKey, Requested]],
@@ -122,12 +136,14 @@ class Fetch(Generic[Requested]):
         wants_session: bool = False,
         by_id: bool = False,
         is_follower: bool = False,
+        holder: Hashable = "",
         session: _Session[Requested] | None = None,
     ) -> None:
         self.requested = requested
         self._numbers: Sequence[int] = ()
         self._looked_at = -1
         self._is_follower = is_follower
+        self._holder = holder
         self._sessions = sessions
         self._wants_session = wants_session
         self._by_id = by_id
@@ -175,7 +191,12 @@ class Fetch(Generic[Requested]):
             session_id = NO_SESSION
             if self._wants_session:
                 session_id = self._sessions.create(
-                    self.requested, found, self._by_id, now_ms, is_follower=self._is_follower
+                    self.requested,
+                    found,
+                    self._by_id,
+                    now_ms,
+                    is_follower=self._is_follower,
+                    holder=self._holder,
                 )
             return Answered(session_id, range(len(found)))
         if session.epoch != self._epoch:
@@ -208,7 +229,11 @@ class FetchSessions(Generic[Requested]):
         self._entropy = entropy
         self._partitions_max = partitions_max
         self._sessions: dict[int, _Session[Requested]] = {}
-        self._partitions = 0
+        self._slots_held = Shares()
+        self._held = Shares()
+        """The partitions of each client."""
+        self.evictions = 0
+        """Sessions that had to give their room to others."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -216,7 +241,7 @@ class FetchSessions(Generic[Requested]):
     @property
     def partitions(self) -> int:
         """How many partitions all sessions remember."""
-        return self._partitions
+        return self._held.total
 
     def begin(  # noqa: PLR0913 - what a fetch says
         self,
@@ -228,11 +253,13 @@ class FetchSessions(Generic[Requested]):
         by_id: bool,
         now_ms: int,
         is_follower: bool = False,
+        holder: Hashable = "",
     ) -> Fetch[Requested]:
         """Begin a fetch that names `requested`, each partition once: all partitions, or in a session the new and
         changed ones.
 
-        `is_follower`: a session that begins remembers its changes. The caller marks them (`Fetch.changes`).
+        `is_follower`: a session that begins remembers its changes. The caller marks them (`Fetch.changes`). `holder`:
+        the client; all its sessions count together.
 
         Raises Rejected: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR where the
         request switched between topic names and ids.
@@ -246,6 +273,7 @@ class FetchSessions(Generic[Requested]):
                 wants_session=wants_session,
                 by_id=by_id,
                 is_follower=is_follower and by_id,
+                holder=holder,
             )
         session = self._sessions.get(session_id)
         if session is None:
@@ -263,12 +291,12 @@ class FetchSessions(Generic[Requested]):
         session.epoch = (
             1 if epoch == 2**31 - 1 else epoch + 1
         )  # first: fetches under way must see it
-        self._update(session, requested, forgotten)
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        session.used_ms = now_ms
+        self._update(session, requested, forgotten, now_ms)
         if not session.partitions:
             self._end(session_id)
             return Fetch(self, ())
-        self._sessions[session_id] = self._sessions.pop(session_id)
-        session.used_ms = now_ms
         requested = session.wanted() if session.changes is None else ()
         fetch = Fetch(self, requested, session=session)
         fetch.look()
@@ -279,6 +307,7 @@ class FetchSessions(Generic[Requested]):
         session: _Session[Requested],
         requested: Sequence[tuple[PartitionKey, Requested]],
         forgotten: Iterable[PartitionKey],
+        now_ms: int,
     ) -> None:
         before = len(session.partitions)
         leaving = list(islice(forgotten, SESSION_PARTITIONS_MAX + 1))
@@ -296,9 +325,10 @@ class FetchSessions(Generic[Requested]):
             session.partitions.pop(key, None)
             if session.changes is not None:
                 session.changes.drop(key)
-        self._partitions += len(session.partitions) - before
+        grown = len(session.partitions) - before
+        self._held.add(session.holder, grown)
         is_too_large = len(session.partitions) > SESSION_PARTITIONS_MAX
-        if is_too_large or self._partitions > self._partitions_max:
+        if is_too_large or not self._has_room(session.holder, 0, 0, now_ms):
             self._too_large(session)
 
     def _too_large(self, session: _Session[Requested]) -> NoReturn:
@@ -316,18 +346,21 @@ class FetchSessions(Generic[Requested]):
         now_ms: int,
         *,
         is_follower: bool = False,
+        holder: Hashable = "",
     ) -> int:
         """Begin a session that remembers the answers of its first fetch; return its id, or 0 without room."""
-        if len(requested) > SESSION_PARTITIONS_MAX:
+        size = len(requested)
+        if not size or size > SESSION_PARTITIONS_MAX:
             return NO_SESSION
-        if self._partitions + len(requested) > self._partitions_max:
+        refused = _DENIED if is_follower else _REFUSED
+        if any(one.error_code in refused for one in found):
             return NO_SESSION
-        if len(self._sessions) >= self._slots and not self._make_room(len(requested), now_ms):
+        if not self._has_room(holder, 1, size, now_ms):
             return NO_SESSION
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._entropy.uuid().int & 0x7FFFFFFF
-        session: _Session[Requested] = _Session(session_id, by_id, now_ms, now_ms)
+        session: _Session[Requested] = _Session(session_id, by_id, holder, now_ms, now_ms)
         for (key, one), answer in zip(requested, found, strict=True):
             remembered = session.partitions[key] = _Remembered(one)
             remembered.is_news(answer)
@@ -336,25 +369,54 @@ class FetchSessions(Generic[Requested]):
             for key, _ in requested:
                 session.changes.mark(key)
         self._sessions[session_id] = session
-        self._partitions += len(session.partitions)
+        self._slots_held.add(holder, 1)
+        self._held.add(holder, len(session.partitions))
         return session_id
 
-    def _make_room(self, size: int, now_ms: int) -> bool:
-        """Drop one stale session, or an old one that is no larger than the new one's `size`."""
-        stalest = next(iter(self._sessions.values()), None)
-        if stalest is None:
-            return False
-        if now_ms - stalest.used_ms <= EVICTION_MS:
-            old = [one for one in self._sessions.values() if now_ms - one.created_ms > EVICTION_MS]
-            stalest = min(old, key=lambda one: len(one.partitions), default=None)
-            if stalest is None or len(stalest.partitions) > size:
+    def _has_room(self, holder: Hashable, slots: int, partitions: int, now_ms: int) -> bool:
+        """Return whether a client's session may begin or grow; end others for it, where they must give way."""
+        while True:
+            lacks_slots = len(self._sessions) + slots > self._slots
+            if not lacks_slots and self.partitions + partitions <= self._partitions_max:
+                return True
+            gone = next(iter(self._sessions.values()), None)
+            if gone is None:
                 return False
-        self._end(stalest.session_id)
-        return True
+            if now_ms - gone.used_ms <= EVICTION_MS:
+                shares, more = (
+                    (self._slots_held, slots) if lacks_slots else (self._held, partitions)
+                )
+                gone = self._of_largest(shares.yields_to(holder, more))
+                if gone is None and lacks_slots:
+                    gone = self._smaller_and_old(holder, partitions, now_ms)
+                if gone is None:
+                    return False
+            self.evictions += 1
+            self._end(gone.session_id)
+
+    def _of_largest(self, holder: Hashable | None) -> _Session[Requested] | None:
+        """Return the session of a client that was used least recently."""
+        if holder is None:
+            return None
+        return next(one for one in self._sessions.values() if one.holder == holder)
+
+    def _smaller_and_old(
+        self, holder: Hashable, size: int, now_ms: int
+    ) -> _Session[Requested] | None:
+        """Return the smallest old session, as Kafka's rule has it, but none of a client with fewer sessions."""
+        least = self._slots_held.of(holder)
+        old = [
+            one
+            for one in self._sessions.values()
+            if now_ms - one.created_ms > EVICTION_MS and self._slots_held.of(one.holder) >= least
+        ]
+        found = min(old, key=lambda one: len(one.partitions), default=None)
+        return None if found is None or len(found.partitions) > size else found
 
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session.partitions)
+            self._slots_held.add(session.holder, -1)
+            self._held.add(session.holder, -len(session.partitions))
             if session.changes is not None:
                 session.changes.end()

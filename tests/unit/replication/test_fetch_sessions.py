@@ -29,15 +29,15 @@ def sessions(slots=2):
     return FetchSessions(slots, CountingEntropy())
 
 
-def begin(cache, session_id, epoch, keys=(), forgotten=(), now_ms=0, *, by_id=False):
-    return cache.begin(
-        session_id, epoch, [(key, None) for key in keys], forgotten, by_id=by_id, now_ms=now_ms
-    )
+def begin(cache, session_id, epoch, keys=(), forgotten=(), now_ms=0, **options):
+    wanted = [(key, None) for key in keys]
+    options = {"by_id": False} | options
+    return cache.begin(session_id, epoch, wanted, forgotten, now_ms=now_ms, **options)
 
 
-def opened(cache, keys=ZERO, now_ms=0):
+def opened(cache, keys=ZERO, now_ms=0, holder=""):
     """Return the id of a new session of `keys`, each with high watermark 1."""
-    fetch = begin(cache, 0, 0, keys, now_ms=now_ms)
+    fetch = begin(cache, 0, 0, keys, now_ms=now_ms, holder=holder)
     return fetch.answer([found(index) for _, index in keys], now_ms).session_id
 
 
@@ -180,6 +180,68 @@ def test_memory_is_bounded_by_partitions_as_well():
     grown = [("t", 1), ("t", 2)]
     assert refusal(cache, session_id, 1, grown) is ErrorCode.fetch_session_id_not_found
     assert (len(cache), cache.partitions) == (0, 0)
+
+
+def many(count, first=0):
+    return [("t", index) for index in range(first, first + count)]
+
+
+def test_stale_sessions_give_way_to_partitions_as_to_slots():
+    cache = FetchSessions(100, CountingEntropy(), partitions_max=10)
+    large = opened(cache, many(9))
+    assert opened(cache, many(2)) == 0, "the first session is young"
+    assert opened(cache, many(2), now_ms=EVICTION_MS + 1) != 0
+    assert refusal(cache, large, 1) is ErrorCode.fetch_session_id_not_found
+    assert (len(cache), cache.partitions, cache.evictions) == (1, 2, 1)
+
+
+def test_a_client_that_holds_most_gives_way_to_the_others():
+    cache = FetchSessions(100, CountingEntropy(), partitions_max=10)
+    first, second = (opened(cache, many(5), holder="greedy") for _ in range(2))
+    assert opened(cache, holder="greedy") == 0, "its own sessions keep their room"
+    assert opened(cache, many(4), holder="honest") != 0
+    assert refusal(cache, first, 1) is ErrorCode.fetch_session_id_not_found
+    begin(cache, second, 1)
+    assert opened(cache, many(2), holder="greedy") == 0, "the other holds less"
+    assert cache.evictions == 1
+
+
+def test_slots_are_shared_fairly_too():
+    cache = sessions(3)
+    first, *others = [opened(cache, holder="greedy") for _ in range(3)]
+    assert opened(cache, holder="honest") != 0
+    assert refusal(cache, first, 1) is ErrorCode.fetch_session_id_not_found
+    assert opened(cache, holder="greedy") == 0
+    assert opened(cache, holder="greedy", now_ms=EVICTION_MS) == 0
+    for session_id in others:
+        begin(cache, session_id, 1)
+
+
+def test_a_session_that_grows_takes_the_room_of_the_client_that_holds_most():
+    cache = FetchSessions(100, CountingEntropy(), partitions_max=10)
+    greedy, honest = opened(cache, many(9), holder="greedy"), opened(cache, holder="honest")
+    assert len(begin(cache, honest, 1, many(2, first=1)).requested) == 3
+    assert refusal(cache, greedy, 1) is ErrorCode.fetch_session_id_not_found
+
+
+@pytest.mark.parametrize(
+    ("code", "of_consumer", "of_follower"),
+    [
+        (ErrorCode.topic_authorization_failed, False, False),
+        (ErrorCode.cluster_authorization_failed, False, False),
+        (ErrorCode.unknown_topic_or_partition, False, True),
+        (ErrorCode.unknown_topic_id, False, True),
+        (ErrorCode.not_leader_or_follower, True, True),
+    ],
+)
+def test_no_session_begins_with_a_refused_partition(code, of_consumer, of_follower):
+    for is_follower, begins in ((False, of_consumer), (True, of_follower)):
+        cache = sessions()
+        keys = [(TOPIC_ID, 0), (TOPIC_ID, 1)]
+        fetch = begin(cache, 0, 0, keys, by_id=True, is_follower=is_follower)
+        answered = fetch.answer([found(), found(1, error_code=code)], 0)
+        assert (answered.session_id != 0, len(answered.places)) == (begins, 2)
+        assert len(cache) == begins
 
 
 @pytest.mark.parametrize("epoch", [0, 1, LAST_FETCH], ids=["new", "session", "last"])

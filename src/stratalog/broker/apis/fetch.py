@@ -51,6 +51,7 @@ def handle(
             by_id=by_id,
             now_ms=needs.clock.steady_ms(),
             is_follower=is_follower(call),
+            holder=call.session.holder,
         )
     except Rejected as error:
         nothing = encode_topics((), call.version)

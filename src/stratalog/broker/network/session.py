@@ -6,7 +6,7 @@ each `Call` of the connection carries. It never reads a socket, and never decide
 Kafka: `RequestContext`, `KafkaPrincipal`, `ClientInformation`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -112,6 +112,11 @@ class Session(Struct):
     """The client's port."""
     on_close: Callable[[], object] | None = None
     """A function to call once the connection is closed."""
+
+    @property
+    def holder(self) -> Hashable:
+        """The client's name among those that share a limit: its principal, or its address where it is anonymous."""
+        return self.host if self.principal == ANONYMOUS else self.principal
 
     @property
     def is_unknown(self) -> bool:
