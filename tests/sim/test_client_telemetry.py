@@ -22,7 +22,7 @@ from tests.sim.world import World
 
 from stratalog.broker.metrics import Histogram
 from stratalog.broker.telemetry.exporter import QUEUE_BYTES_MAX, Exporter
-from stratalog.broker.telemetry.series import SERIES_MAX
+from stratalog.broker.telemetry.series import LABELS_MAX, SERIES_MAX, ClientSeries
 from stratalog.errors import ErrorCode, Unavailable
 from stratalog.monitor.collect import Scraper
 from stratalog.monitor.watched import Watched
@@ -39,6 +39,7 @@ from stratalog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from stratalog.wire.messages.push_telemetry import PushTelemetryRequest
+from stratalog.wire.otlp import Point, points_of
 
 SERIES = {"telemetry.series.enable": "true"}
 URL = "http://127.0.0.1:4318/v1/metrics"
@@ -386,6 +387,52 @@ def test_instances_without_a_series_are_not_kept() -> None:
         assert not series._instances
         assert await push(raw, gauges(("x", 1.0))) == "none"
         assert list(series._instances) == [ONE]
+
+    play(story)
+
+
+def test_a_push_of_many_attributes_and_points_takes_no_memory_for_each_pair() -> None:
+    """128 bytes, packed by zstd, took 4 GB: each point had its own list of 105,000 attributes."""
+
+    async def story(machine: Machine, raw: Raw) -> None:
+        await subscribe(raw, metrics="*", interval_ms="100")
+        data = MetricsData.FromString(gauges(*((f"m{number}", 1.0) for number in range(2000))))
+        own = data.resource_metrics[0].resource.attributes
+        for _ in range(2000):
+            own.add().value.string_value = ""
+        points, _, _ = points_of(data, 5000, LABELS_MAX + 1)
+        assert [len(one.attributes) for one in points] == [LABELS_MAX + 1] * 2000
+        assert await push(raw, data.SerializeToString()) == "none"
+        assert await dropped(machine) == {"labels": 2000}
+        many = MetricsData()
+        for _ in range(101):
+            many.resource_metrics.add()
+        assert await push(raw, many.SerializeToString(), instance=UUID(int=9)) == "invalid_record"
+
+    play(story)
+
+
+def test_the_series_of_the_client_with_most_give_way() -> None:
+    series = ClientSeries()
+
+    def fill(holder: str, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            for name in range(1000):
+                series.add(UUID(int=number), 1, {}, Point(f"m{name}", [], 1.0, False), holder)
+
+    fill("greedy", 0, 12)
+    assert (len(series), series.dropped["broker"]) == (SERIES_MAX, 2000)
+    fill("honest", 100, 2)
+    fill("greedy", 200, 1)
+    assert (len(series), series.dropped["broker"]) == (SERIES_MAX, 2000 + 2000 + 1000)
+    assert [name.int for name in series._instances] == [*range(2, 10), 100, 101]
+
+
+def test_a_connection_has_one_instance() -> None:
+    async def story(machine: Machine, raw: Raw) -> None:
+        for number in range(2, 100):
+            await ask(raw, UUID(int=number))
+        assert list(machine.broker.telemetry.instances._by_id) == [UUID(int=99)]
 
     play(story)
 

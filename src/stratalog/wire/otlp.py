@@ -7,13 +7,15 @@ A `MetricsData` has the bytes of an `ExportMetricsServiceRequest`, which receive
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from stratalog.errors import Corrupt, UserError
 
 __all__ = ["Point", "check_available", "described", "parse_metrics", "points_of"]
 
-_RESOURCES_MAX: Final = 10_000
+_RESOURCES_MAX: Final = 100
+"""A client has one. Each of them gets the attributes that describe the client."""
 _DELTA: Final = 1
 """AGGREGATION_TEMPORALITY_DELTA."""
 _NO_VALUE: Final = 1
@@ -54,11 +56,14 @@ def parse_metrics(data: bytes) -> Any:
     return found
 
 
-def points_of(metrics: Any, points_max: int) -> tuple[list[Point], int, int]:
-    """Return the first points of gauges and sums, how many more there are, and how many of other kinds."""
+def points_of(metrics: Any, points_max: int, attributes_max: int) -> tuple[list[Point], int, int]:
+    """Return the first points of gauges and sums, how many more there are, and how many of other kinds.
+
+    A point has at most `attributes_max` attributes of its own, and as many of its resource.
+    """
     found: list[Point] = []
     more = others = 0
-    for shared, metric in _metrics_of(metrics):
+    for shared, metric in _metrics_of(metrics, attributes_max):
         kind = metric.WhichOneof("data")
         if kind is None:
             continue
@@ -72,7 +77,7 @@ def points_of(metrics: Any, points_max: int) -> tuple[list[Point], int, int]:
         for point in data.data_points[:room]:
             value = point.WhichOneof("value")
             if value is not None and not point.flags & _NO_VALUE:
-                attributes = [*_texts(point.attributes), *shared]
+                attributes = [*islice(_texts(point.attributes), attributes_max), *shared]
                 found.append(Point(metric.name, attributes, float(getattr(point, value)), is_delta))
     return found, more, others
 
@@ -91,10 +96,10 @@ def described(metrics: Any, attributes: Mapping[str, str]) -> bytes:
     return bytes(metrics.SerializeToString())
 
 
-def _metrics_of(metrics: Any) -> Iterator[tuple[list[tuple[str, str]], Any]]:
+def _metrics_of(metrics: Any, attributes_max: int) -> Iterator[tuple[list[tuple[str, str]], Any]]:
     """Yield each metric with the attributes of its resource."""
     for resource in metrics.resource_metrics:
-        shared = list(_texts(resource.resource.attributes))
+        shared = list(islice(_texts(resource.resource.attributes), attributes_max))
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 yield shared, metric

@@ -162,8 +162,10 @@ class Instances:
         self._follow()
         found = self._by_id.get(name)
         if found is None or found.expires_ms <= now_ms or found.version < self._version:
+            if session.on_close is not None:
+                session.on_close()  # a connection has one instance: a client may invent any number of ids
             found = self._by_id[name] = self._subscribe(name, session)
-            # As in Kafka, the newest instance of a connection ends with it.
+            # As in Kafka, the instance of a connection ends with it.
             session.on_close = partial(self._by_id.pop, name, None)
             if len(self._by_id) > _INSTANCES_MAX:
                 self._by_id.popitem(last=False)

@@ -1,7 +1,8 @@
 """The newest values of clients' metrics, as series of bounded number and size.
 
 In: the points of a push, and its client. Out: families of series that are valid in Prometheus' text format, whatever
-the client sent. It never keeps more than `SERIES_MAX` series, and none for longer than its client's expiry.
+the client sent. It never keeps more than `SERIES_MAX` series, and none for longer than its client's expiry. Where there
+is no room, the series of the principal that has most give way to those of others.
 
 A name is `kafka_client_` and the metric's own without `org.apache.kafka.`; other characters than letters, digits and
 `_` become `_`. A delta is added to the series' value: a series that expired begins again at 0, like a counter.
@@ -9,21 +10,22 @@ A name is `kafka_client_` and the metric's own without `org.apache.kafka.`; othe
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Final
 from uuid import UUID
 
 from msgspec import Struct
 
+from stratalog.shares import Shares
 from stratalog.wire.otlp import Point
 
-__all__ = ["SERIES_MAX", "ClientSeries"]
+__all__ = ["LABELS_MAX", "SERIES_MAX", "ClientSeries"]
 
 SERIES_MAX: Final = 10_000
 _SERIES_OF_INSTANCE_MAX: Final = 1000
 _NAME_CHARACTERS_MAX: Final = 200
-_LABELS_MAX: Final = 20
+LABELS_MAX: Final = 20
 _LABEL_CHARACTERS_MAX: Final = 1000
 """Of all labels of a series, names and values."""
 _OF_KAFKA: Final = "org.apache.kafka."
@@ -37,6 +39,7 @@ class _Instance(Struct):
     """The series of one client instance."""
 
     expires_ms: int
+    holder: Hashable
     values: dict[tuple[str, Labels], float] = {}
 
 
@@ -45,12 +48,12 @@ class ClientSeries:
 
     def __init__(self) -> None:
         self._instances: dict[UUID, _Instance] = {}
-        self._count = 0
+        self._held = Shares()
         self.dropped: Counter[str] = Counter()
         """Points without a series, by reason (`monitor.metrics.CLIENT_POINTS_DROPPED`)."""
 
     def __len__(self) -> int:
-        return self._count
+        return self._held.total
 
     def begin(self, instance: UUID, now_ms: int, expires_ms: int) -> None:
         """Take an instance's push; its series stay until `expires_ms` of the steady clock."""
@@ -59,12 +62,19 @@ class ClientSeries:
         if found is not None:
             found.expires_ms = expires_ms
 
-    def add(self, instance: UUID, expires_ms: int, client: Mapping[str, str], point: Point) -> None:
-        """Take one point of a push that has begun; `client` has the labels that name the client.
+    def add(
+        self,
+        instance: UUID,
+        expires_ms: int,
+        client: Mapping[str, str],
+        point: Point,
+        holder: Hashable,
+    ) -> None:
+        """Take one point of a push that has begun; `client` has the labels that name the client, a `holder` of series.
 
         An instance without a series is not kept: a client may invent any number of ids.
         """
-        found = self._instances.get(instance) or _Instance(expires_ms)
+        found = self._instances.get(instance) or _Instance(expires_ms, holder)
         name = _name(point.name)
         labels = None if name is None else _labels(client, point.attributes)
         if name is None or labels is None:
@@ -79,12 +89,12 @@ class ClientSeries:
             return
         found.values[key] = point.value + (before or 0.0) if point.is_delta else point.value
         self._instances[instance] = found
-        self._count += before is None
+        self._held.add(found.holder, before is None)
 
     def expire(self, now_ms: int) -> None:
         """Drop the series of instances that have not pushed for long."""
         for name in [name for name, one in self._instances.items() if one.expires_ms <= now_ms]:
-            self._count -= len(self._instances.pop(name).values)
+            self._drop(name)
 
     def families(self) -> Iterable[tuple[str, list[tuple[Labels, float]]]]:
         """Return each name with its series."""
@@ -96,13 +106,28 @@ class ClientSeries:
 
     def _is_full(self, instance: _Instance) -> bool:
         """Return whether there is no room for one more series, and count the point if so."""
-        if self._count >= SERIES_MAX:
-            self.dropped["broker"] += 1
-        elif len(instance.values) >= _SERIES_OF_INSTANCE_MAX:
+        if len(instance.values) >= _SERIES_OF_INSTANCE_MAX:
             self.dropped["instance"] += 1
+        elif len(self) >= SERIES_MAX and not self._gives_way(instance.holder):
+            self.dropped["broker"] += 1
         else:
             return False
         return True
+
+    def _gives_way(self, holder: Hashable) -> bool:
+        """Drop an instance of the holder that has most series, if that has more than this one."""
+        largest = self._held.yields_to(holder, 1)
+        if largest is None:
+            return False
+        self.dropped["broker"] += self._drop(
+            next(name for name, one in self._instances.items() if one.holder == largest)
+        )
+        return True
+
+    def _drop(self, instance: UUID) -> int:
+        gone = self._instances.pop(instance)
+        self._held.add(gone.holder, -len(gone.values))
+        return len(gone.values)
 
 
 def _name(text: str) -> str | None:
@@ -116,7 +141,7 @@ def _labels(client: Mapping[str, str], attributes: Iterable[tuple[str, str]]) ->
     """Return the labels of a series, in alphabetical order; None for too many or too long ones."""
     found: dict[str, str] = {}
     for number, (name, value) in enumerate(_all(client, attributes)):
-        if number >= _LABELS_MAX:
+        if number >= LABELS_MAX:
             return None
         found.setdefault(name, value)
     if sum(len(name) + len(value) for name, value in found.items()) > _LABEL_CHARACTERS_MAX:

@@ -4,6 +4,7 @@ In: pushes that `Instances` lets through. Out: series for the monitor, OTLP for 
 the event loop longer than others; it is read on one thread of low priority, one after another.
 """
 
+from collections.abc import Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -13,7 +14,7 @@ from stratalog.broker.network.turns import Pace
 from stratalog.broker.telemetry import OTLP_URL, SERIES_ENABLE, is_configured
 from stratalog.broker.telemetry.exporter import Exporter
 from stratalog.broker.telemetry.instances import HasImage, Instances, attributes_of
-from stratalog.broker.telemetry.series import ClientSeries
+from stratalog.broker.telemetry.series import LABELS_MAX, ClientSeries
 from stratalog.config import BrokerConfig
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Outside, Worker
@@ -25,6 +26,8 @@ __all__ = ["Telemetry"]
 
 _POINTS_MAX: Final = 5000
 """Points of a push that count; an instance has fewer series."""
+_ATTRIBUTE_CHARACTERS_MAX: Final = 1000
+"""Of each text that describes the client to a receiver of OTLP: a client id may have 32 KiB."""
 
 
 class _Read(NamedTuple):
@@ -70,6 +73,7 @@ class Telemetry:
         if self._worker is None:
             self._worker = self._workers.start("client-telemetry", background=True)
         client = {key: value or "" for key, value in attributes_of(session, name).items()}
+        client = {key: value[:_ATTRIBUTE_CHARACTERS_MAX] for key, value in client.items()}
         client |= {"principal": str(session.principal), "broker_id": str(self._node_id)}
         try:
             read = await self._worker.submit(partial(self._read, push, client))
@@ -78,7 +82,7 @@ class Telemetry:
             raise Rejected(ErrorCode.invalid_record, str(error)) from None
         if self.exporter is not None:
             self.exporter.offer(read.otlp)
-        await self._keep(name, client, read, instance.expires_ms, pace)
+        await self._keep(session.holder, name, client, read, instance.expires_ms, pace)
 
     async def run(self) -> None:
         """Pass pushes on, where a receiver is configured, until cancelled."""
@@ -98,11 +102,17 @@ class Telemetry:
         metrics: Any = parse_metrics(data)
         points: tuple[list[Point], int, int] = ([], 0, 0)
         if self.series is not None:
-            points = points_of(metrics, _POINTS_MAX)
+            points = points_of(metrics, _POINTS_MAX, LABELS_MAX + 1)
         return _Read(*points, described(metrics, client) if self.exporter is not None else b"")
 
     async def _keep(
-        self, name: UUID, client: dict[str, str], read: _Read, expires_ms: int, pace: Pace
+        self,
+        holder: Hashable,
+        name: UUID,
+        client: dict[str, str],
+        read: _Read,
+        expires_ms: int,
+        pace: Pace,
     ) -> None:
         series = self.series
         if series is None:
@@ -112,4 +122,4 @@ class Telemetry:
         series.begin(name, self.clock.steady_ms(), expires_ms)
         labels = {key: client[key] for key in ("client_id", "client_instance_id")}
         async for point in pace.each(read.points):
-            series.add(name, expires_ms, labels, point)
+            series.add(name, expires_ms, labels, point, holder)
