@@ -390,9 +390,11 @@ class Controller:
     def create_token(
         self, wanted: NewToken, entropy: Entropy, wall_ms: int
     ) -> Decision[Any, DelegationTokenRecord]:
-        """Create a token; answer: it. Raises Rejected(DELEGATION_TOKEN_AUTH_DISABLED)."""
+        """Create a token; answer: it. Raises Rejected as `delegation_tokens.new_record`."""
         token_id = delegation_tokens.new_id(entropy)
-        record = delegation_tokens.new_record(self._token_rules, wanted, token_id, wall_ms)
+        record = delegation_tokens.new_record(
+            self._token_rules, self.image, wanted, token_id, wall_ms
+        )
         return Decision([record], record)
 
     def renew_token(

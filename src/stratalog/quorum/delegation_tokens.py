@@ -1,7 +1,8 @@
 """Create, renew and expire delegation tokens: refuse, or return records.
 
 In: a client and a token, None where the cluster lacks it; the time of the wall clock. Out: records, and what the
-client learns; Rejected with Kafka's code. It asks for no right: the handler has done so.
+client learns; Rejected with Kafka's code. It asks for no right: the handler has done so. Each client may create tokens
+for itself, so their number and size have limits, which Apache Kafka lacks.
 
 Kafka: `DelegationTokenControlManager` (KIP-48, KIP-900).
 """
@@ -24,8 +25,24 @@ from stratalog.wire.internal.security_records import (
     RemoveDelegationTokenRecord,
 )
 
-__all__ = ["NewToken", "TokenRules", "expire", "new_id", "new_record", "renew", "sweep"]
+__all__ = [
+    "RENEWERS_MAX",
+    "RENEWER_CHARACTERS_MAX",
+    "TOKENS_MAX",
+    "NewToken",
+    "TokenRules",
+    "expire",
+    "new_id",
+    "new_record",
+    "renew",
+    "sweep",
+]
 
+RENEWERS_MAX: Final = 100
+RENEWER_CHARACTERS_MAX: Final = 8000
+"""Renewers of one token, and the characters of all their names together."""
+TOKENS_MAX: Final = 1000
+"""Tokens of one owner, and of one requester, that have not ended."""
 _FOREVER_MS: Final = (1 << 63) - 1
 
 
@@ -58,10 +75,14 @@ def new_id(entropy: Entropy) -> str:
 
 
 def new_record(
-    rules: TokenRules, wanted: NewToken, token_id: str, now_ms: int
+    rules: TokenRules, image: Image, wanted: NewToken, token_id: str, now_ms: int
 ) -> DelegationTokenRecord:
-    """Return the record of a new token. Raises Rejected(DELEGATION_TOKEN_AUTH_DISABLED)."""
+    """Return the record of a new token.
+
+    Raises Rejected: DELEGATION_TOKEN_AUTH_DISABLED; INVALID_REQUEST for too many renewers or tokens.
+    """
     _check_enabled(rules)
+    _check_limits(image, wanted)
     lifetime_ms = rules.lifetime_ms_max
     if wanted.lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, wanted.lifetime_ms)
@@ -118,6 +139,30 @@ def sweep(image: Image, now_ms: int, at_most: int) -> Decision[Any, Sequence[str
     over = (one.token_id for one in tokens_of(image) if is_expired(one, now_ms))
     found = list(islice(over, at_most))
     return Decision([RemoveDelegationTokenRecord(token_id=one) for one in found], found)
+
+
+def _check_limits(image: Image, wanted: NewToken) -> None:
+    if len(wanted.renewers) > RENEWERS_MAX:
+        raise Rejected(
+            ErrorCode.invalid_request,
+            f"{len(wanted.renewers)} renewers of one token, where {RENEWERS_MAX} are allowed",
+        )
+    if (characters := sum(map(len, wanted.renewers))) > RENEWER_CHARACTERS_MAX:
+        raise Rejected(
+            ErrorCode.invalid_request,
+            f"renewers of {characters} characters, where {RENEWER_CHARACTERS_MAX} are allowed",
+        )
+    # Also by requester: one with CREATE_TOKENS on many owners must not fill the log for them.
+    owned = requested = 0
+    for one in tokens_of(image):
+        owned += one.owner == wanted.owner
+        requested += one.requester == wanted.requester
+    if max(owned, requested) >= TOKENS_MAX:
+        holder = wanted.owner if owned >= TOKENS_MAX else wanted.requester
+        raise Rejected(
+            ErrorCode.invalid_request,
+            f"{holder} has {TOKENS_MAX} tokens; let some expire, or remove them",
+        )
 
 
 def _until(token: DelegationTokenRecord, end_ms: int) -> Decision[Any, DelegationTokenRecord]:

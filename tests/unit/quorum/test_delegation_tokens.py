@@ -8,7 +8,14 @@ from tests.unit.quorum.metadata_log import NOW_MS, SeededEntropy
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delegation_tokens import TokenSecret, is_expired
 from stratalog.quorum.controller import Controller
-from stratalog.quorum.delegation_tokens import NewToken, TokenRules, new_id
+from stratalog.quorum.delegation_tokens import (
+    RENEWER_CHARACTERS_MAX,
+    RENEWERS_MAX,
+    TOKENS_MAX,
+    NewToken,
+    TokenRules,
+    new_id,
+)
 from stratalog.wire.internal.security_records import DelegationTokenRecord
 
 ALICE, BOB, CAROL = "User:alice", "User:bob", "User:carol"
@@ -74,6 +81,35 @@ def test_no_id_begins_with_a_dash() -> None:
     first = {new_id(SEEDED)[0] for _ in range(2000)}
     assert "-" not in first
     assert len(first) == 63
+
+
+def test_a_token_has_few_renewers() -> None:
+    """Each client may create tokens for itself: 30,000 renewers made a record of 6 MB."""
+    cluster = Cluster()
+    size = RENEWER_CHARACTERS_MAX // RENEWERS_MAX
+    assert len(cluster.create(*["r" * size] * RENEWERS_MAX).renewers) == RENEWERS_MAX
+    for renewers in (["r"] * (RENEWERS_MAX + 1), ["r" * RENEWER_CHARACTERS_MAX, "r"]):
+        with pytest.raises(Rejected) as refused:
+            cluster.create(*renewers)
+        assert code_of(refused) == "invalid_request"
+
+
+def test_an_owner_and_a_requester_have_few_tokens() -> None:
+    cluster = Cluster()
+    for _ in range(TOKENS_MAX):
+        newest = cluster.create(lifetime_ms=50)
+
+    def create(owner: str, requester: str) -> None:
+        wanted = NewToken(owner, requester)
+        cluster.decided(cluster.controller.create_token(wanted, SEEDED, NOW_MS))
+
+    for owner, requester in ((ALICE, ALICE), (ALICE, CAROL), (CAROL, BOB)):
+        with pytest.raises(Rejected, match=f"{TOKENS_MAX} tokens") as refused:
+            create(owner, requester)
+        assert code_of(refused) == "invalid_request"
+    create(CAROL, CAROL)
+    cluster.expire(key_of(newest), period_ms=-1)
+    create(ALICE, BOB)
 
 
 def test_only_owner_and_renewers_renew_and_end_a_token() -> None:
