@@ -4,10 +4,12 @@ In: an application, HTTP requests. Out: its answers. It serves only a few connec
 handler, and starts no thread.
 
 It is uvicorn's protocol without uvicorn's server: a taken port gives the usual error, and the event loop stays its
-caller's. Every connection is bounded: the number of them, their silence, the time of an answer.
+caller's. Every connection is bounded: the number of them, their silence, the time of a request and of its answer. A
+client of another address finds a place where one address has taken all.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -28,7 +30,10 @@ _BUFFER_BYTES: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """`connections_max` are open at a time; a client must ask within `silent_s`, and have its answer in `answer_s`."""
+    """`connections_max` are open at a time; a client must ask within `silent_s`, and have its answer in `answer_s`.
+
+    `silent_s` counts from the connection's start, and for a later request from its first byte to the end of its head.
+    """
 
     connections_max: int = 32
     silent_s: float = 10.0
@@ -102,13 +107,93 @@ class _Connection(H11Protocol):
     def __init__(self, config: Config, state: ServerState, limits: HttpLimits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
+        self._deadline: asyncio.TimerHandle | None = None
+        """When the connection ends, unless a whole head has arrived or, once it closes, its answer has left."""
+        self._active_s = 0.0
+        self._is_ended = False
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an answer is under way: the application has `answer_s` for it."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    @property
+    def _host(self) -> str:
+        return "" if self.client is None else self.client[0]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._limits.connections_max:
-            transport.abort()
-            return
-        self.loop.call_later(self._limits.silent_s, self._end_silent)
+        self._active_s = self.loop.time()
+        self._watch()
+        others = [
+            one
+            for one in cast("set[_Connection]", self.connections)
+            if not one._is_ended and one is not self  # noqa: SLF001 - of this class
+        ]
+        if len(others) >= self._limits.connections_max:
+            (self._gives_way(others) or self)._end()  # noqa: SLF001
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it after an error
+        self._stop_watching()
+
+    def data_received(self, data: bytes) -> None:
+        self._active_s = self.loop.time()
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self._has_begun:
+            self._watch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection, because its client has asked nothing for long."""
+        super().timeout_keep_alive_handler()
+        self._watch()  # the client may not take its last answer
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether a part of a request has arrived, in its head or in a body that no answer waits for."""
+        return bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
+
+    def _watch(self) -> None:
+        """Begin the deadline of a head, or of the last answer of a connection that closes."""
+        is_closing = self.transport.is_closing()
+        if self._is_answering and not is_closing:
+            self._stop_watching()
+        elif self._deadline is None:
+            limit_s = self._limits.answer_s if is_closing else self._limits.silent_s
+            self._deadline = self.loop.call_later(limit_s, self._end)
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _gives_way(self, others: "list[_Connection]") -> "_Connection | None":
+        """Return which one gives its place to this one: one of the address that has most, the longest silent one first.
+
+        An answer under way is given up only for a client of an address that has fewer connections.
+        """
+        count = Counter(one._host for one in (self, *others))  # noqa: SLF001 - of this class
+        own = count[self._host]
+        able = [
+            one
+            for one in others
+            if count[one._host] > own or (count[one._host] == own and not one._is_answering)  # noqa: SLF001
+        ]
+        return max(
+            able,
+            key=lambda one: (count[one._host], not one._is_answering, -one._active_s),  # noqa: SLF001
+            default=None,
+        )
 
     def send_400_response(self, msg: str) -> None:
         # Uvicorn would send its error within an unfinished answer: both together are no HTTP.
@@ -120,10 +205,6 @@ class _Connection(H11Protocol):
             super().send_400_response(msg)
         else:
             self.transport.close()
-
-    def _end_silent(self) -> None:
-        if cast(object, self.cycle) is None:  # no request has arrived yet
-            self.transport.abort()
 
 
 class _SecuredConnection(_Connection):
