@@ -8,14 +8,13 @@ record once more and make several Python calls for it. So data goes through the 
 Each of them releases the interpreter. One thread at a time may use a session.
 """
 
-import warnings
 from typing import Any, Final
 
 from cryptography.hazmat.bindings.openssl.binding import Binding
-from cryptography.x509 import InvalidVersion
 from OpenSSL import SSL
+from OpenSSL.crypto import FILETYPE_ASN1, dump_certificate
 
-from stratalog.adapters.distinguished_name import distinguished_name
+from stratalog.adapters.distinguished_name import distinguished_name, subject_of
 from stratalog.ports import Buffer
 
 __all__ = ["TlsEnded", "TlsFailed", "TlsSession"]
@@ -24,11 +23,6 @@ _lib: Final[Any] = Binding.lib
 _ffi: Final[Any] = Binding.ffi
 _from_buffer: Final = _ffi.from_buffer
 _room: Final = _ffi.new_allocator(should_clear_after_alloc=False)
-_UNREADABLE: Final = (ValueError, TypeError, KeyError, InvalidVersion)
-"""What `cryptography` raises for certificates that OpenSSL takes.
-
-Any other error is a bug. It serves no client either: a connection counts as secured only once its client has a name.
-"""
 
 
 class TlsFailed(ConnectionError):
@@ -71,10 +65,8 @@ class TlsSession:
         if certificate is None:
             return ""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of names that are long or odd
-                return distinguished_name(certificate.to_cryptography().subject)
-        except _UNREADABLE as error:
+            return distinguished_name(subject_of(dump_certificate(FILETYPE_ASN1, certificate)))
+        except ValueError as error:
             raise TlsFailed(f"the client's certificate cannot be read: {error}") from None
 
     def decrypt(self, buffer: memoryview, records: int) -> tuple[int, int, bool]:

@@ -3,17 +3,19 @@
 In: a resource's name and its settings' text. Out: a `Subscription`, entries for DescribeConfigs, or Rejected. It knows
 no client.
 
-Names, defaults, limits and error codes are those of Apache Kafka 4.3's `ClientMetricsConfigs`. Patterns are Java's
-there; a pattern that Python's `re` does not read is refused.
+Names, defaults, limits and error codes are those of Apache Kafka 4.3's `ClientMetricsConfigs`. Patterns are Java's, or
+refused (`java_patterns`).
 """
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct, field
 
 from stratalog.config.describe import ConfigEntry, ConfigSource, Synonym
+from stratalog.config.java_patterns import java_pattern
 from stratalog.config.kinds import INTEGER_RANGES, BadValue, Between, Kind, Setting
 from stratalog.errors import ErrorCode, Rejected
 
@@ -150,9 +152,7 @@ def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
     name, _, pattern = text.rstrip("=").partition("=")
     name, pattern = name.strip(), pattern.strip()
     if name in MATCHED and pattern and "=" not in pattern:
-        try:
-            return name, re.compile(pattern)
-        except (re.error, OverflowError, RecursionError):
-            pass
+        with suppress(BadValue):
+            return name, java_pattern(pattern)
     message = f"{_MATCH}: {text!r} is not accepted; accepted: a pattern for one of "
     raise Rejected(ErrorCode.invalid_config, message + ", ".join(f"{one}=" for one in MATCHED))

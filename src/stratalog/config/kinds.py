@@ -136,9 +136,14 @@ class Setting(Struct, frozen=True):
         stripped = text.strip()
         try:
             return self._parse(stripped)
-        except ValueError:
+        except ValueError as error:
+            why = (
+                f" ({error})"
+                if isinstance(error, BadValue) and error.args and self.kind is not Kind.PASSWORD
+                else ""
+            )
             value = "this value" if self.kind is Kind.PASSWORD else repr(shown(stripped))
-            message = f"{self.name}: {value} is not accepted; accepted: {self.accepted}"
+            message = f"{self.name}: {value} is not accepted{why}; accepted: {self.accepted}"
             raise BadValue(message) from None
 
     def _parse(self, text: str) -> Value:

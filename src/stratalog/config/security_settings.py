@@ -202,7 +202,8 @@ SECURITY: Final = (
         Kind.STRING,
         "DEFAULT",
         "Rules that turn the distinguished name of a client's certificate into the name of its principal "
-        "(`RULE:pattern/replacement/[LU]`, the first that matches); DEFAULT is the whole name.",
+        "(`RULE:pattern/replacement/[LU]`, the first that matches); DEFAULT is the whole name. Patterns are Java's, "
+        "without `\\p`, and of the flags with `(?i)` alone.",
         Shaped(_check_rules, "RULE:pattern/replacement/[LU] and DEFAULT, separated by commas"),
     ),
     _secret(

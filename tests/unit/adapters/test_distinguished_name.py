@@ -28,6 +28,11 @@ PARTS: list[tuple[list[tuple[ObjectIdentifier, str]], str]] = [
     ([(COMMON, "Doe, Jane+x")], r"CN=Doe\, Jane\+x"),
     ([(COMMON, "#1")], r"CN=\#1"),
     ([(COMMON, " a ")], r"CN=\ a\ "),
+    ([(COMMON, "  a b\r ")], "CN=\\ \\ a b\\\r\\ "),
+    ([(COMMON, "  ")], r"CN=\ \ "),
+    ([(COMMON, "tenant=42")], r"CN=tenant\=42"),
+    ([(COMMON, "reader #1")], r"CN=reader \#1"),
+    ([(COMMON, "a\0b")], r"CN=a\00b"),
     ([(COMMON, "Zoë")], "CN=Zoë"),
     ([(EMAIL, "a@b")], "1.2.840.113549.1.9.1=#1603614062"),
     ([(EMAIL, LETTERS)], "1.2.840.113549.1.9.1=#1681c8" + "61" * 200),
@@ -39,14 +44,31 @@ PARTS: list[tuple[list[tuple[ObjectIdentifier, str]], str]] = [
 
 @pytest.mark.parametrize(("parts", "name"), PARTS)
 def test_names_are_javas(parts: list[tuple[ObjectIdentifier, str]], name: str) -> None:
-    assert distinguished_name(Name([NameAttribute(*part) for part in parts])) == name
+    subject = Name([NameAttribute(*part) for part in parts])
+    assert distinguished_name(subject.public_bytes()) == name
 
 
 def test_several_attributes_of_one_part_are_joined() -> None:
     part = RelativeDistinguishedName([NameAttribute(COMMON, "a"), NameAttribute(USER, "b")])
-    assert distinguished_name(Name([part])) == "CN=a+UID=b"
+    assert distinguished_name(Name([part]).public_bytes()) == "CN=a+UID=b"
 
 
 def test_an_encoded_value_has_its_certificates_type() -> None:
     printable = NameAttribute(NameOID.TITLE, "Dr", _ASN1Type.PrintableString)
-    assert distinguished_name(Name([printable])) == "2.5.4.12=#13024472"
+    assert distinguished_name(Name([printable]).public_bytes()) == "2.5.4.12=#13024472"
+
+
+@pytest.mark.parametrize("end", range(1, 15))
+def test_a_subject_that_is_no_der_is_refused(end: int) -> None:
+    whole = Name([NameAttribute(COMMON, "abc")]).public_bytes()
+    with pytest.raises(ValueError, match=r".+"):
+        distinguished_name(whole[:end])
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["", "3080", "3006310430020600", "300b3109300706005103550400", "300d310b300906035504031f0201"],
+)
+def test_a_subject_of_other_elements_is_refused(subject: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        distinguished_name(bytes.fromhex(subject))
