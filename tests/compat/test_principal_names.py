@@ -1,4 +1,4 @@
-"""The principal of a certificate is Kafka's: names as Java writes them, and the rules that shorten them.
+"""Names and hosts of clients are Kafka's: the name of a certificate, the rules that shorten it, addresses.
 
 Method: the JDK's `X500Principal` and Kafka's `SslPrincipalMapper` (`PrincipalNames.java`) and ours take the same
 generated subjects, patterns and replacements. Ours may refuse a rule at the start; a rule that it takes has Java's
@@ -8,6 +8,7 @@ result.
 import subprocess
 from base64 import b64decode, b64encode
 from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
 from random import Random
 
@@ -16,11 +17,13 @@ from cryptography.x509.oid import NameOID
 from tests.compat.tools import java, kafka_lib
 
 from stratalog.adapters.distinguished_name import distinguished_name
+from stratalog.config.addresses import address_text
 from stratalog.config.kinds import BadValue
 from stratalog.config.principal_rules import parse_rules
 
 SUBJECTS = 6000
 RULES = 12000
+ADDRESSES = 2000
 SEED = 42
 NUMBERS = [one.dotted_string for one in vars(NameOID).values() if isinstance(one, ObjectIdentifier)]
 NUMBERS += ["1.3.6.1.4.1.99999.1", "2.999.1", "0.1", "1.39.5"]
@@ -291,3 +294,22 @@ def test_a_rule_that_is_taken_has_kafkas_result() -> None:
         different += result is not None and result != name
     assert len(taken) > RULES / 4
     assert min(matched, different) > len(asked) / 10
+
+
+def test_the_text_of_an_address_is_javas() -> None:
+    chance = Random(SEED)
+    addresses = [
+        IPv6Address(
+            chance.choice([0, 0, 0xFFFF << 32, chance.getrandbits(128)])
+            | chance.getrandbits(chance.choice([1, 8, 32]))
+        )
+        for _ in range(ADDRESSES)
+    ]
+    texts = [
+        chance.choice([str(one), one.exploded, one.compressed.upper(), f"[{one}]"])
+        for one in addresses
+    ]
+    for text, expected in zip(
+        texts, answers([("host", word(text)) for text in texts]), strict=True
+    ):
+        assert address_text(text) == expected, text

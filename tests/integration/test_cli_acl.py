@@ -157,6 +157,10 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
                 ("--operation", "read", "--topic", "t", "--host", "10.0.0.0/8"),
                 "accepted: an address",
             ),
+            (
+                ("--operation", "read", "--topic", "t", "--host", "fe80::1%eth0"),
+                "has the number of the broker's interface, as fe80::1%2",
+            ),
         ):
             status, _, line = acl(broker, "add", "--deny", "--principal", "User:a", *words)
             assert (status, said in line, line.count("\n")) == (2, True, 1), line
@@ -184,3 +188,22 @@ def test_a_wrong_setting_ends_the_server_with_one_line(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
         assert accepted in done.stderr
+
+
+def test_a_denial_counts_for_an_ipv6_client_in_javas_form_and_in_the_short_one(
+    tmp_path: Path,
+) -> None:
+    settings = {"authorizer__class__name": STANDARD, "allow__everyone__if__no__acl__found": "true"}
+    with broker_process(tmp_path, listeners="PLAINTEXT://[::1]:0", **settings) as broker:
+        address = f"[::1]:{broker.port}"
+        for topic, host in (("short", "::1"), ("long", "0:0:0:0:0:0:0:1"), ("other", "::2")):
+            words = ("--principal", "User:*", "--operation", "all", "--topic", topic)
+            for more in ((), ("--deny", "--host", host)):
+                done = strata("acl", "add", *words, *more, "-b", address)
+                assert done.returncode == 0, done.stderr
+        for topic, is_denied in (("short", True), ("long", True), ("other", False)):
+            assert strata("topic", "create", topic, "-b", address).returncode == 0
+            done = strata("topic", "describe", topic, "-b", address)
+            assert ("TOPIC_AUTHORIZATION_FAILED" in done.stderr) == is_denied, done.stderr
+            words = ("acl", "check", "User:a", "read", "--topic", topic, "--host", "::1")
+            assert strata(*words, "-b", address).returncode == is_denied

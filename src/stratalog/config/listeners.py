@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 from msgspec import Struct
 
+from stratalog.config.addresses import address_text
 from stratalog.config.kinds import BadValue
 from stratalog.errors import UserError
 
@@ -110,7 +111,9 @@ def parse_address_limit(text: str) -> tuple[str, int]:
     if not (colon and count.isdecimal()):
         raise BadValue
     try:
-        return str(ip_address(address.removeprefix("[").removesuffix("]"))), int(count)
+        return address_text(str(ip_address(address.removeprefix("[").removesuffix("]")))), int(
+            count
+        )
     except ValueError:
         raise BadValue from None
 

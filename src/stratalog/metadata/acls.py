@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from stratalog.config.addresses import address_text, is_same_address
 from stratalog.metadata.image import EMPTY, Image
 from stratalog.metadata.rights import Operation, PatternType, Permission, Resource
 from stratalog.wire.internal.security_records import AccessControlEntryRecord
@@ -72,7 +73,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Properties of wanted ACLs. None, and ANY of each enumeration, match every value."""
+    """Properties of wanted ACLs. None, and ANY of each enumeration, match every value; a host matches in any form."""
 
     resource_type: int = Resource.ANY
     name: str | None = None
@@ -88,9 +89,9 @@ class AclFilter(NamedTuple):
             self.resource_type in (Resource.ANY, acl.resource_type)
             and self._matches_name(acl)
             and self.principal in (None, acl.principal)
-            and self.host in (None, acl.host)
             and self.operation in (Operation.ANY, acl.operation)
             and self.permission in (Permission.ANY, acl.permission)
+            and (self.host is None or is_same_address(self.host, acl.host))
         )
 
     def _matches_name(self, acl: Acl) -> bool:
@@ -115,7 +116,14 @@ class Verdict(NamedTuple):
     acl: Acl | None = None
 
 
-_ByPrincipal: TypeAlias = dict[str, list[Acl]]
+class _Rule(NamedTuple):
+    """An ACL, with its host in the form of `address_text`."""
+
+    host: str
+    acl: Acl
+
+
+_ByPrincipal: TypeAlias = dict[str, list[_Rule]]
 
 
 class Acls:
@@ -160,13 +168,16 @@ class Acls:
     def decide(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
     ) -> Verdict:
-        """Return the verdict on an operation of a principal (`User:alice`) at an address. A denial wins."""
+        """Return the verdict on an operation of a principal (`User:alice`) at an address. A denial wins.
+
+        The address has the form of `address_text`; ACLs may have others.
+        """
         has_acls = False
         allowing = None
         for rules in self._rules(resource_type, name):
             has_acls = True
-            for acl in _of(rules, principal):
-                if acl.host in (WILDCARD, host) and _covers(acl, operation):
+            for at, acl in _of(rules, principal):
+                if at in (WILDCARD, host) and _covers(acl, operation):
                     if acl.permission == Permission.DENY:
                         return Verdict(is_allowed=False, acl=acl)
                     allowing = acl
@@ -184,8 +195,8 @@ class Acls:
         }
         for (of_type, pattern_type, name), rules in self._patterns.items():
             if of_type == resource_type:
-                for acl in _of(rules, principal):
-                    if acl.host in (WILDCARD, host) and acl.operation in (Operation.ALL, operation):
+                for at, acl in _of(rules, principal):
+                    if at in (WILDCARD, host) and acl.operation in (Operation.ALL, operation):
                         found[acl.permission][pattern_type].add(name)
         denied, allowed = found[Permission.DENY], found[Permission.ALLOW]
         if WILDCARD in denied[PatternType.LITERAL]:
@@ -221,7 +232,7 @@ class Acls:
         self._by_id[key] = acl
         self.ids[acl] = key
         rules = self._patterns.setdefault((acl.resource_type, acl.pattern_type, acl.name), {})
-        rules.setdefault(acl.principal, []).append(acl)
+        rules.setdefault(acl.principal, []).append(_rule(acl))
         if acl.pattern_type == PatternType.PREFIXED:
             self._prefix_lengths.setdefault(acl.resource_type, Counter())[len(acl.name)] += 1
 
@@ -231,7 +242,7 @@ class Acls:
         self.ids.pop(acl, None)
         pattern = (acl.resource_type, acl.pattern_type, acl.name)
         rules = self._patterns[pattern]
-        rules[acl.principal].remove(acl)
+        rules[acl.principal].remove(_rule(acl))
         if not rules[acl.principal]:
             del rules[acl.principal]
         if not rules:
@@ -247,7 +258,11 @@ def _name(names: type[IntEnum], value: int) -> str:
     return names(value).name if value in set(names) else str(value)
 
 
-def _of(rules: _ByPrincipal, principal: str) -> Iterator[Acl]:
+def _rule(acl: Acl) -> _Rule:
+    return _Rule(address_text(acl.host), acl)
+
+
+def _of(rules: _ByPrincipal, principal: str) -> Iterator[_Rule]:
     yield from rules.get(principal, ())
     if principal != _EVERY_PRINCIPAL:
         yield from rules.get(_EVERY_PRINCIPAL, ())

@@ -9,6 +9,7 @@ Kafka: `ClientQuotasImage`, `ClientQuotaManager.DefaultQuotaCallback`.
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from stratalog.config.addresses import address_text
 from stratalog.metadata.image import EMPTY, Image
 from stratalog.wire.internal.security_records import ClientQuotaRecord
 
@@ -26,6 +27,7 @@ __all__ = [
     "ClientQuotas",
     "Entity",
     "Limit",
+    "by_value",
     "entity_of",
 ]
 
@@ -61,6 +63,13 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
     return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
 
+def by_value(entity: Entity) -> Entity:
+    """Return the entity with its address in the form of `address_text`."""
+    return tuple(
+        (kind, address_text(name) if kind == IP and name else name) for kind, name in entity
+    )
+
+
 class ClientQuotas:
     """The client quotas of one image after another."""
 
@@ -72,6 +81,8 @@ class ClientQuotas:
         """The quotas that at least one entity has."""
         self._seen = EMPTY.foreign
         self._records: list[ClientQuotaRecord] = []
+        self._stored: dict[Entity, Entity] = {}
+        """The entities as the cluster has them, by value."""
 
     def follow(self, image: Image) -> None:
         """Take the quotas of an image."""
@@ -87,6 +98,7 @@ class ClientQuotas:
             entity = entity_of((one.entity_type, one.entity_name) for one in record.entity)
             found.setdefault(entity, {})[record.key] = record.value
         self.by_entity = found
+        self._stored = {by_value(entity): entity for entity in found}
         self.keys = frozenset(record.key for record in records)
         self.version += 1
 
@@ -104,12 +116,20 @@ class ClientQuotas:
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """Return how many connections a second an address may open; None: any number."""
+        """Return how many connections a second an address may open; None: any number.
+
+        The address has the form of `address_text`; quotas may have others.
+        """
         for name in (address, None):
-            bound = self.by_entity.get(((IP, name),), {}).get(CONNECTION_RATE)
+            entity = self._stored.get(((IP, name),), ())
+            bound = self.by_entity.get(entity, {}).get(CONNECTION_RATE)
             if bound is not None:
                 return bound
         return None
+
+    def as_stored(self, entity: Entity) -> Entity:
+        """Return the entity as the cluster has it, whose address may be in another form."""
+        return entity if entity in self.by_entity else self._stored.get(by_value(entity), entity)
 
     def _shared(self, key: str, user: str, client_id: str) -> tuple[str, str]:
         """Return the user and the client id that share one limit with this client, "" for any.

@@ -17,6 +17,7 @@ from stratalog.broker.storage.survey import (
     kafkas_tier,
     parse_directory_name,
 )
+from stratalog.config.addresses import is_address
 from stratalog.errors import Corrupt
 from stratalog.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -25,6 +26,7 @@ from stratalog.log.checkpoints import (
     decode_meta_properties,
     decode_offsets,
 )
+from stratalog.metadata.client_quotas import IP
 from stratalog.metadata.image import METADATA_VERSION, METADATA_VERSION_LEVEL, Image
 from stratalog.metadata.levels import unreadable
 from stratalog.metadata.replay import Replay
@@ -34,6 +36,7 @@ from stratalog.quorum.features import SUPPORTED_FEATURES
 from stratalog.quorum.metadata_batches import decode_record
 from stratalog.wire.batch import scan
 from stratalog.wire.ids import TopicPartition
+from stratalog.wire.internal.security_records import ClientQuotaRecord
 from stratalog.wire.records import read_records
 
 __all__ = ["Finding", "inspect"]
@@ -148,12 +151,21 @@ def _of_image(image: Image) -> Iterator[Finding]:
             yield Finding(
                 "refused", f"{name}={level} is above {served.max_level}, the highest known"
             )
+    yield from _of_quotas(image)
     if KAFKAS_TIER in topics:
         for name in topics:
             if image.topic_configs(name).get("remote.storage.enable") == "true":
                 yield Finding(
                     "differs", f"topic {name}: what a plugin of Kafka's tiered is not read"
                 )
+
+
+def _of_quotas(image: Image) -> Iterator[Finding]:
+    for (kind, _), record in image.foreign.items():
+        for one in record.entity if kind == ClientQuotaRecord.__name__ else ():
+            if one.entity_type == IP and one.entity_name and not is_address(one.entity_name):
+                text = f"a quota of ip {one.entity_name} has no effect: names are not looked up"
+                yield Finding("differs", text)
 
 
 def _of_tier(disk: Disk, partitions: list[str], image: Image) -> Iterator[Finding]:

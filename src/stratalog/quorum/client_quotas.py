@@ -7,10 +7,10 @@ Refusals and their codes are Kafka's (`ClientQuotaControlManager`); the messages
 """
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 from math import isfinite
 from typing import Final, NamedTuple
 
+from stratalog.config.addresses import is_address
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.client_quotas import (
     CLIENT_ID,
@@ -61,7 +61,8 @@ def alteration_records(
     records: list[ClientQuotaRecord] = []
     results: list[Rejected | None] = []
     seen: set[Entity] = set()
-    for entity, changes in alterations:
+    for wanted, changes in alterations:
+        entity = quotas.as_stored(wanted)
         reason = _refusal(entity, changes)
         if reason is None and entity in seen:
             reason = f"quotas of {_text(entity)} are altered twice in one request"
@@ -101,7 +102,7 @@ def _entity_refusal(entity: Entity, *, is_set: bool) -> str | None:
             continue
         if name is not None and not (name and name.isprintable()):
             return f"{kind} {name!r} is empty or has a character that cannot be printed"
-        if kind == IP and name is not None and not _is_address(name):
+        if kind == IP and name is not None and not is_address(name):
             return f"ip {name!r} is no address; accepted: an IPv4 or IPv6 address, no host name"
     if len(set(kinds)) < len(kinds):
         return f"{kinds} names one entity type twice"
@@ -129,14 +130,6 @@ def _keys_refusal(entity: Entity, changes: Sequence[QuotaChange]) -> str | None:
         if largest is not None and (value > largest or abs(value % 1.0) > _FRACTION):
             return f"{key} {value} is not accepted; accepted: a whole number up to {largest}"
     return None
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _text(entity: Entity) -> str:

@@ -184,3 +184,26 @@ def test_an_image_without_a_change_of_acls_costs_nothing() -> None:
     acls.follow(replace(image, offset=7))
     acls.follow(replace(image, foreign={**image.foreign, ("Other", 1): None}))
     assert acls.version == version
+
+
+@pytest.mark.parametrize(
+    ("stored", "host"),
+    [
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("0:0:0:0:0:0:0:1", "0:0:0:0:0:0:0:1"),
+        ("2001:DB8::1", "2001:db8:0:0:0:0:0:1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%2", "fe80:0:0:0:0:0:0:1%2"),
+    ],
+)
+def test_a_denial_counts_for_an_address_in_each_form(stored: str, host: str) -> None:
+    denial = ONE._replace(host=stored, permission=Permission.DENY)
+    acls = Acls.of([ONE, denial])
+    assert acls.decide("User:x", host, Operation.READ, Resource.TOPIC, "a") == (False, denial)
+    assert not acls.allows_some("User:x", host, Operation.READ, Resource.TOPIC)
+    assert acls.decide("User:x", "10.0.0.2", Operation.READ, Resource.TOPIC, "a").is_allowed
+    for wanted in (stored, host):
+        assert list(acls.matching(AclFilter(host=wanted))) == [denial]
+    assert not list(acls.matching(AclFilter(host="10.0.0.2")))
+    acls.follow(image_of({UUID(int=9): ONE}))
+    assert not list(acls.matching(AclFilter(host=host)))

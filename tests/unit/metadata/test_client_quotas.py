@@ -85,3 +85,10 @@ def test_a_snapshot_keeps_quotas() -> None:
     loaded = image_of(decode_snapshot(encode_snapshot(image, 0, 0)), identity)
     assert following(loaded).by_entity == following(image).by_entity
     assert len(following(loaded).by_entity) == len(ORDER)
+
+
+def test_an_address_has_its_quota_in_each_form() -> None:
+    rate = "connection_creation_rate"
+    quotas = following(replayed(EMPTY, record(((IP, "2001:DB8::1"),), 5, rate)))
+    assert quotas.connection_rate("2001:db8:0:0:0:0:0:1") == 5
+    assert quotas.connection_rate("2001:db8:0:0:0:0:0:2") is None

@@ -7,6 +7,7 @@ from stratalog.metadata.snapshot import encode_checkpoint
 from stratalog.ops.migration import inspect
 from stratalog.wire.internal.metadata import encode
 from stratalog.wire.internal.metadata_records import FeatureLevelRecord
+from stratalog.wire.internal.security_records import ClientQuotaRecord, EntityData
 from stratalog.wire.records import BatchBuilder
 
 
@@ -73,3 +74,26 @@ def test_features_that_are_not_served_are_named_where_kafka_has_only_formatted(t
     levels = "no records yet; bootstrap.checkpoint has metadata.version=29, group.version=1"
     assert ("holds", levels) in found
     assert ("differs", "the cluster begins without group.version: not served") in found
+
+
+def test_a_quota_of_a_host_name_is_reported_to_have_no_effect(tmp_path):
+    names = ["10.0.0.1", "2001:DB8::1", None, "host.example"]
+    records = [
+        ClientQuotaRecord(
+            entity=(EntityData(entity_type="ip", entity_name=name),),
+            key="connection_creation_rate",
+            value=5.0,
+            remove=False,
+        )
+        for name in names
+    ]
+    batch = BatchBuilder()
+    for record in [level(30), *records]:
+        batch.add(None, encode(record), 0)
+    (tmp_path / LOG).parent.mkdir()
+    (tmp_path / LOG).write_bytes(bytes(batch.build()))
+    (tmp_path / "meta.properties").write_text(META)
+    disk = LocalDisk(str(tmp_path))
+    found = [one.text for one in inspect(disk) if one.kind == "differs"]
+    disk.close()
+    assert found == ["a quota of ip host.example has no effect: names are not looked up"]

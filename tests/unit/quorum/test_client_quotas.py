@@ -118,3 +118,16 @@ def test_a_dry_run_refuses_and_writes_nothing() -> None:
     changes = [QuotaAlteration(ALICE, [QuotaChange(RATE, 1)])]
     decision = Controller().alter_client_quotas(changes, validate_only=True)
     assert (decision.records, decision.answer) == ([], [None])
+
+
+def test_a_quota_of_an_address_is_altered_in_each_form() -> None:
+    controller, rate = Controller(), "connection_creation_rate"
+    assert alter(controller, (((IP, "0:0:0:0:0:0:0:1"),), {rate: 5})) == [""]
+    assert alter(controller, (((IP, "::1"),), {rate: 6})) == [""]
+    assert present(controller) == [(["0:0:0:0:0:0:0:1"], rate, 6)]
+    assert (
+        "altered twice"
+        in alter(controller, (((IP, "::1"),), {rate: 7}), (((IP, "0::1"),), {rate: 8}))[1]
+    )
+    assert alter(controller, (((IP, "::1"),), {rate: None})) == [""]
+    assert present(controller) == []

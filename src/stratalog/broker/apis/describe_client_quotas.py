@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.network.authorizer import Operation
 from stratalog.broker.network.dispatch import Call
+from stratalog.config.addresses import is_same_address
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.client_quotas import CLIENT_ID, IP, USER, Entity
 from stratalog.wire.messages.describe_client_quotas import (
@@ -83,6 +84,12 @@ def _matches(entity: Entity, wanted: dict[str, ComponentData], *, is_strict: boo
     if is_strict and len(names) != len(wanted):
         return False
     return all(
-        kind in names and (one.match_type == _SPECIFIED or names[kind] == one.match)
+        kind in names and (one.match_type == _SPECIFIED or _is_named(kind, names[kind], one.match))
         for kind, one in wanted.items()
     )
+
+
+def _is_named(kind: str, name: str | None, wanted: str | None) -> bool:
+    if kind == IP and name is not None and wanted is not None:
+        return is_same_address(name, wanted)
+    return name == wanted

@@ -16,6 +16,7 @@ from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.network.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from stratalog.broker.network.session import ListenerContext, Principal, Session
 from stratalog.config import BrokerConfig
+from stratalog.config.addresses import address_text
 from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.wire.apis import ListenerKind
 from stratalog.wire.envelope import Received
@@ -116,7 +117,7 @@ def forwarded_session(around: Session, principal: bytes | None, address: bytes) 
         around.listener.name, ListenerKind.CONTROLLER, around.listener.security
     )
     try:
-        host = str(ip_address(bytes(address)))
+        host = address_text(str(ip_address(bytes(address))))
     except ValueError as error:
         raise Rejected(ErrorCode.invalid_request, f"no client address: {error}") from error
     client, by_token = decode_principal(principal or b"")

@@ -32,6 +32,7 @@ from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.sending import send, takes_files
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
+from stratalog.config.addresses import address_text
 from stratalog.errors import Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.frames import FrameReader
@@ -41,6 +42,10 @@ _TURN_REQUESTS: Final = 32
 _TURN_NS: Final = 500_000
 _WAITING_BYTES_MAX: Final = 1 << 20
 _HELD_BYTES_MAX: Final = 64 << 10
+
+
+_OF_IPV6: Final = 4
+"""Items in the address of an IPv6 peer: host, port, flow, scope."""
 
 
 class Shared(Struct):
@@ -133,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.active_s = self.opened_s = self._loop.time()
         peer = transport.get_extra_info("peername")
-        self.session.host = host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        host = str(peer[0]) if isinstance(peer, tuple) else str(peer)
+        self.session.host = address_text(_scoped(peer) if isinstance(peer, tuple) else host)
         self.session.port = peer[1] if isinstance(peer, tuple) else 0
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
@@ -498,3 +504,9 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing():
             is_encrypted = self.session.listener.security.tls is not None
             send(transport, held, size, self.peer, is_encrypted=is_encrypted)
+
+
+def _scoped(peer: tuple[Any, ...]) -> str:
+    """Return the address of a peer; a link-local one has the number of its interface, as in Java, and no name."""
+    host, scope = str(peer[0]).partition("%")[0], peer[3] if len(peer) == _OF_IPV6 else 0
+    return f"{host}%{scope}" if scope else host

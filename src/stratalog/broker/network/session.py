@@ -82,7 +82,7 @@ class Session(Struct):
 
     listener: ListenerContext
     host: str = ""
-    """The client's address, without its port."""
+    """The client's address, without its port, in the form of `address_text`."""
     principal: Principal = ANONYMOUS
     by_token: bool = False
     """Whether the client has logged in with a delegation token."""

@@ -245,6 +245,7 @@ async def print_verdicts(
 ) -> int:
     """Print a line for each resource; return 1 if the ACLs deny the operation on one of them."""
     from stratalog.client.acls import describe_acls
+    from stratalog.config.addresses import address_text
     from stratalog.metadata.acls import AclFilter, Acls
     from stratalog.metadata.rights import Resource
 
@@ -253,7 +254,7 @@ async def print_verdicts(
     acls = Acls.of(found)
     rows = []
     for resource_type, name in resources:
-        verdict = acls.decide(principal, host, operation, resource_type, name)
+        verdict = acls.decide(principal, address_text(host), operation, resource_type, name)
         by = verdict.acl.named() if verdict.acl is not None else None
         rows.append(
             {
@@ -286,8 +287,6 @@ def _filters(
 
 def _check_effect(acls: Sequence["Acl"]) -> None:
     """Raise UserError for an ACL that no request could ever match: a denial that has no effect leaves a door open."""
-    from ipaddress import ip_address
-
     from stratalog.errors import UserError
     from stratalog.metadata.rights import SUPPORTED, Operation, Resource
 
@@ -303,13 +302,26 @@ def _check_effect(acls: Sequence["Acl"]) -> None:
             raise UserError(
                 f"operation {_shown(Operation(acl.operation))!r} is not one of a {kind}; accepted: {names}"
             )
-        try:
-            if acl.host != "*":
-                ip_address(acl.host)
-        except ValueError:
+        _check_host(acl.host)
+
+
+def _check_host(host: str) -> None:
+    """Raise UserError for a host that no client has. A link-local address has the number of the broker's interface."""
+    from ipaddress import IPv6Address, ip_address
+
+    from stratalog.errors import UserError
+
+    try:
+        address = ip_address(host) if host != "*" else None
+    except ValueError:
+        raise UserError(f"--host: {host!r} is not accepted; accepted: an address, or *") from None
+    if isinstance(address, IPv6Address):
+        scope = address.scope_id or ""
+        if bool(scope) != address.is_link_local or (scope and not scope.isdecimal()):
             raise UserError(
-                f"--host: {acl.host!r} is not accepted; accepted: an address, or *"
-            ) from None
+                f"--host: {host!r} is not accepted; a link-local address, and no other, has the number of the broker's "
+                "interface, as fe80::1%2"
+            )
 
 
 def _shown(name: "Operation | Resource") -> str:

@@ -169,10 +169,11 @@ async def remove_quotas(bootstrap: str, entity: "Entity", names: list[str] | Non
     """Remove these quotas of the entity, or all. Raises UserError where it has none of them."""
     from stratalog.client.quotas import describe_quotas
     from stratalog.errors import UserError
+    from stratalog.metadata.client_quotas import by_value
 
     async with connected(bootstrap) as client:
         found = await client.on_any(describe_quotas(entity))
-    present = found.get(entity, {})
+    present = next((found[one] for one in found if by_value(one) == by_value(entity)), {})
     gone = [name for name in names or present if name in present]
     if not gone:
         raise UserError("no such quota; strata quota list shows all")

@@ -41,7 +41,7 @@ def test_an_envelopes_session_is_that_of_its_client() -> None:
     assert session.may_handle_tokens
     by_token = forwarded_session(AROUND, ALICE[:-2] + b"\x01\x00", b"\x0a\x01\x02\x03")
     assert (by_token.by_token, by_token.may_handle_tokens) == (True, False)
-    assert forwarded_session(AROUND, ALICE, bytes(15) + b"\x01").host == "::1"
+    assert forwarded_session(AROUND, ALICE, bytes(15) + b"\x01").host == "0:0:0:0:0:0:0:1"
     for address in (b"", b"\x01", bytes(5)):
         with pytest.raises(Rejected) as refused:
             forwarded_session(AROUND, ALICE, address)
