@@ -8,7 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tests.sim.door import PythonDoor
 from tests.wire_client import Wire
 
 from stratalog.adapters.compiled_door import open_door
+from stratalog.adapters.local_disk import LocalDisk
 from stratalog.broker.small_fetches import SmallFetches
 from stratalog.errors import ErrorCode
 from stratalog.metadata.rights import Operation, Resource
@@ -167,6 +168,12 @@ def run(directory: Path, settings: dict[str, str], seed: int) -> dict[str, objec
     return found
 
 
+def records_bytes(answer: bytes) -> int:
+    """Return the size of the records in an answer of version 11."""
+    _, body = decode_response(FETCH, 11, memoryview(answer)[4:])
+    return sum(len(part.records) for one in body.responses for part in one.partitions)
+
+
 def wait_until(holds, what: str) -> None:
     until = time.monotonic() + TIMEOUT_S
     while not holds():
@@ -293,6 +300,35 @@ def test_a_client_that_may_no_longer_read_is_refused_beside_one_that_waits(kind,
         assert [one.responses[0].partitions[0].error_code for one in errors] == [0, 29]
         for one in both:
             one.close()
+
+
+@pytest.mark.parametrize("min_bytes", [1, 1 << 20])
+def test_a_cold_fetch_at_the_door_is_read_once(kind, min_bytes, tmp_path, monkeypatch):
+    read = []
+    whole_read = LocalDisk.read
+
+    def noting(self, path, position, size):
+        if path.endswith(".log"):
+            read.append(position)
+        return whole_read(self, path, position, size)
+
+    with serving(tmp_path, DOOR) as (broker, wire), closing(waiting(broker, wire)) as one:
+        assert wire.produce("t", batch(b"tail"), acks=1).error_code == 0
+        one.receive()
+        inner = broker._node.broker
+        (hosted,) = [at for at in inner.hosting.all() if at.name.topic == "t"]
+        with monkeypatch.context() as patch:  # as if the memory held no records
+            hosted.log.tail.clear()
+            patch.setattr(LocalDisk, "try_read", lambda *_: None)
+            patch.setattr(LocalDisk, "cached", lambda *_: None)
+            patch.setattr(LocalDisk, "read", noting)
+            one.send(fetch("t", one.offset, max_wait_ms=10, min_bytes=min_bytes))
+            one.receive()
+        assert b"tail" in one.answers[-1]
+        # A fetch that waits for more looks again once its time is over.
+        assert len(read) == (1 if min_bytes == 1 else 2)
+        assert not broker._node._connections._shared.lender._fetches._reading
+        assert hosted.metrics.bytes_out == sum(map(records_bytes, one.answers))
 
 
 def test_a_consumer_that_leaves_leaves_no_wait(kind, tmp_path):

@@ -81,6 +81,8 @@ class SmallFetches:
         self._needs: Any = None
         self._groups: dict[int, _Group] = {}
         """The group of each connection that waits."""
+        self._reading: dict[int, tuple[bytes, Received, int, Any]] = {}
+        """The request of a connection that is recalled with a read that takes time, when it began, and the answer."""
         self._latest: dict[bytes, _Group] = {}
         """The newest group of each request: later connections may join it."""
 
@@ -110,18 +112,21 @@ class SmallFetches:
         return group
 
     def resume(self, loan: int, session: Session) -> tuple[Resumed, int] | None:
-        """Let a connection go on with its wait by itself.
+        """Let a connection go on by itself, with its wait or with its read.
 
         Return a function of the correlation id that gives the result, and the request's size; None where the connection
         waits here no more.
         """
-        group = self.left(loan)
-        if group is None:
-            return None
-        received, began_ns = group.received, group.began_ns
-        left_ms = max(self._broker.purgatory.left_ms(group.wait.tick), 0)
-        body = replace(received.body, max_wait_ms=min(received.body.max_wait_ms, left_ms))
-        result = self._handled(replace(received, body=body), session, 1)
+        if loan in self._reading:
+            request, received, began_ns, result = self._reading.pop(loan)
+        else:
+            group = self.left(loan)
+            if group is None:
+                return None
+            request, received, began_ns = group.request, group.received, group.began_ns
+            left_ms = max(self._broker.purgatory.left_ms(group.wait.tick), 0)
+            body = replace(received.body, max_wait_ms=min(received.body.max_wait_ms, left_ms))
+            result = self._handled(replace(received, body=body), session, 1)
         version, metrics = received.header.version, self._broker.metrics.requests
 
         def encode(correlation_id: int, response: EncodedResponse) -> Answer:
@@ -134,7 +139,7 @@ class SmallFetches:
                 return encode(correlation_id, result)
             return Later(result, partial(encode, correlation_id))
 
-        return resumed, len(group.request) + _LENGTH_BYTES + len(_NO_CORRELATION)
+        return resumed, len(request) + _LENGTH_BYTES + len(_NO_CORRELATION)
 
     def begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
         """Begin equal fetches; `sessions` by connection. Clients that may not read go on by themselves."""
@@ -191,7 +196,8 @@ class SmallFetches:
             self._join(group, loans)
             result.add_done_callback(partial(self._done, group))
         else:
-            result.close()  # a read takes time: the handlers wait for it
+            # A read takes time. One connection goes on with it; the others begin by themselves.
+            self._reading[loans[0]] = (request, received, began_ns, result)
             self._recall_all(loans)
 
     def _handled(self, received: Received, session: Session, times: int) -> Any:
