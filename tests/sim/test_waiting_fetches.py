@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
+from tests.sim.disk import SimDisk
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw, fetch_body, records_of
@@ -127,6 +129,59 @@ def test_waiting_fetches_keep_separate_sessions() -> None:
             assert [answer.session_id for answer in answers] == ids
             assert len({tuple(records(answer)) for answer in answers}) == 1
             assert all(records(answer) != [b""] for answer in answers)
+
+    story(tell)
+
+
+def read_from_the_drive(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each read of a log take two seconds."""
+    assert machine.node.broker is not None
+    for hosted in machine.node.broker.hosting.all():
+        hosted.log.tail.clear()
+    monkeypatch.setattr(SimDisk, "try_read", lambda *_: None)
+    machine.take_ms(2000)
+
+
+def reads_under_way() -> int:
+    return sum(one.get_coro().__name__ == "_read" for one in asyncio.all_tasks())  # type: ignore[union-attr]
+
+
+def test_a_fetch_reads_all_its_partitions_from_the_drive_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        await client.create_topics([NewTopic("cold", partitions=5, configs={})])
+        for partition in range(5):
+            made = build_batch([Record(0, 1_700_000_000_000, None, SMALL)])
+            await client.produce("cold", partition, made)
+        raw = await Raw.connect(machine.world.network)
+        read_from_the_drive(machine, monkeypatch)
+        begun = asyncio.get_running_loop().time()
+        answer = await raw.ask(
+            11, fetch_body([("cold", at, 0) for at in range(5)], max_bytes=8 << 20)
+        )
+        assert all(records(answer))
+        assert len(records(answer)) == 5
+        assert asyncio.get_running_loop().time() - begun < 2.1
+
+    story(tell)
+
+
+def test_a_client_that_hangs_up_ends_each_of_its_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        await client.create_topics([NewTopic("cold", partitions=3, configs={})])
+        for partition in range(3):
+            made = build_batch([Record(0, 1_700_000_000_000, None, SMALL)])
+            await client.produce("cold", partition, made)
+        raw = await Raw.connect(machine.world.network)
+        read_from_the_drive(machine, monkeypatch)
+        asked = raw.ask(11, fetch_body([("cold", at, 0) for at in range(3)], max_bytes=8 << 20))
+        await asyncio.sleep(0.1)
+        assert reads_under_way() == 3
+        raw.close()
+        await asyncio.sleep(0.1)
+        assert reads_under_way() == 0
+        assert asked.cancelled()
 
     story(tell)
 

@@ -145,15 +145,19 @@ class Gathering:
         return marks
 
     async def read_pending(self) -> None:
-        """Wait for the pending reads, and put their results in place."""
+        """Wait for the pending reads, which all have begun, and put their results in place."""
         pending, self.pending = self.pending, []
-        for place, room, reading in pending:
-            self.brought[place] = brought = await reading
-            self._promised -= room
-            if isinstance(brought, Slices):
-                self.size += brought.size
-            else:
-                self.failed = True
+        try:
+            for place, room, reading in pending:
+                self.brought[place] = brought = await reading
+                self._promised -= room
+                if isinstance(brought, Slices):
+                    self.size += brought.size
+                else:
+                    self.failed = True
+        finally:
+            for _, _, reading in pending:
+                reading.cancel()  # the client is gone: no read goes on without a use
 
     def marks(self) -> list[tuple[int, int]]:
         """Return marks that change with every event that wakes a waiting fetch."""
