@@ -4,7 +4,8 @@ In: the checkout. Out: an extension module beside each module, and the library o
 wheel or, for an editable install, in the checkout. Without mypyc or a C compiler the modules run as Python, ten to
 thirty times slower. Without cargo, and on other systems than Linux, the broker has no door: small requests cost more.
 
-    python hatch_build.py      compile in the checkout, for use without an installation
+    python hatch_build.py             compile in the checkout, for use without an installation
+    python hatch_build.py --inputs    print the text of all that is compiled, and of this file
 """
 
 import os
@@ -18,7 +19,7 @@ from typing import Any
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 except ModuleNotFoundError:  # run by hand
-    BuildHookInterface = object
+    BuildHookInterface = object  # type: ignore[assignment, misc]
 
 MODULES = tuple(
     Path(f"src/stratalog/wire/{name}.py") for name in ("walk", "sift", "keys", "murmur2")
@@ -45,7 +46,7 @@ def compiled(root: Path, module: Path) -> Path | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = str(error)
+        reason: object = error
     else:
         made = _extensions(scratch, module)
         if done.returncode == 0 and made:
@@ -102,7 +103,7 @@ def compile_in_place(root: Path) -> None:
         rmtree(door.parent.parent)
 
 
-class CompiledModules(BuildHookInterface):
+class CompiledModules(BuildHookInterface):  # type: ignore[type-arg]
     """Hatchling calls it for each build of a wheel."""
 
     PLUGIN_NAME = "custom"
@@ -135,5 +136,14 @@ class CompiledModules(BuildHookInterface):
             rmtree(made.parent)
 
 
+def inputs(root: Path) -> list[Path]:
+    """Every file of which an extension or the door is made."""
+    crate = sorted([*root.glob("door/Cargo.*"), *root.glob("door/src/**/*.rs")])
+    return [root / "hatch_build.py", *(root / module for module in MODULES), *crate]
+
+
 if __name__ == "__main__":
-    compile_in_place(Path(__file__).parent)
+    if sys.argv[1:] == ["--inputs"]:
+        sys.stdout.buffer.writelines(one.read_bytes() for one in inputs(Path(__file__).parent))
+    else:
+        compile_in_place(Path(__file__).parent)

@@ -70,10 +70,8 @@ create_venv() {
 # Everything an environment depends on: where it is, and what it was made from.
 inputs_of() {
   printf '%s\n' "$checkout"
-  cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt" \
-    "$checkout/hatch_build.py" "$checkout/src/stratalog/wire/walk.py" \
-    "$checkout/src/stratalog/wire/sift.py" "$checkout/src/stratalog/wire/keys.py" \
-    "$checkout"/door/Cargo.* "$checkout"/door/src/*.rs # installing compiles them
+  cat "$checkout/pyproject.toml" "$checkout/requirements/build.txt" "$checkout/requirements/$1.txt"
+  "$python" "$checkout/hatch_build.py" --inputs # installing compiles them
 }
 
 is_set_up() {

@@ -2,18 +2,21 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from hatch_build import DOOR, MODULES, inputs
 
 TOP = Path(__file__).parent.parent.parent
 PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case "$*" in
+*hatch_build.py*) exec REAL "$@" ;;
 *"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
 *fails*) echo "ERROR: no such package" && exit 1 ;;
 esac
-"""
+""".replace("REAL", sys.executable)
 JAVA = """#!/bin/sh
 case "$*" in
 *-XshowSettings*) echo "    java.home = HOME" >&2 ;;
@@ -22,20 +25,16 @@ esac
 """
 
 
-MODULES = ("walk", "sift", "keys", "murmur2")
+COMPILED = [one.relative_to(TOP) for one in inputs(TOP)]
 
 
 @pytest.fixture
 def checkout(tmp_path):
     place = tmp_path / "checkout"
-    wire = "src/stratalog/wire"
-    compiled = ("hatch_build.py", *(f"{wire}/{name}.py" for name in MODULES))
-    for name in ("scripts/setup.sh", "pyproject.toml", "requirements", "door", *compiled):
+    for name in ("scripts/setup.sh", "pyproject.toml", "requirements", *COMPILED):
         source, target = TOP / name, place / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(
-            source, target, ignore=shutil.ignore_patterns("target")
-        ) if source.is_dir() else shutil.copy(source, target)
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
     stand_in(tmp_path / "bin" / "python3", PYTHON)
     return place
 
@@ -93,6 +92,21 @@ def test_new_requirements_and_another_place_are_set_up_again(checkout):
     checkout.rename(moved)
     _, _, _, calls = shell(moved, "setup_python run")
     assert [call.split()[1] for call in calls] == ["venv", "pip", "pip", "pip"]
+
+
+@pytest.mark.parametrize("compiled", COMPILED, ids=str)
+def test_an_edit_of_a_compiled_file_is_compiled_again(checkout, compiled):
+    shell(checkout, "setup_python run")
+    with (checkout / compiled).open("a") as edited:
+        edited.write("\n")
+    _, _, _, calls = shell(checkout, "setup_python run")
+    assert [call.split()[1] for call in calls] == ["pip", "pip", "pip"]
+
+
+def test_each_extension_of_this_checkout_is_made_of_a_known_file():
+    made = [one for one in TOP.glob("src/**/*.so") if one != TOP / DOOR]
+    sources = {one.parent / f"{one.name.partition('.')[0]}.py" for one in made}
+    assert sources <= {TOP / one for one in MODULES}
 
 
 def test_a_set_up_that_fails_is_one_reason_and_is_tried_again(checkout):
