@@ -202,7 +202,7 @@ class SmallRequests:
                 for row in group.rows:
                     self._connections[row[CONNECTION]].active_s = now_s
                 count += self._decide_group(group, wall_ms, returned)
-            except BaseException as error:  # noqa: BLE001 - carried to the log; the connections end
+            except Exception as error:  # noqa: BLE001 - carried to the log; the connections end
                 self._fail(group.rows, error, returned)
         if count:
             taken_ns = clock.elapsed_ns() - began_ns

@@ -184,7 +184,7 @@ def _reader(gathering: Gathering) -> tuple[Principal, str] | None:
 async def _answer_later(wait: FetchWait, work: Awaitable[EncodedResponse]) -> None:
     try:
         answer = await work
-    except BaseException as error:  # noqa: BLE001 - carried to the connection
+    except BaseException as error:  # noqa: BLE001 - a cancelled read too, carried to the connection
         if not wait.done():
             wait.set_exception(error)
     else:

@@ -251,7 +251,7 @@ class _Produce:
             return
         try:
             self._answered.set_result(self._answer())
-        except BaseException as error:  # noqa: BLE001 - carried to the connection
+        except Exception as error:  # noqa: BLE001 - carried to the connection
             self._answered.set_exception(error)
 
     def answered(self) -> "_Answer | asyncio.Future[_Answer]":

@@ -124,7 +124,7 @@ class QuorumDriver:
                         self._refuse_unread()
                 else:
                     break
-        except BaseException as error:  # noqa: BLE001 - carried to the node
+        except Exception as error:  # noqa: BLE001 - carried to the node
             self._fail(error)
             return
         self._is_working = False

@@ -127,7 +127,7 @@ class Runtime(Generic[R]):
             return
         try:
             decision = decide(Now(self._clock.steady_ms(), self._clock.now_ms()))
-        except BaseException as error:  # noqa: BLE001 - carried to the caller
+        except Exception as error:  # noqa: BLE001 - carried to the caller
             # A refusal too may rest on records that are not committed.
             self._add((), partial(self._refuse, then, error))
             return
@@ -137,7 +137,7 @@ class Runtime(Generic[R]):
             offset = self.partition.log.next_offset + self._ahead.open_records
             try:
                 change = self._machine.apply(offset, decision.records)
-            except BaseException as bug:  # noqa: BLE001 - carried to the callers
+            except Exception as bug:  # noqa: BLE001 - carried to the callers
                 # The state may have half of these records: no decision may follow.
                 self._log.error("replay failed", partition=self._name, exc_info=bug)
                 self._fall(bug)
@@ -184,7 +184,7 @@ class Runtime(Generic[R]):
                 origin="coordinator",
                 flush=self._machine.flush,
             )
-        except BaseException as error:  # noqa: BLE001 - carried to the callers
+        except Exception as error:  # noqa: BLE001 - carried to the callers
             self._fall(error)
             return
         finally:
@@ -234,7 +234,7 @@ class Runtime(Generic[R]):
         if decision.records:
             try:
                 done = self._machine.publish(change)
-            except BaseException as bug:  # noqa: BLE001 - carried to the caller
+            except Exception as bug:  # noqa: BLE001 - carried to the caller
                 self._log.error("publishing failed", partition=self._name, exc_info=bug)
                 self._fall(bug)
                 self._deliver(then, None, bug)
@@ -264,7 +264,7 @@ class Runtime(Generic[R]):
     def _deliver(self, then: Then, answer: Any, error: Failure) -> None:
         try:
             then(answer, error)
-        except BaseException as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
+        except Exception as bug:  # noqa: BLE001 - carried to the log: the next answer must not wait for it
             self._log.error("answer failed", partition=self._name, exc_info=bug)
 
 

@@ -357,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self, frame: memoryview) -> None:
         try:
             result = self._serve(self.session, frame)
-        except BaseException as error:  # noqa: BLE001 - carried to the log; the connection ends
+        except Exception as error:  # noqa: BLE001 - carried to the log; the connection ends
             self._fail(error)
             return
         if self._shared.lender is not None and self.loans.is_due(frame, result):
@@ -470,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(encode(work.result()))
             except asyncio.CancelledError:
                 self.close()
-            except BaseException as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - carried to the log; the connection ends
                 self._fail(error)
         self._send_held()
         self._advance()

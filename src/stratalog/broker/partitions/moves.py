@@ -313,8 +313,7 @@ class Move:
             # Recovery does not find the log start in the files, so the checkpoint must have it.
             await hosting.checkpoints.write(target)
             self._check()
-        # Whatever failed, even by cancellation: nothing is committed, and the partition stays in its directory.
-        except BaseException:
+        except BaseException:  # a cancellation too: the partition stays where it is
             hosted.arriving = None
             hosted.release()
             raise

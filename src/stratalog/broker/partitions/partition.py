@@ -227,7 +227,7 @@ class HostedPartition(PlacedLog):
             for node_id, fetched_ms in self.followers.quiet(self.key):
                 self.replica.on_quiet_fetches(node_id, fetched_ms)
             moved = self.replica.on_append(log.log_end_offset)
-        except BaseException as bug:  # reported to the callbacks, and raised on to the directory
+        except BaseException as bug:  # the callbacks get it too; raised on to the directory
             for _, _, then, _ in waiting:
                 then(bug)
             raise

@@ -198,7 +198,7 @@ class Purgatory:
             wait.leave()
             try:
                 wait.serve(wait, shared)
-            except BaseException as error:  # noqa: BLE001 - carried to the connection, which logs the error and closes
+            except Exception as error:  # noqa: BLE001 - carried to the connection, which logs the error and closes
                 wait.set_exception(error)
 
     def _set_timer(self) -> None:

@@ -91,7 +91,7 @@ class _Burst:
                             self._write()
                             perform(self._disk, effect)
                 self._write()
-            except BaseException as error:  # noqa: BLE001 - carried to the jobs' callers
+            except Exception as error:  # noqa: BLE001 - carried to the jobs' callers
                 broken = error
                 at = self._first if self._buffers else at
         if broken is not None:
@@ -119,7 +119,7 @@ class _Burst:
         assert job.program is not None
         try:
             job.result = run(self._disk, job.program)
-        except BaseException as error:  # noqa: BLE001 - carried to the job's caller
+        except Exception as error:  # noqa: BLE001 - carried to the job's caller
             job.error = error  # the failure of this job alone, unless the drive failed
         if job.error is not None and _is_drive_failure(job.error):
             raise job.error
@@ -383,7 +383,7 @@ class LogDirectory:
     def _complete(self, done: Done, error: Failure) -> None:
         try:
             done(error)
-        except BaseException as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory
+        except Exception as bug:  # noqa: BLE001 - carried to the log, and to every user of the directory
             # The state after a failed completion is unknown, so the directory must not continue.
             self._log.error("completion failed", path=self.path, exc_info=bug)
             self.fail(bug)
