@@ -66,7 +66,7 @@ class BlockingNetwork:
 
         try:
             secured = kept_client_context(tls).wrap_socket(connected, server_hostname=host)
-        except BaseException:
+        except BaseException:  # an interrupt too: no socket without an owner stays
             connected.close()
             raise
         return SecuredStream(secured)

@@ -92,7 +92,7 @@ class CloudStore:
                 for chunk in chunks:
                     if len(chunk):
                         yield chunk
-            except BaseException as error:  # kept whole, and raised again
+            except BaseException as error:  # kept whole for the caller, and raised again
                 failures.append(error)
                 raise
 

@@ -254,7 +254,7 @@ class CompiledDoor:
             return
         try:
             self._serve(self._door)
-        except BaseException:
+        except BaseException:  # its state is unknown now: no connection stays in it
             self._give_up()
             raise
 

@@ -133,7 +133,7 @@ def serve(calls: IO[bytes], answers: IO[bytes]) -> NoReturn:
         call = waiting.get()
         try:
             answer = (False, call())
-        except BaseException as error:  # noqa: BLE001 - carried to the caller in the other process
+        except Exception as error:  # noqa: BLE001 - carried to the caller in the other process
             answer = (True, error)
         try:
             _write(answers, answer)

@@ -93,7 +93,7 @@ class ThreadWorker:
             failure: BaseException | None = None
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - the caller awaits it
+            except BaseException as error:  # noqa: BLE001 - an exit too; carried to the caller, which awaits it
                 failure = error
             self._done.append((future, result, failure))
             del job, call, future, result, failure  # keep nothing alive during the next wait
