@@ -176,7 +176,7 @@ async def _log_in(link: Link, login: Login, timeout_s: float) -> int:
             call = steps.send(await link.within(timeout_s, link.send(call)))
     except StopIteration as end:
         return int(end.value)
-    except BaseException:
+    except BaseException:  # a cancelled call too: a half login leaves no connection
         link.close()
         raise
 
@@ -221,7 +221,7 @@ async def open_link(
     except Unavailable as error:  # also of the token server: the broker's connection is open then
         link.close()
         raise core.unreachable(error) from error
-    except BaseException:  # a cancelled call, or a refused request for a token
+    except BaseException:  # a cancelled call, or a refused request for a token: no connection stays
         link.close()
         raise
     return link

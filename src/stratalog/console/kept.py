@@ -36,7 +36,7 @@ class Kept(Generic[T]):
         tries = self._tries
         async with self._lock:
             if self._failure is not None and tries < self._tries:
-                raise self._failure
+                raise self._failure.with_traceback(None)
             began_ms = self._clock.steady_ms()
             if self._value is None or began_ms >= self._until_ms:
                 self._value = None
@@ -50,7 +50,7 @@ class Kept(Generic[T]):
         self._failure = None
         try:
             return await self._fetch()
-        except Exception as error:
+        except Exception as error:  # the pages that wait for this try get it too
             self._failure = error
             raise
         finally:

@@ -138,7 +138,7 @@ class TemporaryBroker:
         """End half a start, so that it leaves no port and no thread."""
         try:
             yield
-        except BaseException:  # an interrupt too
+        except BaseException:  # an interrupt too: no port and no thread may stay
             self.kill()
             if self._port == 0:  # the first start: no `__exit__` follows
                 self._remove()

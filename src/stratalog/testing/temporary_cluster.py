@@ -87,7 +87,7 @@ class TemporaryCluster:
                 broker.finish()
             for broker in self.brokers.values():
                 broker.wait_for_brokers(self.brokers.keys())
-        except BaseException:  # an interrupt too: no `__exit__` follows
+        except BaseException:  # an interrupt too: no `__exit__` follows, and no broker may stay
             self.close()
             raise
         return self
