@@ -55,6 +55,21 @@ IMPURE_MODULES = {
     "threading": "take a ports.Worker in the shell",
     "time": "take now_ms",
 }
+CARRIERS = {
+    # Where one failure must not end others' work: each carries what it catches to the caller that waits, or to the log.
+    "adapters/processes.py": ["serve"],
+    "adapters/threads.py": ["_work"],
+    "broker/apis/fetch.py": ["_answer_later"],
+    "broker/apis/produce.py": ["completed"],
+    "broker/coordination/quorum_driver.py": ["_work"],
+    "broker/coordination/runtime.py": ["run", "_append_taken", "_release", "_deliver"],
+    "broker/network/connection.py": ["_start", "_flush"],
+    "broker/network/throttling.py": ["_steps"],
+    "broker/partitions/purgatory.py": ["_serve"],
+    "broker/small_fetches.py": ["_begin"],
+    "broker/small_requests.py": ["_decide"],
+    "broker/storage/directory.py": ["run", "_run_program", "_complete"],
+}
 IMPURE_CALLS = {
     "open": "return an effect, or use ports.Disk in the shell",
     "input": "the CLI's business",
@@ -234,25 +249,43 @@ def nothing_is_left_over(file: Source) -> Complaints:
 
 
 def no_failure_is_swallowed(file: Source) -> Complaints:
-    """Bugs must surface: a handler names its exceptions, raises again, or explains where it reports the failure."""
+    """Bugs must surface: a handler names its exceptions, or raises again and says why, or is one of CARRIERS."""
     if not file.is_product:
         return
     lines = file.text.splitlines()
+    carriers = CARRIERS.get(file.path.removeprefix("src/stratalog/"), ())
     for node in file.nodes:
-        caught: list[ast.expr | None] = []
-        if isinstance(node, ast.ExceptHandler) and not is_bare_raise(node.body[-1]):
-            caught = list(node.type.elts) if isinstance(node.type, ast.Tuple) else [node.type]
-        elif isinstance(node, ast.Call) and called_name(node) == "suppress":
-            caught = list(node.args)
-        for what in caught:
-            everything = what is None or ast.unparse(what) in {"Exception", "BaseException"}
-            line = getattr(node, "lineno", 1)
-            if everything and "noqa: BLE001 - " not in lines[line - 1]:
-                yield f"{line}: catches everything; instead: the exceptions it can handle"
+        suppresses = isinstance(node, ast.Call) and called_name(node) == "suppress"
+        if suppresses and any(is_everything(what) for what in node.args):
+            yield f"{node.lineno}: suppresses everything; instead: the exceptions it can handle"
+        if not isinstance(node, ast.ExceptHandler) or not is_everything(node.type):
+            continue
+        if not is_bare_raise(node.body[-1]) and function_of(file, node) not in carriers:
+            yield f"{node.lineno}: catches everything; instead: the exceptions it can handle"
+        if not re.search(r"# (noqa: BLE001 - )?\w+[;,]? \w+", lines[node.lineno - 1]):
+            yield f"{node.lineno}: catches everything; a comment says what it restores, or who gets it"
+
+
+def is_everything(caught: ast.expr | None) -> bool:
+    one_by_one = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(
+        one is None or ast.unparse(one) in {"Exception", "BaseException"} for one in one_by_one
+    )
 
 
 def is_bare_raise(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Raise) and statement.exc is None
+
+
+def function_of(file: Source, inner: ast.ExceptHandler) -> str:
+    """Return the name of the innermost function around a handler."""
+    around = [
+        node
+        for node in file.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= inner.lineno <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno).name if around else ""
 
 
 def values_are_slotted(file: Source) -> Complaints:
@@ -311,7 +344,7 @@ BREAKS: dict[str, tuple[str, str]] = {
     "nothing_is_left_over": ("src/stratalog/cli/x.py", "breakpoint()\n"),
     "no_failure_is_swallowed": (
         "src/stratalog/x.py",
-        "try:\n    pass\nexcept (OSError, Exception):\n    pass\n",
+        "try:\n    pass\nexcept (OSError, Exception):  # a reason\n    pass\n",
     ),
     "names_say_what_things_are": ("src/stratalog/x.py", "class LogManager: ...\n"),
     "partitions_have_one_identity": ("src/stratalog/x.py", "ends: dict[tuple[UUID, int], int]\n"),
@@ -325,6 +358,33 @@ BREAKS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_sees_what_it_forbids(rule: Rule) -> None:
     assert list(rule(source(*BREAKS[rule.__name__])))
+
+
+def test_a_handler_of_everything_raises_again_and_says_why() -> None:
+    def complaints(handler: str, path: str = "src/stratalog/x.py") -> int:
+        text = f"def run():\n    try:\n        pass\n    {handler}\n"
+        return len(list(no_failure_is_swallowed(source(path, text))))
+
+    assert complaints("except BaseException:  # an interrupt too\n        raise") == 0
+    assert complaints("except BaseException:\n        raise") == 1
+    assert complaints("except:  # an interrupt too\n        pass") == 1
+    assert complaints("except Exception:  # noqa: BLE001\n        pass") == 2
+    carried = "except Exception:  # noqa: BLE001 - carried to the caller\n        pass"
+    assert complaints(carried) == 1
+    assert complaints(carried, "src/stratalog/broker/coordination/runtime.py") == 0
+
+
+def test_each_carrier_is_there() -> None:
+    found = {
+        (file.path.removeprefix("src/stratalog/"), function_of(file, node))
+        for file in sources()
+        for node in file.nodes
+        if isinstance(node, ast.ExceptHandler)
+        and is_everything(node.type)
+        and not is_bare_raise(node.body[-1])
+        and file.is_product
+    }
+    assert found == {(path, name) for path, names in CARRIERS.items() for name in names}
 
 
 def test_the_core_has_no_clock() -> None:
