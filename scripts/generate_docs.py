@@ -138,7 +138,7 @@ def settings() -> str:
 {NOTICE}
 Names and types are Apache Kafka's. A broker takes them from a properties file, from the environment
 (`STRATA_LOG_RETENTION_MS` is `log.retention.ms`; `KAFKA_LOG_RETENTION_MS` too, and yields to the former) and from
-`--override NAME=VALUE`; an override beats the environment, the environment the file. An unknown name is a warning, a
+`--override NAME=VALUE`; an override beats the environment, the environment the file. An unknown name is in a warning, a
 wrong value is an error of one line and exit code 2. Settings marked **ours** do not exist in Kafka.
 
 A properties file is read as Java reads it (escapes, continuations, `\\uXXXX`), in UTF-8; Java reads Latin-1, so write
@@ -159,8 +159,8 @@ Set when a topic is created, or later. Otherwise the broker's setting counts, th
 {table((*head, "broker's default"), topic)}
 {profiles()}{aliases()}## Not applicable
 
-Kafka's settings without effect here, so far. Each is accepted, with a warning that says so, kept and described, so that
-a file written for Kafka works as it is.
+Kafka's settings without effect here, so far. Each is kept and described, so that a file written for Kafka works as it
+is. One warning at the start names those that are set.
 
 ### Of a topic
 

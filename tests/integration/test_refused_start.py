@@ -32,15 +32,6 @@ def test_one_log_directory_by_two_names_is_refused(twice, tmp_path: Path) -> Non
     assert done.stderr == f"strata: {named}; name it once\n"
 
 
-def test_one_log_directory_twice_is_refused(tmp_path: Path) -> None:
-    done = strata_process("server", "--override", f"log.dirs={tmp_path},{tmp_path}")
-    assert done.returncode == 2
-    (line,) = (done.stdout + done.stderr).splitlines()
-    assert line.startswith("strata: log.dirs: ")
-    assert "each once" in line
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("junk", [b"\xff\xfe junk", b"junk", b"[" * 100_000, b'{"data_version":1}'])
 def test_a_malformed_quorum_state_is_one_line_with_the_remedy(junk: bytes, tmp_path: Path) -> None:
     broker = TemporaryBroker(directory=tmp_path)

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from stratalog.config.aliases import our_names
 from stratalog.config.broker_settings import BROKER_SETTINGS, setting_of
 from stratalog.config.kafka_only import KAFKA_ONLY_PREFIXES
-from stratalog.config.kinds import BadValue, Value
+from stratalog.config.kinds import BadValue, Value, trimmed
 from stratalog.config.listeners import (
+    SECURITY_PROTOCOLS,
     Listener,
     check_cordoned,
     items_of,
@@ -50,7 +51,6 @@ _CONFLUENT = "CONFLUENT_TIER_"
 _VOTERS_OF_A_CLUSTER = 3
 _BESIDE_ADVERTISED = ("PLAINTEXT://:9092", "default beside advertised.listeners")
 """Kafka's default of `listeners`: a node that advertises an address expects other machines."""
-_SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def parse_properties(text: str) -> dict[str, str]:
     from javaproperties import InvalidUEscapeError, loads  # noqa: PLC0415
 
     try:
-        return {name: value.strip() for name, value in loads(text).items()}
+        return {name: trimmed(value) for name, value in loads(text).items()}
     except InvalidUEscapeError as error:
         raise UserError(
             f"{error.escape!r} is not accepted; accepted: \\u and four digits of base 16"
@@ -77,7 +77,7 @@ def parse_overrides(items: Iterable[str]) -> dict[str, str]:
         if not equals or not name.strip():
             # The end of the item may be a password: repeat only a possible name.
             raise UserError(f"--override {name_in(item)}: expected NAME=VALUE")
-        pairs[name.strip()] = value.strip()
+        pairs[name.strip()] = trimmed(value)
     return pairs
 
 
@@ -132,17 +132,20 @@ class BrokerConfig(Struct, frozen=True):
         chosen, warnings = our_names(chosen)
         if profile:
             warnings += _take_profile(profile, chosen)
+        _unite_ids(chosen)
         if "advertised.listeners" in chosen:
             chosen.setdefault("listeners", _BESIDE_ADVERTISED)
         values: dict[builtins.str, Value] = {}
         sources: dict[str, builtins.str] = {}
+        unused: list[builtins.str] = []
         for name, (text, source) in chosen.items():
             setting = setting_of(name)
             if setting is None:
-                foreign = _foreign(name, source)
-                if strict and not foreign:
+                owner = _owner(name)
+                if strict and not owner:
                     raise UserError(f"unknown setting {name}{_suggestion(name)}")
-                warnings.append(foreign or _ignored(name, source))
+                owner = owner or f"unknown{_suggestion(name)}"
+                unused.append(f"{name} ({source}, {owner})")
                 continue
             try:
                 values[name] = setting.parse(text)
@@ -150,7 +153,9 @@ class BrokerConfig(Struct, frozen=True):
                 raise UserError(f"{bad} (from the {source})") from None
             sources[name] = source
             if setting.inert:
-                warnings.append(f"{_kafkas(name, source)}: {setting.inert}")
+                unused.append(f"{name} ({source}, Kafka's)")
+        if unused:
+            warnings.append(f"settings without effect here (docs/settings.md): {', '.join(unused)}")
         config = cls(MappingProxyType(values), MappingProxyType(sources))
         config.check()
         return config, warnings
@@ -373,10 +378,10 @@ class BrokerConfig(Struct, frozen=True):
     def _check_security(self) -> None:
         for listener in (*self.listeners, *self.controller_listeners):
             protocol = self.security_protocol(listener.name)
-            if protocol not in _SERVED_PROTOCOLS:
+            if protocol not in SECURITY_PROTOCOLS:
                 raise UserError(
                     f"listeners: {listener} needs the security protocol {protocol}; accepted: "
-                    f"{' or '.join(_SERVED_PROTOCOLS)}, or a name that listener.security.protocol.map maps to one"
+                    f"{' or '.join(SECURITY_PROTOCOLS)}, or a name that listener.security.protocol.map maps to one"
                 )
             security = self.security(listener.name)
             if security.tls is not None:
@@ -442,19 +447,28 @@ def _take_profile(profile: str, chosen: dict[str, tuple[str, str]]) -> list[str]
     return lines
 
 
-def _kafkas(name: str, source: str) -> str:
-    return f"setting {name} (from the {source}) is Kafka's and has no effect here"
+def _unite_ids(chosen: dict[str, tuple[str, str]]) -> None:
+    """Give `node.id` and `broker.id`, its older name, the value of the one that is set.
+
+    Raises UserError where both are set and differ. Kafka: `KafkaConfig.populateSynonyms`, `validateValues`.
+    """
+    node, broker = chosen.get("node.id"), chosen.get("broker.id")
+    if node is None and broker is not None:
+        chosen["node.id"] = broker
+    elif node is not None and broker is None:
+        chosen["broker.id"] = node
+    elif node is not None and broker is not None and trimmed(node[0]) != trimmed(broker[0]):
+        raise UserError(
+            f"broker.id: {broker[0]!r} (from the {broker[1]}) is not accepted beside node.id={node[0]} (from the "
+            f"{node[1]}); accepted: one of the two, or the same number"
+        )
 
 
-def _foreign(name: str, source: str) -> str:
-    """Return the warning for a name of Confluent's or Kafka's that has no effect here, "" for an unknown one."""
+def _owner(name: str) -> str:
+    """Return the owner of a setting of Confluent's or Kafka's that this project does not define; "" for no owner."""
     if name.startswith("confluent."):
-        return f"setting {name} (from the {source}) is Confluent's and has no effect here"
-    return _kafkas(name, source) if name.startswith(KAFKA_ONLY_PREFIXES) else ""
-
-
-def _ignored(name: str, source: str) -> str:
-    return f"unknown setting {name} (from the {source}) is ignored{_suggestion(name)}"
+        return "Confluent's"
+    return "Kafka's" if name.startswith(KAFKA_ONLY_PREFIXES) else ""
 
 
 def _suggestion(name: str) -> str:

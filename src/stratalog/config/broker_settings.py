@@ -66,6 +66,12 @@ NODE = (
         kafka_default="none",
     ),
     Setting(
+        "broker.id",
+        Kind.INT,
+        -1,
+        "The older name of `node.id`. Where one of the two is set, both have its value; different values are refused.",
+    ),
+    Setting(
         "broker.rack",
         Kind.STRING,
         "",
@@ -108,7 +114,7 @@ NODE = (
         Kind.LIST,
         (),
         "Directories that hold partitions; by default the one of `log.dir`.",
-        Shaped(check_directories, "directories separated by commas, each once"),
+        Shaped(check_directories, "directories separated by commas"),
         kafka_default="null",
     ),
     Setting(
@@ -117,7 +123,7 @@ NODE = (
         ("strata-data",),
         "Used where `log.dirs` is not set. Ours is below the working directory: data must not "
         "vanish with a temporary one.",
-        Shaped(check_directories, "directories separated by commas, each once"),
+        Shaped(check_directories, "directories separated by commas"),
         kafka_default="a directory for temporary files",
     ),
     Setting(

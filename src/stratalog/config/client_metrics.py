@@ -108,8 +108,9 @@ def describe_client_metrics(values: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def _entry(setting: Setting, text: str | None) -> ConfigEntry:
-    is_default = text is None
-    shown = setting.text(setting.default if text is None else setting.parse(text))
+    own = None if text is None else setting.stored(text)
+    is_default = own is None
+    shown = setting.text(setting.default if own is None else own)
     source = ConfigSource.DEFAULT_CONFIG if is_default else ConfigSource.CLIENT_METRICS_CONFIG
     return ConfigEntry(
         name=setting.name,

@@ -67,9 +67,9 @@ def _topic_entry(
 ) -> ConfigEntry:
     setting = topic.setting
     synonyms = []
-    if override is not None:
-        text = setting.text(setting.parse(override))
-        synonyms.append(Synonym(setting.name, text, ConfigSource.TOPIC_CONFIG))
+    own = None if override is None else setting.stored(override)
+    if own is not None:
+        synonyms.append(Synonym(setting.name, setting.text(own), ConfigSource.TOPIC_CONFIG))
     for synonym in topic.synonyms:
         if synonym.name in BROKER_SETTINGS:
             synonyms += _dynamic_synonyms(BROKER_SETTINGS[synonym.name], dynamic)
@@ -87,7 +87,7 @@ def _topic_entry(
             synonyms.append(Synonym(name, setting.text(value), ConfigSource.DEFAULT_CONFIG))
     default = setting.text(broker_default(broker, setting.name))
     return _entry(
-        setting, tuple(synonyms), default=default, is_default=override is None, read_only=False
+        setting, tuple(synonyms), default=default, is_default=own is None, read_only=False
     )
 
 

@@ -31,14 +31,15 @@ class DynamicConfigs(Struct, frozen=True):
         return cls(configs.get((BROKER, str(node_id)), {}), configs.get((BROKER, ""), {}))
 
     def over(self, static: BrokerConfig) -> BrokerConfig:
-        """Return the settings in effect. Names that are no longer settings are ignored."""
+        """Return the settings in effect. Names and values that are no longer accepted are ignored."""
         if not (self.own or self.every):
             return static
         values, sources = dict(static.values), dict(static.sources)
         for name, text in {**self.every, **self.own}.items():
             setting = setting_of(name)
-            if setting is not None:
-                values[name] = setting.parse(text)
+            value = None if setting is None else setting.stored(text)
+            if value is not None:
+                values[name] = value
                 sources[name] = "running cluster"
         return BrokerConfig(MappingProxyType(values), MappingProxyType(sources))
 
@@ -46,6 +47,6 @@ class DynamicConfigs(Struct, frozen=True):
         """Return the values set for this broker and for every broker; None where none was set."""
         own, every = self.own.get(setting.name), self.every.get(setting.name)
         return (
-            None if own is None else setting.parse(own),
-            None if every is None else setting.parse(every),
+            None if own is None else setting.stored(own),
+            None if every is None else setting.stored(every),
         )

@@ -146,7 +146,6 @@ _TABLES: Final = {
         client.quota.callback.class class -
     """,
     "the cluster has no such limits, throttles or choices yet": """
-        broker.id int -1
         controller.quorum.append.linger.ms int 25
         controller.quorum.fetch.max.bytes int 1048576
         controller.quorum.fetch.snapshot.max.bytes int 1048576

@@ -9,6 +9,7 @@ Types and their codes are Kafka's (`org.apache.kafka.common.config.ConfigDef.Typ
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, IntEnum
 from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct
 
@@ -46,6 +47,10 @@ class Dynamic(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+_BESIDE_COMMA: Final = " \t\n\v\f\r"
+_DECIMAL: Final = frozenset("0123456789+-.eE")
+_SUFFIXES: Final = frozenset("fFdD")
 INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = MappingProxyType(
     {
         Kind.SHORT: (-(2**15), 2**15 - 1),
@@ -133,7 +138,7 @@ class Setting(Struct, frozen=True):
         """Return the value of `text`. Raises BadValue with the name, the text without secrets, and the accepted
         values.
         """
-        stripped = text.strip()
+        stripped = trimmed(text)
         try:
             return self._parse(stripped)
         except ValueError as error:
@@ -146,18 +151,32 @@ class Setting(Struct, frozen=True):
             message = f"{self.name}: {value} is not accepted{why}; accepted: {self.accepted}"
             raise BadValue(message) from None
 
+    def stored(self, text: str) -> Value:
+        """Return the value of a text in the metadata log; None where it counts as not set.
+
+        Another release, or Apache Kafka, accepted the text: a node must start with it. A list may have empty items.
+        """
+        if self.kind is Kind.LIST:
+            text = ",".join(filter(None, list_items(text)))
+        try:
+            return self.parse(text)
+        except BadValue:
+            return None
+
     def _parse(self, text: str) -> Value:
         match self.kind:
             case Kind.BOOLEAN:
-                if text.lower() not in {"true", "false"}:
+                if text.upper() not in {"TRUE", "FALSE"}:
                     raise BadValue
-                return text.lower() == "true"
+                return text.upper() == "TRUE"
             case Kind.INT | Kind.SHORT | Kind.LONG:
                 return self._within(_whole(text))
             case Kind.DOUBLE:
-                return self._within(float(text))
+                return self._within(_double(text))
             case Kind.LIST:
-                items = tuple(item.strip() for item in text.split(",") if item.strip())
+                items = list_items(text)
+                if "" in items:
+                    raise BadValue
                 self._check_words(items)
                 return items
             case Kind.STRING | Kind.CLASS | Kind.PASSWORD:
@@ -192,6 +211,27 @@ class Setting(Struct, frozen=True):
                 return ",".join(value)
             case _:
                 return str(value)
+
+
+def trimmed(text: str) -> str:
+    """Return the text without control characters and blanks at its ends, as Java's `String.trim` does."""
+    return text.strip(_TRIMMED)
+
+
+def list_items(text: str) -> tuple[str, ...]:
+    """Return the items of a list, each once and in order. An item may be empty; an empty text has none (KIP-1161)."""
+    found = [item.strip(_BESIDE_COMMA) for item in trimmed(text).split(",")]
+    return () if found == [""] else tuple(dict.fromkeys(found))
+
+
+def _double(text: str) -> float:
+    """Parse as Java's parseDouble, but refuse NaN, which no limit bounds, and the hexadecimal form."""
+    if text.removeprefix("-").removeprefix("+") == "Infinity":
+        return float(text)
+    number = text[:-1] if text[-1:] in _SUFFIXES else text
+    if not _DECIMAL.issuperset(number):
+        raise BadValue
+    return float(number)
 
 
 def _whole(text: str) -> int:

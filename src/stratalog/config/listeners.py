@@ -6,6 +6,8 @@ opens a port.
 
 from collections.abc import Sequence
 from ipaddress import ip_address
+from string import ascii_letters, digits
+from typing import Final
 
 from msgspec import Struct
 
@@ -14,6 +16,9 @@ from stratalog.config.kinds import BadValue
 from stratalog.errors import UserError
 
 PORT_MAX = 65535
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_IN_A_HOST: Final = frozenset(ascii_letters + digits + "-%._:")
+"""Kafka: SocketServerConfigs.URI_PARSE_REGEXP."""
 
 
 class Listener(Struct, frozen=True):
@@ -37,9 +42,10 @@ def parse_listener(text: str) -> Listener:
     if not name.replace("_", "").replace("-", "").isalnum():
         raise BadValue
     bracketed = host.startswith("[") and host.endswith("]")
-    if "@" in host or (":" in host and not bracketed):
+    host = host[1:-1] if bracketed else host
+    if not _IN_A_HOST.issuperset(host) or (":" in host and not bracketed):
         raise BadValue
-    return Listener(name.upper(), host[1:-1] if bracketed else host, int(port))
+    return Listener(name.upper(), host, int(port))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -56,11 +62,11 @@ def check_address(texts: Sequence[str]) -> None:
 
 
 def check_listeners(texts: Sequence[str]) -> None:
-    """Raise BadValue unless every item is a listener, and no name or fixed port comes twice."""
+    """Raise BadValue unless every item of one or more is a listener, and no name or fixed port comes twice."""
     listeners = [parse_listener(text) for text in texts]
     names = [listener.name for listener in listeners]
     addresses = [(listener.host, listener.port) for listener in listeners if listener.port]
-    if len(set(names)) < len(names) or len(set(addresses)) < len(addresses):
+    if not texts or len(set(names)) < len(names) or len(set(addresses)) < len(addresses):
         raise BadValue
 
 
@@ -73,12 +79,7 @@ def check_protocols(texts: Sequence[str]) -> None:
     """Raise BadValue unless every item of the text is `NAME:PROTOCOL` with one of Kafka's security protocols."""
     for text in items_of(texts[0]):
         name, colon, protocol = text.partition(":")
-        if not (name and colon) or protocol not in {
-            "PLAINTEXT",
-            "SSL",
-            "SASL_PLAINTEXT",
-            "SASL_SSL",
-        }:
+        if not (name and colon) or protocol not in SECURITY_PROTOCOLS:
             raise BadValue
 
 
@@ -91,8 +92,8 @@ def check_url(texts: Sequence[str]) -> None:
 
 
 def check_directories(texts: Sequence[str]) -> None:
-    """Raise BadValue unless there is at least one directory and none comes twice."""
-    if not texts or len(set(texts)) < len(texts):
+    """Raise BadValue unless there is at least one directory."""
+    if not texts:
         raise BadValue
 
 

@@ -98,8 +98,8 @@ class LogConfig(Struct, frozen=True):
 def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """Return a topic's settings over the broker's defaults.
 
-    `check_topic_configs` has checked the `overrides`, so an unknown name or value is an error of the caller
-    (AssertionError).
+    `check_topic_configs` checks new `overrides`. Of those in the metadata log, a name or value that this release does
+    not accept counts as not set.
     """
     chosen = topic_values(broker, overrides)
     names = LogConfig.__struct_fields__
@@ -112,13 +112,14 @@ def log_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
 
 def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
     """Return every topic setting's effective value."""
-    unknown = overrides.keys() - TOPIC_SETTINGS.keys()
-    assert not unknown, f"unknown topic settings {sorted(unknown)}"
+    own = {
+        name: TOPIC_SETTINGS[name].setting.stored(text)
+        for name, text in overrides.items()
+        if name in TOPIC_SETTINGS
+    }
     return {
-        name: topic.setting.parse(overrides[name])
-        if name in overrides
-        else broker_default(broker, name)
-        for name, topic in TOPIC_SETTINGS.items()
+        name: broker_default(broker, name) if own.get(name) is None else own[name]
+        for name in TOPIC_SETTINGS
     }
 
 

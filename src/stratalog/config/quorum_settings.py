@@ -8,8 +8,8 @@ Names, types, limits and rules are those of Apache Kafka 4.3's `QuorumConfig`, `
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from stratalog.config.kinds import BadValue, Between, Kind, Setting, Shaped
-from stratalog.config.listeners import check_protocols, parse_address
+from stratalog.config.kinds import BadValue, Between, Kind, OneOf, Setting, Shaped
+from stratalog.config.listeners import SECURITY_PROTOCOLS, parse_address
 from stratalog.errors import UserError
 
 __all__ = ["QUORUM", "Address", "check_quorum", "parse_voters"]
@@ -52,10 +52,6 @@ def _check_servers(texts: Sequence[str]) -> None:
 
 def _check_voters(texts: Sequence[str]) -> None:
     parse_voters(texts)
-
-
-def _check_protocol(texts: Sequence[str]) -> None:
-    check_protocols([f"NAME:{texts[0]}"])
 
 
 QUORUM = (
@@ -140,7 +136,7 @@ QUORUM = (
         Kind.STRING,
         "PLAINTEXT",
         "The security protocol between brokers, where `inter.broker.listener.name` is not set.",
-        Shaped(_check_protocol, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+        OneOf(SECURITY_PROTOCOLS),
     ),
 )
 

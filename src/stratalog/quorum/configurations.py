@@ -168,13 +168,14 @@ def _edited(resource_type: int, change: Change, after: Values, rules: SettingRul
     if items is None:
         raise Rejected(ErrorCode.invalid_config, f"{change.name} is not a list")
     if change.name in after:
-        items = _items(after[change.name])
+        items = [one for one in _items(after[change.name]) if one]
     assert change.value is not None
-    given = _items(change.value)
+    given = _items(change.value) or [""]  # to append nothing is refused, as in Kafka
     if change.operation == Operation.APPEND:
         return ",".join(dict.fromkeys([*items, *given]))
     return ",".join(item for item in items if item not in given)
 
 
 def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+    """Return the items of a list; an empty one stays, which the setting's rules refuse."""
+    return [item.strip() for item in text.split(",")] if text.strip() else []

@@ -101,7 +101,7 @@ def test_an_unusable_setting_is_an_error(settings: dict[str, str], said: str) ->
 def test_confluents_other_names_are_reported_as_confluents() -> None:
     _, lines = BrokerConfig.load({"confluent.license": "x"})
     assert lines == [
-        "setting confluent.license (from the file) is Confluent's and has no effect here"
+        "settings without effect here (docs/settings.md): confluent.license (file, Confluent's)"
     ]
 
 

@@ -1,5 +1,7 @@
 """The broker's settings: Kafka's names and types, their precedence, and one line for a wrong value."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from stratalog.config import BrokerConfig, parse_properties
 from stratalog.config.broker import NOT_SETTINGS
 from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.kinds import BadValue
+from stratalog.config.kinds import BadValue, Kind, Setting
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import UserError
 
@@ -61,17 +63,64 @@ def test_variables_of_kafkas_scripts_are_not_settings() -> None:
 
 def test_unknown_settings_warn_and_suggest() -> None:
     (warning,) = warnings_of("log.retention.mss=5")
-    assert "unknown setting log.retention.mss" in warning
-    assert "did you mean log.retention.ms?" in warning
-    assert "from the override" in warning
+    unknown = "log.retention.mss (override, unknown; did you mean log.retention.ms?)"
+    assert warning == f"settings without effect here (docs/settings.md): {unknown}"
 
 
-def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
-    (warning,) = warnings_of("num.io.threads=8")
-    assert warning.startswith(
-        "setting num.io.threads (from the override) is Kafka's and has no effect here: "
+def test_all_settings_without_effect_are_in_one_line() -> None:
+    names = ("num.io.threads=8", "listener.name.plaintext.ssl.key=x", "confluent.license=x", "a=b")
+    environ = {"KAFKA_BACKGROUND_THREADS": "1"}
+    (warning,) = warnings_of(*names, "log.retention.ms=5", environ=environ)
+    head, _, listed = warning.partition(": ")
+    assert head == "settings without effect here (docs/settings.md)"
+    assert listed.split("), ") == [
+        "background.threads (environment KAFKA_BACKGROUND_THREADS, Kafka's",
+        "num.io.threads (override, Kafka's",
+        "listener.name.plaintext.ssl.key (override, Kafka's",
+        "confluent.license (override, Confluent's",
+        "a (override, unknown)",
+    ]
+
+
+def test_an_item_of_a_list_counts_once_as_in_kafka() -> None:
+    assert load("log.dirs=/a, /b,/a").log_dirs == ("/a", "/b")
+
+
+def test_broker_id_is_the_older_name_of_node_id() -> None:
+    for override in ("broker.id=5", "node.id=5"):
+        config, warnings = BrokerConfig.load({}, [override])
+        assert (config.int("node.id"), config.int("broker.id")) == (5, 5)
+        assert warnings == []
+    assert load("node.id=5", file="broker.id = 5 ").int("node.id") == 5
+    assert load(environ={"KAFKA_BROKER_ID": "7"}).int("node.id") == 7
+    said = (
+        r"^broker\.id: '5' \(from the file\) is not accepted beside node\.id=6 \(from the override\); accepted: one of "
+        r"the two, or the same number$"
     )
-    assert "Kafka's" in warnings_of("listener.name.plaintext.ssl.key=x")[0]
+    with pytest.raises(UserError, match=said):
+        load("node.id=6", file="broker.id=5")
+    with pytest.raises(UserError, match=r"^node\.id: '-1' is not accepted"):
+        load("broker.id=-1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        (Kind.LIST, {"": (), " a , b ": ("a", "b"), "a,b,a": ("a", "b")}, [",", "a,,b", "a,", " ,a"]),
+        (Kind.DOUBLE, {"1d": 1.0, ".5": 0.5, "1e3F": 1000.0, "-Infinity": -inf}, ["inf", "1_0", "\u0661", "nan", "d"]),
+        (Kind.BOOLEAN, {" TRUE\t": True, "\x00false": False}, ["\u00a0true", "yes", ""]),
+        (Kind.LONG, {"+5": 5, "-007": -7}, ["1_000", "5.0", "0x5", "1e3", "5\u00a0", "9223372036854775808"]),
+        (Kind.STRING, {" a b\n": "a b", "a\u00a0": "a\u00a0"}, []),
+    ],
+)  # fmt: skip
+def test_a_text_is_read_as_kafka_reads_it(
+    kind: Kind, accepted: dict[str, object], refused: list[str]
+) -> None:
+    setting = Setting("a.setting", kind, None, "")
+    assert {text: setting.parse(text) for text in accepted} == accepted
+    for text in refused:
+        with pytest.raises(BadValue):
+            setting.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +137,11 @@ def test_kafkas_settings_without_effect_differ_from_unknown_ones() -> None:
         ("authorizer.class.name=Other", "accepted: one of empty, org.apache.kafka"),
         ("compression.type=brotli", "one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ("log.cleanup.policy=delete,shrink", "items of delete, compact"),
+        ("log.cleanup.policy=delete,,compact", "items of delete, compact"),
+        ("listeners=", "NAME://host:port"),
+        ("advertised.listeners=", "NAME://host:port"),
+        ("listeners=A://h\u2003:1", "NAME://host:port"),
+        ("security.inter.broker.protocol=PLAINTEXT\u2003", "one of PLAINTEXT, SSL"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("listeners=A://:1,A://:2", "each name and each port once"),
         ("listeners=A://:99999", "NAME://host:port"),

@@ -83,9 +83,27 @@ def test_every_synonym_with_an_effect_is_a_setting_of_the_broker() -> None:
             assert not missing, f"{name}: {missing}"
 
 
+def test_a_stored_value_that_this_release_does_not_accept_counts_as_not_set() -> None:
+    """Earlier releases took lists with empty items; newer ones of Kafka have settings that are unknown here."""
+    empty = log_config(broker(), {"cleanup.policy": ","})
+    assert empty.cleanup_policy == ()
+    both = log_config(broker(), {"cleanup.policy": "delete,,compact", "a.name": "x"})
+    assert both.cleanup_policy == ("delete", "compact")
+    assert log_config(broker("log.retention.ms=7"), {"retention.ms": "soon"}).retention_ms == 7
+    dynamic = DynamicConfigs(every={"log.retention.ms": "soon", "log.cleanup.policy": "compact,"})
+    over = dynamic.over(broker())
+    assert not over.is_set("log.retention.ms")
+    assert over.list("log.cleanup.policy") == ("compact",)
+    shown = next(
+        one for one in describe_topic(broker(), {"segment.ms": "soon"}) if one.name == "segment.ms"
+    )
+    assert (shown.value, shown.is_default) == ("604800000", True)
+
+
 @pytest.mark.parametrize(
     ("configs", "said"),
     [
+        ({"cleanup.policy": ","}, "cleanup.policy: ',' is not accepted"),
         ({"segment.byte": "1"}, "unknown topic setting segment.byte"),
         (
             {"segment.bytes": "5"},

@@ -34,6 +34,8 @@ def topic(*changes, name="a", **options):
         ({"list": "x,y,z"}, SUBTRACT, "y,x", "z"),
         ({"list": "x"}, SUBTRACT, "y", "x"),
         ({}, SUBTRACT, "d", ""),
+        ({"list": "x,,y"}, APPEND, "z", "x,y,z"),
+        ({"list": "x"}, APPEND, "", "x,"),
     ],
 )
 def test_lists_are_extended_and_shortened(before, operation, value, after):
