@@ -23,6 +23,7 @@ from bench.peers import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     accepts,
+    cpu_seconds,
     java_command,
     product_command,
 )
@@ -69,8 +70,7 @@ class Cluster:
         return [psutil.Process(one.pid) for one in self.processes.values() if one.poll() is None]
 
     def cpu_seconds(self) -> float:
-        times = [one.cpu_times() for one in self._alive()]
-        return float(sum(one.user + one.system for one in times))
+        return sum(cpu_seconds(one.pid) for one in self._alive())
 
     def resident_mb(self) -> float:
         return float(sum(one.memory_info().rss for one in self._alive()) / 1e6)
