@@ -5,9 +5,13 @@ In: nothing. Out: Kafka's error codes and five exceptions. It never formats a me
 Bugs are assertions, left on.
 """
 
+from copy import copy
 from enum import IntEnum
+from typing import TypeVar
 
-__all__ = ["Corrupt", "ErrorCode", "Fenced", "Rejected", "Unavailable", "UserError"]
+__all__ = ["Corrupt", "ErrorCode", "Fenced", "Rejected", "Unavailable", "UserError", "again"]
+
+E = TypeVar("E", bound=BaseException)
 
 
 class ErrorCode(IntEnum):
@@ -189,3 +193,8 @@ class Corrupt(Exception):
 
 class UserError(Exception):
     """A person's input is wrong: print the message as one line and exit with 2. Raised by cli and config only."""
+
+
+def again(error: E) -> E:
+    """Return an equal error for another caller to raise: a shared one gathers the traceback of each raise."""
+    return copy(error)

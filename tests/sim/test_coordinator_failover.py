@@ -237,6 +237,59 @@ def test_a_coordinator_below_its_minimum_refuses_changes_at_once() -> None:
     )
 
 
+def test_a_commit_that_takes_too_long_is_refused_and_goes_on() -> None:
+    """Apache Kafka answers COORDINATOR_NOT_AVAILABLE, too, after `offsets.commit.timeout.ms`."""
+
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await created(client, OFFSETS)
+        raw = await Raw.connect(cluster.world.network, host_of(2))
+        await eventually(lambda: commit(raw, 5), ErrorCode.none)
+        hosted = cluster.machines[2].partition(OFFSETS)
+        await until(lambda: hosted.high_watermark == hosted.log.log_end_offset)
+        cut(cluster)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        unavailable = ErrorCode.coordinator_not_available
+        assert await commit(raw, 9) is unavailable
+        assert loop.time() - began == pytest.approx(1, abs=0.1)
+        assert (await raw.ask(5, JOIN)).error_code == unavailable
+        assert hosted.high_watermark < hosted.log.log_end_offset
+        await eventually(lambda: offset_of(raw), (9, 0))
+        assert await commit(raw, 10) is ErrorCode.none
+        for other in (2, 3):
+            cluster.world.network.heal(host_of(4), host_of(other))
+
+    story(tell, count=4, offsets__commit__timeout__ms="1000")
+
+
+def test_a_decision_about_a_transaction_that_takes_too_long_is_refused_and_goes_on() -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await created(client, STATES)
+        producer = await begun(cluster)
+        await producer.add(0)
+        at_coordinator, producer.raw = (
+            producer.raw,
+            await Raw.connect(cluster.world.network, host_of(1)),
+        )
+        data = producer.raw
+        assert await producer.write(0, b"x") is ErrorCode.none
+        producer.raw = at_coordinator
+        hosted = cluster.machines[2].partition(STATES)
+        await until(lambda: hosted.high_watermark == hosted.log.log_end_offset)
+        cut(cluster)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await producer.end(commit=True) is ErrorCode.coordinator_not_available
+        assert loop.time() - began == pytest.approx(1, abs=0.1)
+        assert await committed(data) == []
+        await eventually(lambda: committed(data), [b"x"])
+        await eventually(lambda: producer.end(commit=True), ErrorCode.none)
+        for other in (2, 3):
+            cluster.world.network.heal(host_of(4), host_of(other))
+
+    story(tell, count=4, request__timeout__ms="1000")
+
+
 async def commit(raw: Raw, offset: int) -> ErrorCode:
     part = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=None

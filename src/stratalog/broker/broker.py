@@ -200,6 +200,7 @@ class Broker:
                 config.int("transaction.max.timeout.ms"),
                 config.int("transactional.id.expiration.ms"),
                 config.int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+                config.int("request.timeout.ms"),
             ),
             self.clock,
             self.markers,
@@ -264,4 +265,5 @@ def _group_settings(config: BrokerConfig) -> GroupSettings:
         offset_metadata_bytes_max=config.int("offset.metadata.max.bytes"),
         offsets_retention_minutes=config.int("offsets.retention.minutes"),
         offsets_retention_check_interval_ms=config.int("offsets.retention.check.interval.ms"),
+        commit_timeout_ms=config.int("offsets.commit.timeout.ms"),
     )

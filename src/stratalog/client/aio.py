@@ -38,7 +38,7 @@ from stratalog.client.cluster import LOGGER, Ask, ClusterView, Program, parse_bo
 from stratalog.client.fetches import OTHER_TOPIC, FetchedPartition, FetchSpan
 from stratalog.client.link import Link, is_refused, open_link
 from stratalog.client.security import PLAIN, ClientSecurity, Dialer
-from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.errors import ErrorCode, Rejected, Unavailable, again
 from stratalog.ports import Network
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import BatchBuilder
@@ -340,7 +340,7 @@ class Pipeline:
         while len(self._in_flight) >= self._window:
             await self._await_oldest()
         if self._failure is not None:
-            raise self._failure
+            raise again(self._failure)
         try:
             link = await self._client.leader_link(topic, partition)
         except Unavailable:
@@ -366,7 +366,7 @@ class Pipeline:
         while self._in_flight:
             await self._await_oldest()
         if self._failure is not None:
-            raise self._failure
+            raise again(self._failure)
 
     async def _await_oldest(self) -> None:
         """Wait for the oldest batch."""

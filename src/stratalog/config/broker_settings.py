@@ -318,6 +318,21 @@ GROUPS = (
         "Most bytes of the text that may go with a committed offset.",
     ),
     Setting(
+        "offsets.commit.timeout.ms",
+        Kind.INT,
+        5000,
+        "How long a request of a consumer group waits until its offsets, or its group, are committed. After that it is "
+        "refused with COORDINATOR_NOT_AVAILABLE, and the client repeats it.",
+        Between(1),
+    ),
+    Setting(
+        "request.timeout.ms",
+        Kind.INT,
+        30_000,
+        "How long a request of a transaction waits until its coordinator's decision is committed.",
+        Between(1),
+    ),
+    Setting(
         "offsets.retention.minutes",
         Kind.INT,
         10080,

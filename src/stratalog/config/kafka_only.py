@@ -151,7 +151,6 @@ _TABLES: Final = {
         controller.quorum.fetch.snapshot.max.bytes int 1048576
         early.start.listeners list -
         remote.log.manager.follower.thread.pool.size int 2 every
-        request.timeout.ms int 30000
         socket.connection.setup.timeout.max.ms long 30000
         socket.connection.setup.timeout.ms long 10000
     """,
@@ -167,7 +166,6 @@ _TABLES: Final = {
         num.network.threads int 3 every
         num.recovery.threads.per.data.dir int 2 every
         num.replica.alter.log.dirs.threads int -
-        offsets.commit.timeout.ms int 5000
         offsets.load.buffer.size int 5242880
         producer.purgatory.purge.interval.requests int 1000
         queued.max.requests int 500

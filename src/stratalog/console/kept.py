@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from stratalog.errors import again
 from stratalog.ports import Clock
 
 __all__ = ["Kept"]
@@ -36,7 +37,7 @@ class Kept(Generic[T]):
         tries = self._tries
         async with self._lock:
             if self._failure is not None and tries < self._tries:
-                raise self._failure.with_traceback(None)
+                raise again(self._failure)
             began_ms = self._clock.steady_ms()
             if self._value is None or began_ms >= self._until_ms:
                 self._value = None

@@ -66,6 +66,8 @@ class TransactionSettings(Struct, frozen=True):
     id_expiration_ms: int = 604_800_000
     cleanup_interval_ms: int = 10_000
     """How often to call `TransactionShard.tick`."""
+    commit_timeout_ms: int = 30_000
+    """How long a request waits for its commit."""
 
 
 class Initialised(Struct, frozen=True):

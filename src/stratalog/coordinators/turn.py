@@ -30,6 +30,8 @@ class GroupSettings(Struct, frozen=True):
     offsets_retention_check_interval_ms: int = 600_000
     new_member_join_timeout_ms: int = 300_000
     """How long a new member may wait for its first answer (a constant in Kafka)."""
+    commit_timeout_ms: int = 5_000
+    """How long a request waits for its commit."""
 
 
 class TimerKind(Enum):

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import structlog
 
+from stratalog.broker.coordination.led_shards import LedShards
 from stratalog.broker.coordination.runtime import Runtime, check_available, in_turns, load
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.storage.directory import Failure
@@ -45,7 +46,7 @@ from stratalog.coordinators.messages import (
 from stratalog.coordinators.placement import partition_for
 from stratalog.coordinators.records import KeptOffset
 from stratalog.coordinators.turn import GroupSettings, records_bytes
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected, again
 from stratalog.ports import Clock, Entropy
 from stratalog.statemachine import Decision, Now
 from stratalog.wire.batch import HEADER_SIZE, BatchHeader, parse_header
@@ -57,7 +58,6 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 A = TypeVar("A")
 Token = asyncio.Future[Any]
 _BATCH_HEADER: Final = 61
-_REMEDY: Final = "stop the broker, run `strata storage repair`"
 
 
 class Groups:
@@ -81,62 +81,34 @@ class Groups:
         self._create_topic = create_topic
         self._topic_id = topic_id
         self._creating = asyncio.Lock()
-        self._shards: dict[int, _Shard] = {}
-        self._loading: dict[HostedPartition, _Shard] = {}
-        self.not_loaded: dict[HostedPartition, str] = {}
-        """Partitions that this broker leads and cannot read, with the reason."""
-        self._closed = False
+        self._shards: LedShards[_Shard] = LedShards(self._shard_of)
+
+    def _shard_of(
+        self, partition: HostedPartition, fell: Callable[[BaseException], None]
+    ) -> "_Shard":
+        return _Shard(
+            partition, self._settings, self._clock, self._entropy, fell, is_gone=self._is_gone
+        )
 
     async def lead(self, partition: HostedPartition) -> None:
         """Load a partition of the offsets topic that this broker now leads, then coordinate its groups.
 
-        A newer epoch of the same leadership changes nothing. The groups of a partition that cannot be read have no
-        coordinator (NOT_COORDINATOR, as in Kafka): without their offsets, their members would read records again, or
-        pass over some.
+        Without all of its offsets, members would read records again, or pass over some: see `LedShards.lead`.
         """
-        index = partition.name.partition
-        if partition in self._loading or self._is_coordinated(partition):
-            return
-        shard = _Shard(partition, self._settings, self._clock, self._entropy)
-        self._loading[partition] = shard
-        try:
-            await shard.load()
-        except (Corrupt, Rejected) as error:
-            if self._loading.get(partition) is shard:
-                self._give_up(partition, error)
-            return
-        finally:
-            is_ours = self._loading.get(partition) is shard  # else it was resigned meanwhile
-            if is_ours:
-                del self._loading[partition]
-        if is_ours and not self._closed:
-            self._shards[index] = shard
-            await shard.forget(self._is_gone)
-
-    def _give_up(self, partition: HostedPartition, error: Corrupt | Rejected) -> None:
-        self.not_loaded[partition] = str(error)
-        if isinstance(error, Corrupt):  # else the partition or its directory has logged the error
-            name = str(partition.name)
-            structlog.get_logger().error(
-                "groups not loaded", partition=name, reason=str(error), remedy=_REMEDY
-            )
+        await self._shards.lead(partition)
 
     def resign(self, partition: HostedPartition) -> None:
         """Coordinate no groups of this partition any more: every request that waits gets NOT_COORDINATOR."""
-        self._loading.pop(partition, None)
-        self.not_loaded.pop(partition, None)
-        if self._is_coordinated(partition):
-            self._shards.pop(partition.name.partition).resign()
-
-    def _is_coordinated(self, partition: HostedPartition) -> bool:
-        shard = self._shards.get(partition.name.partition)
-        return shard is not None and shard.partition is partition
+        self._shards.resign(partition)
 
     def close(self) -> None:
         """Answer all waiting requests with NOT_COORDINATOR, and set no more timers."""
-        self._closed = True
-        for shard in self._shards.values():
-            shard.close()
+        self._shards.close()
+
+    @property
+    def not_loaded(self) -> Mapping[HostedPartition, str]:
+        """Partitions that this broker leads and cannot read, with the reason."""
+        return self._shards.not_loaded
 
     async def ensure_topic(self) -> None:
         """Create the offsets topic, once."""
@@ -202,36 +174,37 @@ class Groups:
 
         Raises Rejected(COORDINATOR_LOAD_IN_PROGRESS) while some are not known yet.
         """
-        if self._loading:
+        if self._shards.is_loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
         answers = [
-            shard.look(lambda shard: shard.list_groups(states)) for shard in self._shards.values()
+            shard.look(lambda shard: shard.list_groups(states))
+            for shard in self._shards.by_index.values()
         ]
         return [group for groups in answers for group in await groups]
 
     @property
     def is_loading(self) -> bool:
         """Whether this broker still loads some of its groups."""
-        return bool(self._loading)
+        return self._shards.is_loading
 
     @property
     def coordinated(self) -> AbstractSet[int]:
         """The partitions of the offsets topic whose groups `committed` gives."""
-        return self._shards.keys()
+        return self._shards.by_index.keys()
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         """Yield each group that this broker coordinates with its offsets, as `GroupShard.committed`.
 
         The offsets are committed once a later `all_committed` has returned. Works after `close`, too.
         """
-        for shard in list(self._shards.values()):
+        for shard in list(self._shards.by_index.values()):
             yield from shard.committed()
 
     async def all_committed(self) -> None:
         """Wait until every decision made so far is committed. Raises Rejected(NOT_COORDINATOR) where one never will
         be.
         """
-        for shard in list(self._shards.values()):
+        for shard in list(self._shards.by_index.values()):
             await shard.look(lambda _shard: None)
 
     async def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
@@ -240,7 +213,7 @@ class Groups:
         def is_gone(topic: str, topic_id: UUID) -> bool:
             return topic in deleted and topic_id in (deleted[topic], NO_TOPIC_ID)
 
-        for shard in list(self._shards.values()):
+        for shard in list(self._shards.by_index.values()):
             await shard.forget(is_gone)
 
     def _is_gone(self, topic: str, topic_id: UUID) -> bool:
@@ -263,14 +236,7 @@ class Groups:
         return self._shard_at(partition_for(group_id, count))
 
     def _shard_at(self, index: int) -> "_Shard":
-        shard = self._shards.get(index)
-        if shard is not None and not self._closed:
-            return shard
-        is_loading = any(one.name.partition == index for one in self._loading)
-        if is_loading:
-            message = f"{OFFSETS_TOPIC}-{index} is being loaded"
-            raise Rejected(ErrorCode.coordinator_load_in_progress, message)
-        raise Rejected(ErrorCode.not_coordinator, f"{OFFSETS_TOPIC}-{index} is not led here")
+        return self._shards.at(index, OFFSETS_TOPIC)
 
 
 class _Shard:
@@ -285,11 +251,17 @@ class _Shard:
         settings: GroupSettings,
         clock: Clock,
         entropy: Entropy,
+        fell: Callable[[BaseException], None],
+        *,
+        is_gone: Callable[[str, UUID], bool],
     ) -> None:
         self.partition = partition
         self._machine = GroupShard(settings, entropy)
         self._clock = clock
-        self._runtime: Runtime[OffsetRecord] = Runtime(partition, clock, self)
+        self._runtime: Runtime[OffsetRecord] = Runtime(
+            partition, clock, self, limit_ms=settings.commit_timeout_ms, fell=fell
+        )
+        self._is_gone = is_gone
         self._tokens: set[Token] = set()
         """Requests without an answer; some wait until their group has rebalanced."""
         self._producer: tuple[int, int] | None = None
@@ -326,6 +298,10 @@ class _Shard:
         now = Now(self._clock.steady_ms(), self._clock.now_ms())
         await in_turns(self._machine.load_complete(now))
         self._set_timer()
+
+    async def start(self) -> None:
+        """Forget topics that were deleted while no broker coordinated these groups."""
+        await self.forget(self._is_gone)
 
     def resign(self) -> None:
         """Stop coordinating: decisions that are not committed fail."""
@@ -383,7 +359,8 @@ class _Shard:
         self._runtime.append_open()
         self._ended = ended
         try:
-            answer: asyncio.Future[None] = self._runtime.submit(decide)
+            # No client waits, and a coordinator that gave up would send the marker again.
+            answer: asyncio.Future[None] = self._runtime.submit(decide, limited=False)
             self._runtime.append_open()
         finally:
             self._ended = None
@@ -391,10 +368,20 @@ class _Shard:
 
     def _run(self, step: Callable[[GroupShard, Now], GroupDecision], asker: Token | None) -> None:
         """Decide; every answer that the decision completes is sent once the records are committed."""
+        decided: Outcome | None = None
 
         def decide(now: Now) -> GroupDecision:
+            nonlocal decided
             self._machine.batch_bytes_max = self.partition.log.config.segment_bytes - _BATCH_HEADER
-            return step(self._machine, now)
+            decision = step(self._machine, now)
+            decided = decision.answer
+            return decision
+
+        def late(error: Rejected) -> None:
+            waiting = [] if decided is None else [token for token, _ in decided.answers]
+            for token in (*waiting, *([] if asker is None else [asker])):
+                if not token.done():
+                    token.set_exception(again(error))
 
         def then(outcome: Outcome | None, error: Failure) -> None:
             if error is not None:
@@ -406,7 +393,7 @@ class _Shard:
                     token.set_result(reply)
             self._log_news(outcome)
 
-        self._runtime.run(decide, then)
+        self._runtime.run(decide, then, late)
         self._set_timer()
 
     def _refused(self, error: BaseException, asker: Token | None) -> None:

@@ -57,9 +57,6 @@ PART: Final = ".part"
 """Ends the name of a snapshot that is not whole yet. Kafka: Snapshots.PARTIAL_SUFFIX."""
 STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
 _RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
-_NOT_LEADER: Final = Rejected(
-    ErrorCode.not_controller, "this node is not the active controller any more"
-)
 _log = structlog.get_logger()
 
 
@@ -130,7 +127,7 @@ class MetadataLog(PlacedLog):
         """Append as a leader no more: every append that is not committed gets NOT_CONTROLLER."""
         if self._leader_epoch is not None:
             self._leader_epoch = None
-            self._uncommitted.fail(_NOT_LEADER)
+            self._uncommitted.fail(_not_leader())
 
     def append(
         self,
@@ -149,7 +146,7 @@ class MetadataLog(PlacedLog):
         self.check_hosted()
         epoch = self._leader_epoch
         if epoch is None:
-            raise _NOT_LEADER
+            raise _not_leader()
         appended = self.log.append_as_leader(
             view,
             header,
@@ -163,7 +160,7 @@ class MetadataLog(PlacedLog):
             if error is not None:
                 then(error)
             elif self._leader_epoch != epoch:
-                then(_NOT_LEADER)
+                then(_not_leader())
             else:
                 self._uncommitted.add(appended.last_offset, then, math.inf)
                 self._uncommitted.commit(self._high_watermark)
@@ -301,3 +298,7 @@ def _begin_anew(effects: Sequence[Effect], end_offset: int) -> Program[None]:
         if base < end_offset:
             yield Unlink(f"{METADATA_DIRECTORY}/{name}")
     yield SyncDirectory(METADATA_DIRECTORY)
+
+
+def _not_leader() -> Rejected:
+    return Rejected(ErrorCode.not_controller, "this node is not the active controller any more")

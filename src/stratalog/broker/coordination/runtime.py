@@ -4,10 +4,13 @@ In: deciding functions. Out: their answers, once every record that a decision sa
 the decisions' content, and never waits for a commit before the next decision (`statemachine.py` has the contract).
 
 The decisions of one turn of the event loop become one batch. A caller may stop waiting at any time; its decision runs
-to its end all the same.
+to its end all the same. A caller with a limit stops by itself (Kafka: `offsets.commit.timeout.ms`).
+
+Kafka: `CoordinatorRuntime`.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -18,7 +21,7 @@ import structlog
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.storage.directory import Done, Failure, resolve
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Fenced, Rejected, Unavailable, again
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import Appended
 from stratalog.ports import Clock
@@ -32,6 +35,7 @@ D = TypeVar("D", contravariant=True)
 A = TypeVar("A")
 Decide = Callable[[Now], Decision[R, Any]]
 Then = Callable[[Any, Failure], None]
+Late = Callable[[Rejected], None]
 ReplayBatch = Callable[[BatchHeader, memoryview], bool]
 ReplayPlain = Callable[[bytes, int, int], int]
 _LOAD_BYTES: Final = 1 << 20
@@ -89,7 +93,19 @@ class Journal(Protocol):
 class Runtime(Generic[R]):
     """One state machine on one log, while this broker leads it."""
 
-    def __init__(self, partition: Journal, clock: Clock, machine: Machine[R]) -> None:
+    def __init__(
+        self,
+        partition: Journal,
+        clock: Clock,
+        machine: Machine[R],
+        *,
+        limit_ms: int | None = None,
+        fell: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`limit_ms`: how long a caller waits for a commit; None: without a limit.
+
+        `fell` is called once the state is of no use any more, but for `resign`. Without it, callers get the reason.
+        """
         self.partition = partition
         self._clock = clock
         self._machine = machine
@@ -99,6 +115,13 @@ class Runtime(Generic[R]):
         self._landed: list[Failure] = []
         """Outcomes of batches that came during a call of `append`."""
         self._fallen: BaseException | None = None
+        self._fell = fell
+        self._limit_ms = limit_ms
+        self._added = self._answered = 0
+        """Decisions that waited, and those of them whose wait is over: they end in their order."""
+        self._limited: deque[tuple[int, int, Late]] = deque()
+        """Of each decision with a limit: its number, its deadline in steady ms, what to call then."""
+        self._timer: asyncio.TimerHandle | None = None
         self._log = structlog.get_logger()
 
     @property
@@ -111,25 +134,33 @@ class Runtime(Generic[R]):
         """Whether the state is that of committed decisions: an answer that it gives may leave at once."""
         return self._fallen is None and self._ahead.is_empty
 
-    def submit(self, decide: Callable[[Now], Decision[R, A]]) -> "asyncio.Future[A]":
+    def submit(
+        self, decide: Callable[[Now], Decision[R, A]], *, limited: bool = True
+    ) -> "asyncio.Future[A]":
         """Run `decide` now; the future gets its answer once every record that `decide` saw is committed.
 
-        The future fails with the error that `decide` raised, or with `Rejected` (`lost`).
+        The future fails with the error that `decide` raised, or with `Rejected`: `lost`, or COORDINATOR_NOT_AVAILABLE
+        where the commit takes longer than the limit.
         """
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self.run(decide, partial(resolve, answer))
+        late = partial(resolve, answer, None) if limited else None
+        self.run(decide, partial(resolve, answer), late)
         return answer
 
-    def run(self, decide: Decide[R], then: Then) -> None:
-        """Do as `submit`, but call `then(answer, None)` or `then(None, error)`."""
+    def run(self, decide: Decide[R], then: Then, late: Late | None = None) -> None:
+        """Do as `submit`, but call `then(answer, None)` or `then(None, error)`.
+
+        Where the commit takes longer than the limit, call `late(error)` before.
+        """
         if self._fallen is not None:
-            self._deliver(then, None, self._fallen)
+            self._deliver(then, None, self._reason(self._fallen))
             return
+        now = Now(self._clock.steady_ms(), self._clock.now_ms())
         try:
-            decision = decide(Now(self._clock.steady_ms(), self._clock.now_ms()))
+            decision = decide(now)
         except Exception as error:  # noqa: BLE001 - carried to the caller
             # A refusal too may rest on records that are not committed.
-            self._add((), partial(self._refuse, then, error))
+            self._add((), partial(self._refuse, then, error), late, now)
             return
         change = None
         if decision.records:
@@ -143,7 +174,7 @@ class Runtime(Generic[R]):
                 self._fall(bug)
                 self._deliver(then, None, bug)
                 return
-        self._add(decision.records, partial(self._release, decision, change, then))
+        self._add(decision.records, partial(self._release, decision, change, then), late, now)
 
     def _make_room(self, records: Sequence[R]) -> None:
         """Append the open batch where these records would make it too large."""
@@ -198,18 +229,39 @@ class Runtime(Generic[R]):
 
     def resign(self) -> None:
         """Fail every decision ahead of the commit: another broker leads, or the partition was deleted."""
+        self._fell = None
         self._fall(Rejected(self._machine.lost, f"{self._name} is led elsewhere"))
 
     @property
     def _name(self) -> str:
         return str(self.partition.name)
 
-    def _add(self, records: Sequence[R], waiter: Waiter) -> None:
+    def _add(self, records: Sequence[R], waiter: Waiter, late: Late | None, now: Now) -> None:
         opens = bool(records) and not self._ahead.open_records
         if self._ahead.add(records, waiter):
             waiter(None)
-        elif opens:
+            return
+        self._added += 1
+        if late is not None and self._limit_ms is not None:
+            self._limited.append((self._added, now.steady_ms + self._limit_ms, late))
+            if self._timer is None:
+                self._set_timer(self._limit_ms)
+        if opens:
             asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _set_timer(self, delay_ms: int) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """End the waits that take too long; their decisions go on."""
+        self._timer = None
+        now_ms = self._clock.steady_ms()
+        while self._limited and self._limited[0][1] <= now_ms:
+            _, _, late = self._limited.popleft()
+            message = f"{self._name} has not committed within {self._limit_ms} ms"
+            late(Rejected(ErrorCode.coordinator_not_available, message))
+        if self._limited:
+            self._set_timer(max(self._limited[0][1] - now_ms, 1))
 
     def _committed(self, error: Failure) -> None:
         """Answer the decisions of the oldest batch, which is committed or has failed."""
@@ -221,7 +273,11 @@ class Runtime(Generic[R]):
         if error is not None:
             self._fall(error)
             return
-        for waiter in self._ahead.committed():
+        waiters = self._ahead.committed()
+        self._answered += len(waiters)
+        while self._limited and self._limited[0][0] <= self._answered:
+            self._limited.popleft()
+        for waiter in waiters:
             waiter(None)
 
     def _release(
@@ -251,11 +307,24 @@ class Runtime(Generic[R]):
         """Fail every decision that is ahead of the commit, and all later ones."""
         if self._fallen is not None:
             return
-        if isinstance(error, Rejected) and error.code is not self._machine.lost:
-            error = Rejected(self._machine.lost, error.message)
         self._fallen = error
+        self._limited.clear()
         for waiter in self._ahead.fall():
-            waiter(error)
+            waiter(self._reason(error))
+        if self._fell is not None:
+            self._fell(error)
+
+    def _reason(self, error: BaseException) -> BaseException:
+        """Return one caller's error for a decision that fell, or comes after the fall."""
+        if isinstance(error, Rejected):
+            return Rejected(self._machine.lost, error.message)
+        if self._fell is not None:
+            return Rejected(self._machine.lost, f"{self._name} is loaded again")
+        if isinstance(error, Unavailable | Fenced | Corrupt):
+            return again(error)
+        bug = RuntimeError(f"{self._name} has failed: {error!r}")
+        bug.__cause__ = error
+        return bug
 
     def _deliver_after(self, then: Then, answer: Any, done: "asyncio.Future[None]") -> None:
         if not done.cancelled():  # else the node ends

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from stratalog.broker.coordination.led_shards import LedShards
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.producer_ids import ProducerIds
 from stratalog.broker.coordination.runtime import Runtime, check_available, in_turns, load
@@ -60,49 +61,26 @@ class Transactions:
         self._partition_count = partition_count
         self._create_topic = create_topic
         self._creating = asyncio.Lock()
-        self._shards: dict[int, _Shard] = {}
-        self._loading: dict[HostedPartition, _Shard] = {}
-        self._closed = False
+        self._shards: LedShards[_Shard] = LedShards(self._shard_of)
+
+    def _shard_of(
+        self, partition: HostedPartition, fell: Callable[[BaseException], None]
+    ) -> "_Shard":
+        return _Shard(
+            partition, self._settings, self._clock, self._markers, self._producer_ids, fell
+        )
 
     async def lead(self, partition: HostedPartition) -> None:
-        """Load a partition that this broker now leads, then coordinate its transactional ids."""
-        index = partition.name.partition
-        coordinated = self._shards.get(index)
-        if partition in self._loading or (
-            coordinated is not None and coordinated.partition is partition
-        ):
-            return
-        shard = _Shard(partition, self._settings, self._clock, self._markers, self._producer_ids)
-        self._loading[partition] = shard
-        try:
-            await shard.load()
-        except (Corrupt, Rejected) as error:
-            if isinstance(error, Corrupt):
-                structlog.get_logger().error(
-                    "transactions not loaded", partition=str(partition.name), reason=str(error)
-                )
-            if self._loading.get(partition) is shard:
-                del self._loading[partition]
-            return
-        if self._loading.get(partition) is not shard or self._closed:
-            return  # it was resigned meanwhile
-        del self._loading[partition]
-        self._shards[index] = shard
-        shard.start()
+        """Load a partition that this broker now leads, then coordinate its transactional ids, as `LedShards.lead`."""
+        await self._shards.lead(partition)
 
     def resign(self, partition: HostedPartition) -> None:
         """Coordinate no transactional ids of this partition any more."""
-        self._loading.pop(partition, None)
-        shard = self._shards.get(partition.name.partition)
-        if shard is not None and shard.partition is partition:
-            del self._shards[partition.name.partition]
-            shard.resign()
+        self._shards.resign(partition)
 
     def close(self) -> None:
         """Answer no more requests, and write no more markers."""
-        self._closed = True
-        for shard in self._shards.values():
-            shard.close()
+        self._shards.close()
         self._markers.close()
 
     async def ensure_topic(self) -> None:
@@ -205,15 +183,16 @@ class Transactions:
 
         Raises Rejected: COORDINATOR_LOAD_IN_PROGRESS while some are not known yet.
         """
-        if self._loading:
+        if self._shards.is_loading:
             raise Rejected(ErrorCode.coordinator_load_in_progress, "transactions are being loaded")
-        answers = [one.ask(lambda machine, _now: machine.listed()) for one in self._shards.values()]
+        shards = self._shards.by_index.values()
+        answers = [one.ask(lambda machine, _now: machine.listed()) for one in shards]
         return [found for one in answers for found in await one]
 
     async def oldest_open_ms(self, pause: Callable[[], Awaitable[None]]) -> int:
         """Return the age of the oldest transaction here that is open or lacks a marker; 0 without one."""
         now_ms = oldest_ms = self._clock.now_ms()
-        for shard in list(self._shards.values()):
+        for shard in list(self._shards.by_index.values()):
             began_ms = shard.machine.oldest_ms()
             oldest_ms = oldest_ms if began_ms is None else min(oldest_ms, began_ms)
             await pause()
@@ -223,17 +202,7 @@ class Transactions:
         count = self._partition_count()
         if count == 0:
             raise Rejected(ErrorCode.not_coordinator, f"{TRANSACTIONS_TOPIC} does not exist yet")
-        index = partition_for(transactional_id, count)
-        shard = self._shards.get(index)
-        if shard is not None and not self._closed:
-            return shard
-        if any(one.name.partition == index for one in self._loading):
-            code = ErrorCode.coordinator_load_in_progress
-            raise Rejected(code, f"transactional id {transactional_id}")
-        raise Rejected(
-            ErrorCode.not_coordinator,
-            f"{TRANSACTIONS_TOPIC}-{index} of {transactional_id} is not led here",
-        )
+        return self._shards.at(partition_for(transactional_id, count), TRANSACTIONS_TOPIC)
 
 
 class _Shard:
@@ -249,10 +218,13 @@ class _Shard:
         clock: Clock,
         markers: Markers,
         producer_ids: ProducerIds,
+        fell: Callable[[BaseException], None],
     ) -> None:
         self.partition = partition
         self.machine = TransactionShard(settings)
-        self._runtime: Runtime[TransactionRecord] = Runtime(partition, clock, self)
+        self._runtime: Runtime[TransactionRecord] = Runtime(
+            partition, clock, self, limit_ms=settings.commit_timeout_ms, fell=fell
+        )
         self._clock = clock
         self._markers = markers
         self._producer_ids = producer_ids
@@ -292,7 +264,7 @@ class _Shard:
                 self.machine.replay(*decoded)
             yield
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Write the markers that an earlier leader may not have written, and watch the time limits."""
         self.publish(list(self.machine.prepared()))
         self._on_timer()

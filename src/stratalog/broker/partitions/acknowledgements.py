@@ -9,7 +9,7 @@ import math
 from collections import deque
 
 from stratalog.broker.storage.directory import Done, Failure, awaited
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode, Rejected, again
 
 
 class Acknowledgements:
@@ -47,7 +47,7 @@ class Acknowledgements:
         """Answer every append with `error`."""
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
-            self._answer(one, error)
+            self._answer(one, again(error))
 
     def _expire(self, then: Done, timeout_ms: float) -> None:
         for at, one in enumerate(self._waiting):

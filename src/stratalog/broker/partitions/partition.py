@@ -27,7 +27,7 @@ from stratalog.broker.partitions.purgatory import FetchWait, Waiting
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory, awaited
 from stratalog.config import LogConfig
 from stratalog.config.kinds import LONG_MAX
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import ErrorCode, Rejected, again
 from stratalog.log.effects import Program
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import Slices
@@ -441,7 +441,7 @@ class HostedPartition(PlacedLog):
         self._uncommitted.fail(error)
         for one in decided:
             for _, _, then, _ in one[2]:
-                then(error)
+                then(again(error))
 
     def _not_leading(self) -> Rejected:
         return Rejected(ErrorCode.not_leader_or_follower, f"{self.name} is not led here")

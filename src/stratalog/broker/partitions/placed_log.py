@@ -16,7 +16,7 @@ import structlog
 
 from stratalog.broker.metrics import PartitionMetrics
 from stratalog.broker.storage.directory import Done, LogDirectory, awaited
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected, again
 from stratalog.log.effects import Effect, Program, Read, Rename, Result
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reading import (
@@ -75,7 +75,7 @@ class PlacedLog:
     def check_hosted(self) -> None:
         """Raise `Rejected` where the partition cannot be used any more."""
         if self._gone is not None:
-            raise self._gone
+            raise again(self._gone)
         self.directory.check()
 
     # Reading
