@@ -225,6 +225,9 @@ class _SecuredConnection(_Connection):
     def secured(self, subject: str) -> None:
         """Take no identity from a certificate: the login names the viewer."""
 
+    def shaking_hands(self, size: int) -> None:
+        """Count nothing: connections are few."""
+
     def refuse(self, why: str) -> None:
         """Close the connection, because its handshake failed."""
         del why

@@ -299,7 +299,7 @@ class Node:
                 broker=lambda: self.broker,
                 directories=lambda: self.directories,
                 disks=lambda: self._watches,
-                connections=lambda: len(self._connections),
+                connections=lambda: self._connections,
                 stopping=lambda: self._is_stopping,
                 console_url=lambda: self.console_url,
             )

@@ -296,6 +296,9 @@ class SecuredProtocol(Protocol):
     def secured(self, subject: str) -> None:
         """Take the name of the client's verified certificate (RFC 2253), "" without one; it comes before any data."""
 
+    def shaking_hands(self, size: int) -> None:
+        """Note how many bytes of an incomplete handshake the client has sent."""
+
     def refuse(self, why: str) -> None:
         """Close the connection, because its handshake failed."""
 
@@ -496,5 +499,7 @@ class Outside(Struct, frozen=True):
     """Makes a buffer of so many bytes, which may have any values."""
     door: Callable[[], Door | None] = lambda: None
     """Opens a door; None where there is none."""
+    descriptors: int = 1 << 31
+    """How many file descriptors the process may have open."""
     largest_timestamp: LargestTimestamp = lambda *_: None
     """Checks the records of large batches in compiled code, where there is some."""

@@ -137,7 +137,7 @@ async def scrape(machine: Machine) -> dict[str, list[Any]]:
         broker=lambda: machine.broker,
         directories=list,
         disks=list,
-        connections=lambda: 0,
+        connections=lambda: machine.node._connections,
         stopping=lambda: False,
     )
     text = b"".join([piece async for piece in Scraper(watched, Histogram()).pieces()]).decode()

@@ -156,6 +156,9 @@ class TlsConnection(asyncio.BufferedProtocol):
         if self._handshake_bytes > _HANDSHAKE_BYTES_MAX:
             self._fail("the handshake is too long")
             return
+        cast("SecuredProtocol", self._inner).shaking_hands(self._handshake_bytes)
+        if self.is_closing:
+            return
         self._pass_arrived()
         self._step = self._steps.submit(self._take_step)
         self._step.add_done_callback(self._step_taken)

@@ -255,8 +255,9 @@ CONNECTIONS = (
         256 * MIB,
         "Bytes of requests that were received and are not yet answered, of all connections "
         "together. At the limit connections that hold more than a little stop reading and go on "
-        "in turn; one request larger than it is served. -1: no limit, as in Kafka, where many "
-        "clients can fill the memory.",
+        "in turn; one request larger than it is served. Small requests pass in an eighth beyond it, and half requests "
+        "of the client that holds most end for them. Clients before their login have a sixteenth of it beside it, "
+        "from 1 to 16 MiB. -1: no limit, as in Kafka, where many clients can fill the memory.",
         Between(-1),
         kafka_default="-1",
     ),

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.metrics import NOT_DECODED, Histogram
+from stratalog.broker.network.connections import Connections
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode
@@ -208,7 +209,7 @@ class Scraper:
             for one in self._watched.directories()
         ]
         yield from _family(m.DIRECTORY_ONLINE, online)
-        yield from _family(m.CONNECTIONS, [("", self._watched.connections())])
+        yield from _of_connections(self._watched.connections())
 
     async def _of_partitions(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
         now_ms = broker.clock.now_ms()
@@ -292,6 +293,19 @@ def _of_cleaners(cleaners: Cleaners, bucket: "BucketCleaner | None") -> Iterator
     yield from _family(m.CLEANER_PASSES, [("", sum(one.passes for one in every))])
     yield from _family(m.CLEANER_BYTES_READ, [("", sum(one.bytes_read for one in every))])
     yield from _family(m.CLEANER_BYTES_WRITTEN, [("", sum(one.bytes_written for one in every))])
+
+
+def _of_connections(connections: Connections) -> Iterator[str]:
+    memory = connections.memory
+    yield from _family(m.CONNECTIONS, [("", len(connections))])
+    yield from _family(m.CONNECTIONS_BEFORE_LOGIN, [("", len(memory.unknown))])
+    held = {
+        "requests": memory.requests,
+        "answers": memory.answers,
+        "before_login": memory.unknown_bytes,
+    }
+    yield from _family(m.CLIENT_MEMORY, _by_label(m.CLIENT_MEMORY, held))
+    yield from _family(m.CONNECTIONS_ENDED, _by_label(m.CONNECTIONS_ENDED, memory.ended))
 
 
 def _of_requests(broker: Broker) -> Iterator[str]:

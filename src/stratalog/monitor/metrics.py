@@ -126,6 +126,26 @@ CONNECTIONS_REFUSED = _metric(
     "",
     "Client connections refused at a limit of connections.",
 )
+CONNECTIONS_BEFORE_LOGIN = _metric(
+    "connections_before_login",
+    _GAUGE,
+    "",
+    "Client connections, among the open ones, whose client has not logged in or not completed its handshake.",
+)
+CONNECTIONS_ENDED = _metric(
+    "connections_ended_total",
+    _COUNTER,
+    "reason",
+    "Client connections that the broker ended to serve others. `before_login`: they held most before a login; "
+    "`half_request`: their request did not come while memory was short; `displaced`: their place was needed.",
+)
+CLIENT_MEMORY = _metric(
+    "client_memory_bytes",
+    _GAUGE,
+    "of",
+    "Memory of clients' requests and answers. `requests`: received and not answered; `answers`: not sent; "
+    "`before_login`: requests and handshakes of clients before their login, which have a limit of their own.",
+)
 THROTTLED = _metric(
     "client_throttles_total",
     _COUNTER,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratalog.broker.broker import Broker
+from stratalog.broker.network.connections import Connections
 from stratalog.broker.storage.directory import LogDirectory
 from stratalog.broker.storage.timed_disk import TimedDisk
 from stratalog.ports import Clock
@@ -22,6 +23,6 @@ class Watched:
     broker: Callable[[], Broker | None]
     directories: Callable[[], Sequence[LogDirectory]]
     disks: Callable[[], Sequence[TimedDisk]]
-    connections: Callable[[], int]
+    connections: Callable[[], Connections]
     stopping: Callable[[], bool]
     console_url: Callable[[], str | None] = lambda: None

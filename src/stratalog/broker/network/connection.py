@@ -19,7 +19,7 @@ A failure of a handler costs this connection, and nothing else.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, cast
 
 import structlog
@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, may_overlap
 from stratalog.broker.network.audit import Audit
-from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.client_memory import LITTLE_BYTES, ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
 from stratalog.broker.network.sending import send, takes_files
 from stratalog.broker.network.session import Session
@@ -82,8 +82,12 @@ class Connection(asyncio.BufferedProtocol):
         self.active_s = 0.0
         """When the last bytes arrived, in the loop's time."""
         self.opened_s = 0.0
-        self.receiving_since_s = 0.0
-        """When the partly received request began to arrive, or could continue to."""
+        self.began_s = self.receiving_since_s = 0.0
+        """When the partly received request began to arrive; and when it did, or could continue to."""
+        self.is_unknown = session.sasl is not None or session.listener.security.tls is not None
+        """Whether the client must still log in, or complete its handshake."""
+        self.holder: Hashable = ""
+        """The client that the memory of its requests counts for."""
         self.bytes_held = 0
         """Bytes of requests received, whole or in part, and not yet answered, as `memory` counts them."""
         self.loans = Loans(shared)
@@ -144,8 +148,11 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{host}:{peer[1]}" if isinstance(peer, tuple) else host
         self.session.mute = self.mute
         self.session.sends_files = takes_files(transport)
+        self.holder = self.session.holder
         if not self._opened(self):
             self.abort()
+        elif self.is_unknown:
+            self._memory.hold(self, 0, 0)
 
     def secured(self, subject: str) -> None:
         """Name the client by its certificate, on a listener that authenticates by TLS alone."""
@@ -153,6 +160,22 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("no rule of ssl.principal.mapping.rules names the client, on one line")
         else:
             self.session.is_secured = True
+            self._count_held(0)
+            if self.session.sasl is None:
+                self._logged_in()
+
+    def shaking_hands(self, size: int) -> None:
+        """Count the bytes of a handshake that is not complete."""
+        self._count_held(size)
+
+    def _logged_in(self) -> None:
+        """Count for the client, whose name is known from now on."""
+        held = self.bytes_held
+        self._count_held(0)
+        self.is_unknown = False
+        self._memory.unknown.pop(self, None)
+        self.holder = self.session.holder
+        self._count_held(held)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -164,13 +187,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         self.active_s = now = self._loop.time()
-        if not reader.bytes_held:
-            self.receiving_since_s = now
+        held = reader.bytes_held
         try:
             frames = reader.buffer_updated(nbytes)
         except Rejected as error:
             self.refuse(error.message)
             return
+        if frames or not held:
+            self.began_s = self.receiving_since_s = now
         if self._finishing:
             reader.drop_rest()
             return
@@ -224,8 +248,7 @@ class Connection(asyncio.BufferedProtocol):
             # A fetch, a join. A new task takes its first step first, so that it awaits the handler's coroutine.
             self._loop.call_soon(self._serial.cancel)
         self._count_unsent(0)
-        self._memory.requests -= self.bytes_held
-        self.bytes_held = 0
+        self._count_held(0)
         self._memory.forget(self)
         self._closed(self)
 
@@ -260,6 +283,14 @@ class Connection(asyncio.BufferedProtocol):
             self._reclaim()
             self._forget()
             self._transport.abort()
+
+    def give_up(self, why: str) -> None:
+        """Close now, to free what this connection holds, without a line of its own in the log."""
+        if self._transport is not None and self._shared.audit is not None:
+            self._shared.audit.refused(self.session, why)
+        self.abort()
+        self._reader.end()
+        self._count_held(0)
 
     def _forget(self) -> None:
         self._reader.drop_rest()
@@ -338,9 +369,12 @@ class Connection(asyncio.BufferedProtocol):
         memory, reader = self._memory, self._reader
         held = reader.bytes_held + self._waiting_bytes + self._bytes_started
         if held != self.bytes_held:
-            memory.requests += held - self.bytes_held
             is_less = held < self.bytes_held
-            self.bytes_held = held
+            if self.is_unknown or held > LITTLE_BYTES or self.bytes_held > LITTLE_BYTES:
+                self._count_held(held)
+            else:
+                memory.requests += held - self.bytes_held
+                self.bytes_held = held
             if is_less:
                 memory.freed(self)
         wanted = (
@@ -348,11 +382,19 @@ class Connection(asyncio.BufferedProtocol):
             and not reader.has_more
             and self._waiting_bytes < _WAITING_BYTES_MAX
             and len(self._frames) < _WAITING_FRAMES_MAX
-            and (memory.requests < memory.requests_max or memory.may_read(self, held))
+            and (
+                memory.requests < memory.requests_max
+                or self.is_unknown
+                or memory.may_read(self, held)
+            )
         )
         if wanted != self._reading and not is_lent and not transport.is_closing():
             self._reading = wanted
             (transport.resume_reading if wanted else transport.pause_reading)()
+
+    def _count_held(self, held: int) -> None:
+        before, self.bytes_held = self.bytes_held, held
+        self._memory.hold(self, before, held)
 
     def _start(self, frame: memoryview) -> None:
         try:
@@ -441,7 +483,7 @@ class Connection(asyncio.BufferedProtocol):
             self._begun(result, frame_bytes)
         self._send_held()
         if rest:
-            self.active_s = self.receiving_since_s = self._loop.time()
+            self.active_s = self.began_s = self.receiving_since_s = self._loop.time()
             self._reader.put_back(rest)
             self._take_more()
         self._advance()
@@ -457,6 +499,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.close()
             elif sasl.is_known:
                 self._reader.limit(self._frame_bytes_max)
+                if self.is_unknown:
+                    self._logged_in()
 
     def _flush(self, done: "asyncio.Future[Any]") -> None:
         """Write the answers that are next in order."""

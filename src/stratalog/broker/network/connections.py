@@ -6,18 +6,23 @@ Limits are Kafka's: `max.connections` for all listeners and for each, and `max.c
 with overrides. The broker closes a connection beyond a limit at once. A lower limit closes no existing connection.
 Connections beyond `max.connection.creation.rate`, for all listeners or one, are accepted and wait for their turn
 (KIP-612).
+
+All connections together have a part of the process's file descriptors at most: the log needs the others. At the limit
+of all a new connection takes the place of the oldest one whose client has not logged in, else of an idle one of the
+address that has most, if its own has fewer.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, cast
 
 import structlog
 
 from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.audit import Audit
-from stratalog.broker.network.client_memory import ClientMemory
+from stratalog.broker.network.client_memory import LITTLE_BYTES, ClientMemory
 from stratalog.broker.network.connection import Connection, Shared
 from stratalog.broker.network.lending import Lender
 from stratalog.broker.network.sasl import SaslState
@@ -30,16 +35,19 @@ from stratalog.ports import Outside
 from stratalog.wire.frames import SCRATCH_BYTES
 
 _LOOK_S: Final = 2.0
+_DESCRIPTORS: Final = "file descriptors (ulimit -n)"
 _BURST_S: Final = 1.0
-_LITTLE_BYTES: Final = 16 << 10
 _LOGIN_S_MAX: Final = 30.0
 """How long a client of a SASL listener may take to authenticate."""
-_REQUEST_S_MAX: Final = 10.0
 _QUIET_S_MAX: Final = 3.0
-"""How long a request may take to arrive, and how long without any byte, while memory is short and its client may send.
+"""How long a request may stay without any byte, while memory is short and its client may send.
 
 Well below the 30 s that other clients wait for their answers.
 """
+_ENTERED_S: Final = 1.0
+"""How long a new client has to log in before it gives its place to another one."""
+_KEPT_DESCRIPTORS: Final = 4096
+_ASKED_MAX: Final = 64
 
 
 class Connections:
@@ -68,7 +76,9 @@ class Connections:
         )
         self._count = count
         self._all: set[Connection] = set()
-        self._by_host: Counter[str] = Counter()
+        self._of_host: dict[str, dict[Connection, None]] = {}
+        """By address, in the order of their opening."""
+        self._descriptors = outside.descriptors
         self._by_listener: Counter[str] = Counter()
         # Time of the next connection by listener, if connections came at an even rate; "" stands for all listeners.
         self._turn_s: dict[str, float] = {}
@@ -99,6 +109,8 @@ class Connections:
         """Apply the limits of the present settings."""
         self._config = config
         self._max = {one: config.int(_limit(one, "max.connections")) for one in self._listeners}
+        kept = min(self._descriptors // 2, _KEPT_DESCRIPTORS)
+        self._max[""] = min(self._max[""], self._descriptors - kept)
         self._rate = {
             one: config.int(_limit(one, "max.connection.creation.rate")) for one in self._listeners
         }
@@ -130,6 +142,8 @@ class Connections:
         session = connection.session
         listener = session.listener.name
         refused_by = self._refused_by(listener, session.host)
+        if refused_by == _DESCRIPTORS or refused_by == _limit("", "max.connections"):
+            refused_by = None if self._gives_way(session.host) else refused_by
         self._count(refused_by is None)
         if refused_by is not None:
             self._log.warning(f"connection refused: {refused_by}", peer=connection.peer)
@@ -137,7 +151,7 @@ class Connections:
         self._all.add(connection)
         if self._looking is None:
             self._look_later()
-        self._by_host[session.host] += 1
+        self._of_host.setdefault(session.host, {})[connection] = None
         self._by_listener[listener] += 1
         wait_s = max(self._until_turn(listener), self._until_turn(""))
         if wait_s > 0:
@@ -161,12 +175,30 @@ class Connections:
     def _refused_by(self, listener: str, host: str) -> str | None:
         for one, count in (("", len(self._all)), (listener, self._by_listener[listener])):
             if count >= self._max[one]:
-                return _limit(one, "max.connections")
+                limit = _limit(one, "max.connections")
+                return limit if self._config.int(limit) == self._max[one] else _DESCRIPTORS
             if not self._rate[one]:
                 return _limit(one, "max.connection.creation.rate")
-        if self._by_host[host] >= self._max_of_host.get(host, self._max_by_host):
+        if len(self._of_host.get(host, ())) >= self._max_of_host.get(host, self._max_by_host):
             return "max.connections.per.ip"
         return None
+
+    def _gives_way(self, host: str) -> bool:
+        """End a connection for a new one of an address; return whether one gives way."""
+        now = asyncio.get_running_loop().time()
+        gone = cast("Connection | None", next(iter(self.memory.unknown), None))
+        if gone is None:
+            largest = max(self._of_host.values(), key=len)
+            if len(largest) > len(self._of_host.get(host, ())) + 1:
+                gone = next((one for one in islice(largest, _ASKED_MAX) if one.is_idle), None)
+        elif now - gone.opened_s < _ENTERED_S:
+            gone = None
+        if gone is None:
+            return False
+        self.memory.ended["displaced"] += 1
+        gone.give_up("another client needs its place")
+        self._closed(gone)
+        return True
 
     def _closed(self, connection: Connection) -> None:
         if connection not in self._all:
@@ -176,9 +208,10 @@ class Connections:
         if session.on_close is not None:
             session.on_close()
         self._by_listener[session.listener.name] -= 1
-        self._by_host[session.host] -= 1
-        if not self._by_host[session.host]:
-            del self._by_host[session.host]
+        of_host = self._of_host[session.host]
+        del of_host[connection]
+        if not of_host:
+            del self._of_host[session.host]
         if not self._all and self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -195,6 +228,7 @@ class Connections:
         """Close idle connections and, while memory is short, those that send a request too slowly."""
         limit_s = self._config.int("connections.max.idle.ms") / 1000
         now = asyncio.get_running_loop().time()
+        self.memory.end_slow()
         is_short = self.memory.is_short
         for connection in self:
             if limit_s >= 0 and connection.is_idle and now - connection.active_s > limit_s:
@@ -206,15 +240,12 @@ class Connections:
                 connection.refuse("its request does not come, and memory for requests is short")
 
     def _is_slow(self, connection: Connection, now: float) -> bool:
-        """Return whether the connection holds memory for a request whose client may send and does not."""
+        """Return whether the connection holds memory for a request whose client may send and sends nothing."""
         return (
             connection.is_receiving
             and connection.is_reading
-            and connection.bytes_held > _LITTLE_BYTES
-            and (
-                now - connection.receiving_since_s > _REQUEST_S_MAX
-                or now - max(connection.active_s, connection.receiving_since_s) > _QUIET_S_MAX
-            )
+            and connection.bytes_held > LITTLE_BYTES
+            and now - max(connection.active_s, connection.receiving_since_s) > _QUIET_S_MAX
         )
 
 
