@@ -274,10 +274,10 @@ class TokenKeys(Protocol):
     """The public keys of one issuer of tokens."""
 
     def claims(self, token: str) -> Mapping[str, Any]:
-        """Return the claims of a JSON Web Token that one of the keys has signed. Raises ValueError for any other."""
+        """Return the claims of a JSON Web Token that one of the keys has signed; blocking.
 
-    def knows(self, token: str) -> bool:
-        """Return whether the key that the token names is one of these."""
+        Raises LookupError where the keys lack the one that the token names, ValueError for any other token.
+        """
 
 
 class Security(Struct, frozen=True):

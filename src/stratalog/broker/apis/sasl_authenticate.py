@@ -32,7 +32,9 @@ async def handle(call: Call[SaslAuthenticateRequest, Needs]) -> SaslAuthenticate
     try:
         if sasl is None:
             raise Rejected(ErrorCode.illegal_sasl_state, "the listener has no SASL")
-        token, user, lifetime_ms = sasl.authenticate(call.body.auth_bytes, needs.clock.steady_ms())
+        token, user, lifetime_ms = await sasl.authenticate(
+            call.body.auth_bytes, needs.clock.steady_ms()
+        )
     except Rejected as error:
         if error.code is ErrorCode.sasl_authentication_failed:
             await asyncio.sleep(

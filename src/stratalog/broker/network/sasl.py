@@ -1,7 +1,7 @@
 """Authenticate one connection by SASL: which requests pass before, and the name of the client.
 
-In: frames and tokens of one client, the users. Out: tokens for the client, a principal, or a refusal. It never waits,
-never logs, and never says whether the user or the password was wrong.
+In: frames and tokens of one client, the users. Out: tokens for the client, a principal, or a refusal. It waits for the
+check of a bearer token alone, never logs, and never says whether the user or the password was wrong.
 
     HANDSHAKE ── SaslHandshake ──> AUTHENTICATE ── right token ──> DONE ── SaslHandshake ──> AUTHENTICATE …
                                         └── wrong token ──> FAILED
@@ -21,11 +21,11 @@ Kafka: `SaslServerAuthenticator`, `PlainSaslServer`, `ScramSaslServer`, `OAuthBe
 import hmac
 import re
 from base64 import b64encode
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -39,6 +39,8 @@ from stratalog.wire.apis import API_VERSIONS
 __all__ = ["SaslState", "ScramUser", "TokenUser", "Users", "salt_of"]
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
+_MESSAGE_MAX: Final = 20 << 10
+"""Bytes of a client's message that is looked at: the longest bearer token, and what is around it. It takes 1 ms."""
 _ADMITTED: Final = frozenset({_HANDSHAKE, API_VERSIONS, _AUTHENTICATE})
 
 
@@ -85,11 +87,23 @@ class _Known(NamedTuple):
     by_token: bool = False
 
 
-Tokens = Generator[bytes, bytes, _Known]
-"""One exchange: it takes the client's tokens, and yields the server's.
+class _Unchecked(NamedTuple):
+    """A bearer token, for which an exchange needs its user, or None."""
 
-Raises Rejected(SASL_AUTHENTICATION_FAILED).
-"""
+    token: str
+
+
+Tokens = Generator[bytes | _Unchecked, Any, _Known]
+"""One exchange: it takes the client's tokens, and yields the server's. Raises Rejected(SASL_AUTHENTICATION_FAILED)."""
+_BY_INPUT: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Errors that bytes of a client may cause in code that does not expect them."""
 _BEARER: Final = re.compile(
     rb"n,(?:a=(?P<user>(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01"
     rb"(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
@@ -111,7 +125,7 @@ class SaslState:
     def __init__(
         self,
         listener: Callable[[], SaslListener],
-        bearer: Callable[[str], Bearer | str] = lambda _token: "",
+        bearer: Callable[[str], Awaitable[Bearer | str]],
     ) -> None:
         """`listener` returns the present settings: a client that authenticates again meets new ones.
 
@@ -128,7 +142,7 @@ class SaslState:
         self.claimed = ""
         """The name of the user whose login was refused last."""
         self.why = ""
-        """Why the last token of OAUTHBEARER was refused, for the audit alone."""
+        """Why a token of OAUTHBEARER or a message was refused, or the error of a bug, for the audit alone."""
         self.by_token = False
         """Whether the client has logged in with a delegation token."""
         self._until_ms: int | None = None
@@ -188,13 +202,13 @@ class SaslState:
         if mechanism == PLAIN:
             self._exchange = _plain(self.listener.plain)
         elif mechanism == OAUTHBEARER:
-            self._exchange = _oauthbearer(self._checked)
+            self._exchange = _oauthbearer()
         else:
             self._exchange = _scram(mechanism, users)
         next(self._exchange)
         return ErrorCode.none
 
-    def authenticate(self, token: bytes, steady_ms: int) -> tuple[bytes, str | None, int]:
+    async def authenticate(self, token: bytes, steady_ms: int) -> tuple[bytes, str | None, int]:
         """Return the server's token; once the exchange is complete, the user's name, and the session's lifetime in ms
         (0: no end).
 
@@ -205,14 +219,27 @@ class SaslState:
         if self._step is not _Step.AUTHENTICATE or exchange is None:
             self._step = _Step.FAILED
             raise Rejected(ErrorCode.illegal_sasl_state, "SaslAuthenticate without SaslHandshake")
+        if len(token) > _MESSAGE_MAX:
+            self._step = _Step.FAILED
+            self.why = f"a message of {len(token)} bytes; accepted: {_MESSAGE_MAX}"
+            raise _LoginRefused(self.mechanism)
         try:
-            return exchange.send(token), None, 0
+            answer = exchange.send(token)
+            if isinstance(answer, _Unchecked):
+                answer = exchange.send(await self._checked(answer.token))
         except StopIteration as end:
             user, answer, token_ms, by_token = end.value
         except _LoginRefused as error:
             self._step = _Step.FAILED
             self.claimed = error.user
             raise
+        except _BY_INPUT as error:
+            self._step = _Step.FAILED
+            self.why = f"{type(error).__name__}: {error}"
+            raise _LoginRefused(self.mechanism) from error
+        else:
+            assert isinstance(answer, bytes), "an exchange asks once"
+            return answer, None, 0
         if not is_name(user) or (self._user is not None and user != self._user):
             self._step = _Step.FAILED
             self.claimed = user
@@ -224,9 +251,9 @@ class SaslState:
         self._until_ms = steady_ms + lifetime_ms if lifetime_ms else None
         return answer, user, lifetime_ms
 
-    def _checked(self, token: str) -> Bearer | None:
+    async def _checked(self, token: str) -> Bearer | None:
         """Return the user of a token; keep the reason for one that is not accepted."""
-        found = self._bearer(token)
+        found = await self._bearer(token)
         if isinstance(found, Bearer):
             return found
         self.why = found
@@ -252,13 +279,13 @@ def _plain(passwords: Mapping[str, str]) -> Tokens:
     return _Known(user, b"")
 
 
-def _oauthbearer(bearer: Callable[[str], Bearer | None]) -> Tokens:
+def _oauthbearer() -> Tokens:
     """RFC 7628: `n,a=USER,^Aauth=Bearer TOKEN^A^A`. Other pairs (KIP-342) have no effect."""
     first = _BEARER.fullmatch((yield b""))
     auth = None if first is None else _AUTH.search(first["pairs"])
     if first is None or auth is None:
         raise _LoginRefused(OAUTHBEARER)
-    found = bearer(auth[1].decode())
+    found: Bearer | None = yield _Unchecked(auth[1].decode())
     if found is None:
         yield _INVALID_TOKEN  # the client answers with one byte, and then gets the error
         raise _LoginRefused(OAUTHBEARER)

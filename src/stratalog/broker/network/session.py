@@ -68,9 +68,9 @@ class ListenerContext(Struct):
         assert self.sasl is not None, "a listener keeps its protocol"
         return self.sasl
 
-    def bearer(self, token: str) -> Bearer | str:
+    async def bearer(self, token: str) -> Bearer | str:
         """Return the user of a token of OAUTHBEARER, or why it is not accepted."""
-        return "" if self.tokens is None else self.tokens.check(token)
+        return "" if self.tokens is None else await self.tokens.check(token)
 
 
 def mute_no_connection(_seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Check the tokens of OAUTHBEARER: their issuer, audience, user and end.
 
 In: the rules of a listener, the issuer's keys, tokens. Out: a user's name and the rest of the token's life, or why the
-token is refused. A file or server is read on a thread, never by `check`: a token whose key is unknown is refused, and
-the keys are read again.
+token is refused. A thread checks signatures, so that tokens of clients without a login do not hold up others; a second
+one reads the keys. A token whose key is unknown is refused, and the keys are read again.
 
 The rules are Kafka's (`BrokerJwtValidator`): a signature by a key of the issuer, `exp` and `iat`, a name, and, where
 they are set, issuer and audience.
@@ -24,6 +24,8 @@ _SOON_MS: Final = 10_000
 """The shortest time between two reads of the keys (Kafka: `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`)."""
 _SHOWN_MAX: Final = 200
 """How many characters of a claim the audit shows."""
+_TOKEN_MAX: Final = 16384
+"""Characters of the longest token that is looked at."""
 
 
 class Bearer(NamedTuple):
@@ -41,14 +43,16 @@ class Tokens:
         self._read = outside.token_keys
         self._clock: Clock = outside.clock
         self._worker: Worker = outside.workers.start("token-keys")
+        self._checker: Worker = outside.workers.start("token-checks")
         self._keys: TokenKeys | None = None
         self._next_ms = 0
         self._is_wanted = False
         self._log = structlog.get_logger()
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         await self._worker.close()
+        await self._checker.close()
 
     async def load(self) -> None:
         """Read the keys for the first time. Raises UserError: a listener that can check no token does not start."""
@@ -72,15 +76,21 @@ class Tokens:
             self._next_ms = now_ms + min(_SOON_MS, self._rules.refresh_ms)
             self._log.error("keys of tokens not read", reason=str(error))
 
-    def check(self, token: str) -> Bearer | str:
+    async def check(self, token: str) -> Bearer | str:
         """Return the user of a token; for one that is not accepted, the reason, for the audit alone."""
         keys = self._keys
         assert keys is not None, "a listener reads them before it starts"
+        if len(token) > _TOKEN_MAX:
+            return f"the token has {len(token)} characters; accepted: {_TOKEN_MAX}"
         try:
-            claims = keys.claims(token)
+            claims = await self._checker.submit(lambda: keys.claims(token))
+        except LookupError:
+            self._is_wanted = True
+            return "the token names no key of the issuer"
         except ValueError:
-            self._is_wanted = self._is_wanted or not keys.knows(token)
             return "the token has no valid signature by one of the issuer's keys"
+        except Unavailable:
+            return "the node stops"
         return bearer_of(claims, self._rules, self._clock.now_ms())
 
 
