@@ -352,6 +352,7 @@ def test_an_unknown_user_looks_like_a_known_one_with_a_wrong_password(
     assert unknown.keys() == known.keys()
     assert unknown["i"] == known["i"]
     assert unknown["s"] == again["s"], "a salt that changes gives the user away"
+    assert len(unknown["s"]) == len(known["s"])
     assert unknown["r"] != again["r"]
 
 

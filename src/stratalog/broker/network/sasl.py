@@ -36,7 +36,7 @@ from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire import scram
 from stratalog.wire.apis import API_VERSIONS
 
-__all__ = ["SaslState", "ScramUser", "TokenUser", "Users", "salt_of"]
+__all__ = ["SaslState", "ScramUser", "TokenUser", "Users"]
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36
 _MESSAGE_MAX: Final = 20 << 10
@@ -70,10 +70,10 @@ class Users(Struct, frozen=True):
 
     scram: Callable[[int, str], ScramUser | None]
     token: Callable[[int, str], TokenUser | None]
+    unknown: Callable[[int, str, bool], ScramUser]
+    """Returns a credential that no proof fits, for a mechanism's number, a name, and whether it is to be a token's."""
     nonce: Callable[[], str]
     """Returns a new text of random characters, of at least 120 bits."""
-    pepper: Callable[[], bytes]
-    """Returns random bytes of this process, always the same: unknown users get their salts from them."""
 
 
 class _Known(NamedTuple):
@@ -303,12 +303,15 @@ def _scram(mechanism: str, users: Users) -> Tokens:
         first = scram.read_client_first(token)
     except ValueError:
         raise _LoginRefused(mechanism) from None
+    invented = users.unknown(
+        number, first.user, first.by_token
+    )  # in any case: its time tells nothing
     if first.by_token:
         token_user = users.token(number, first.user)
         credential = None if token_user is None else token_user.credential
     else:
         credential = users.scram(number, first.user)
-    found = credential or _unknown(hash_name, first.user, users.pepper())
+    found = credential or invented
     nonce = first.nonce + users.nonce()
     server_first = f"r={nonce},s={b64encode(found.salt).decode()},i={found.iterations}"
     token = yield server_first.encode()
@@ -331,18 +334,6 @@ def _scram(mechanism: str, users: Users) -> Tokens:
     if token_user is None:  # it has ended since the first message
         raise _LoginRefused(mechanism, first.user)
     return _Known(token_user.owner, answer, token_user.lifetime_ms, by_token=True)
-
-
-def _unknown(hash_name: str, user: str, pepper: bytes) -> ScramUser:
-    """Return a credential that no proof fits; the same user always has the same salt."""
-    salt = salt_of(user, pepper)
-    stored = hmac.digest(pepper, salt, hash_name)
-    return ScramUser(salt, stored, stored, scram.ITERATIONS_MIN)
-
-
-def salt_of(name: str, pepper: bytes) -> bytes:
-    """Return the salt of a name that has no stored one."""
-    return hmac.digest(pepper, name.encode(), "sha256")[:24]
 
 
 class _LoginRefused(Rejected):
