@@ -20,7 +20,7 @@ from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.coordinators.states import TRANSITIONS
 from stratalog.sinks.cassandra_options import CASSANDRA_OPTIONS
 from stratalog.sinks.opensearch_options import OPENSEARCH_OPTIONS
-from stratalog.table.options import OPTION_NAMES, REFUSED, WITHOUT_EFFECT
+from stratalog.table.options import IDLE, OPTION_NAMES, REFUSED
 from stratalog.table.sink_options import SINK_OPTIONS
 
 TOUR = sorted(TOP.glob("docs/architecture/*.md"))
@@ -212,7 +212,7 @@ def test_every_option_of_the_other_sinks_is_documented(page: str, options: tuple
 
 
 def test_settings_named_in_pages_exist() -> None:
-    options = {*OPTION_NAMES, *REFUSED, *WITHOUT_EFFECT, *SINK_OPTIONS}
+    options = {*OPTION_NAMES, *REFUSED, *IDLE, *SINK_OPTIONS}
     known = BROKER_SETTINGS.keys() | TOPIC_SETTINGS.keys() | options
     families = {name.partition(".")[0] for name in known}
     unknown = []

@@ -1,6 +1,6 @@
 """Stratalog: Kafka's protocol and files without a JVM, with history in object storage.
 
-In: the arguments of `read`. Out: a topic as Arrow. Importing one part of the package loads no other.
+In: the arguments of `read`. Out: a topic as Arrow, or an `Error`. Importing one part of the package loads no other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,22 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from stratalog.errors import BadOption, Corrupt, DataLoss, Error, Rejected, Unavailable
 from stratalog.table.metrics import ReadMetrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ReadMetrics", "read"]
+__all__ = [
+    "BadOption",
+    "Corrupt",
+    "DataLoss",
+    "Error",
+    "ReadMetrics",
+    "Rejected",
+    "Unavailable",
+    "read",
+]
 
 
 def read(  # noqa: PLR0913 - one argument for each thing to say
@@ -52,8 +62,16 @@ def read(  # noqa: PLR0913 - one argument for each thing to say
     - `security`: properties of Kafka's clients, such as `security.protocol` and `ssl.truststore.location`.
     - `metrics` receives the counts of requests, bytes and records.
 
-    Raises ValueError for a wrong argument, Unavailable, Corrupt, DataLoss; ModuleNotFoundError without the extra
-    `stratalog[arrow]`.
+    Every failure is a `stratalog.Error`, here or during the iteration:
+
+    - `BadOption`, also a ValueError: an argument is wrong, or names what is not there.
+    - `Unavailable`: brokers or the bucket do not answer; the plan waits five seconds for brokers, the iteration a
+      minute.
+    - `Rejected`: a broker refuses, for lack of a right, for example; `code` is Kafka's error code.
+    - `DataLoss`: records are gone that the arguments name.
+    - `Corrupt`: bytes are damaged.
+
+    Raises ModuleNotFoundError without the extra `stratalog[arrow]`.
     """
     for module in ("pyarrow", "numba"):
         if find_spec(module) is None:

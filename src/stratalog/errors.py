@@ -1,6 +1,9 @@
 """The kinds of failure that a caller can handle.
 
-In: nothing. Out: Kafka's error codes and five exceptions. It never formats a message for a client and never logs.
+In: nothing. Out: Kafka's error codes and the exceptions, all below `Error`. It never formats a message for a client and
+never logs.
+
+`stratalog.read` and the sources of Spark raise `Rejected`, `Unavailable`, `Corrupt`, `DataLoss` and `BadOption`.
 
 Bugs are assertions, left on.
 """
@@ -9,7 +12,19 @@ from copy import copy
 from enum import IntEnum
 from typing import TypeVar
 
-__all__ = ["Corrupt", "ErrorCode", "Fenced", "Rejected", "Unavailable", "UserError", "again"]
+__all__ = [
+    "BadOption",
+    "Corrupt",
+    "DataLoss",
+    "Error",
+    "ErrorCode",
+    "Fenced",
+    "NotInEnvironment",
+    "Rejected",
+    "Unavailable",
+    "UserError",
+    "again",
+]
 
 E = TypeVar("E", bound=BaseException)
 
@@ -159,7 +174,11 @@ class ErrorCode(IntEnum):
         return cls.unknown_server_error if isinstance(value, int) else None
 
 
-class Rejected(Exception):
+class Error(Exception):
+    """A failure that a caller can handle: the base of every kind."""
+
+
+class Rejected(Error):
     """The request is refused: answer it with `code`, change nothing."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -172,15 +191,15 @@ class Rejected(Exception):
         return Rejected, (self.code, self.message)
 
 
-class Unavailable(Exception):
+class Unavailable(Error):
     """A disk, an object store or a broker did not answer, or refused for now: retry later."""
 
 
-class Fenced(Exception):
+class Fenced(Error):
     """A newer epoch holds the role: give the role up, delete nothing, write nothing."""
 
 
-class Corrupt(Exception):
+class Corrupt(Error):
     """Bytes differ from the written ones: stop using them, name them, never serve them.
 
     `place`: the damaged file and the position in it, in bytes, where both are known.
@@ -191,8 +210,20 @@ class Corrupt(Exception):
         self.place = place
 
 
-class UserError(Exception):
-    """A person's input is wrong: print the message as one line and exit with 2. Raised by cli and config only."""
+class DataLoss(Error):
+    """Requested offsets are missing from the log; `failOnDataLoss=false` reads on without them."""
+
+
+class UserError(Error):
+    """A person's input is wrong: print the message as one line and exit with 2."""
+
+
+class NotInEnvironment(UserError):
+    """A variable that must be in the environment is not there."""
+
+
+class BadOption(UserError, ValueError):
+    """An option or an argument is wrong, or names what the log does not have. It is a ValueError as well."""
 
 
 def again(error: E) -> E:

@@ -23,9 +23,9 @@ from tests.broker_process import broker_process
 from tests.integration.test_spark_broker import SEGMENT, both, delete_records, produce, until
 from tests.integration.test_spark_kills import Producer
 
+from stratalog.errors import DataLoss
 from stratalog.spark.source import StratalogSource
 from stratalog.table.options import parse_options
-from stratalog.table.places import DataLoss
 from stratalog.table.plan import BrokerTask, Task
 from stratalog.table.query import batch_tasks, shared_of
 from stratalog.table.tasks import read_task

@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Callable[[Properties, Path], Properties], str]] = {
     ),
     "unknown setting": (
         lambda right, _at: right | {"ssl.truststore.locations": "x"},
-        "unknown setting ssl.truststore.locations; did you mean ssl.truststore.location",
+        "ssl.truststore.locations is no setting; did you mean ssl.truststore.location",
     ),
     "unknown protocol": (
         lambda right, _at: right | {"security.protocol": "TLS"},

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.adapters.bucket_url import BucketUrl
-from stratalog.errors import UserError
+from stratalog.errors import NotInEnvironment, UserError
 from stratalog.ports import Secret
 
 __all__ = ["AccessKeys", "find_keys", "read_access_keys", "read_customer_key"]
@@ -94,7 +94,7 @@ def find_keys(at: BucketUrl, environment: Mapping[str, str] = os.environ) -> str
     first = _IN_ENVIRONMENT[at.scheme][0]
     given = [name for name in first if _is_set(environment, name)]
     found = f" ({' and '.join(given)} alone is not enough)" if given else ""
-    raise UserError(
+    raise NotInEnvironment(
         f"{at.url.partition('?')[0]}: no keys are found{found}: {_REMEDIES[at.scheme]}; "
         "credentials=instance in the URL asks the cloud for the machine's role"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from stratalog.config import parse_properties
-from stratalog.errors import UserError
+from stratalog.errors import NotInEnvironment, UserError
 
 __all__ = ["resolved"]
 
@@ -29,7 +29,7 @@ def resolved(properties: Mapping[str, str]) -> dict[str, str]:
 def _value(name: str, kind: str, place: str) -> str:
     if kind == "env":
         if place not in os.environ:
-            raise UserError(f"{name}: the environment has no variable {place}")
+            raise NotInEnvironment(f"{name}: the environment has no variable {place}")
         return os.environ[place]
     path, colon, key = place.rpartition(":")
     if not colon:

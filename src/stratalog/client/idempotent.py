@@ -4,6 +4,7 @@ In: batches that are not built yet, each for one partition. Out: the same batche
 their `send`. It never gives a batch up before its time is over, and then raises.
 
 In a transaction, its producer writes them, and each partition is added to it first. Ending it is the caller's.
+With `acks` 1 there is no producer id, as in Kafka: a batch that is sent again may be in the log twice.
 
 Each batch carries a producer id and the sequence number of its first record, so a leader recognizes a repeated batch.
 A leader remembers five batches of a producer: no more are under way.
@@ -54,8 +55,19 @@ class _Open:
 class IdempotentPipeline:
     """`async with IdempotentPipeline(client) as pipeline: await pipeline.send("t", 0, builder)`."""
 
-    def __init__(self, client: Client, transaction: Transaction | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        transaction: Transaction | None = None,
+        *,
+        acks: int = -1,
+        delivery_s: float = _DELIVERY_S,
+    ) -> None:
+        """`delivery_s`: how long a batch is sent again."""
+        assert transaction is None or acks == -1, "a transaction waits for all replicas"
         self._client = client
+        self._acks = acks
+        self._delivery_s = delivery_s
         self._transaction = transaction
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
@@ -65,10 +77,10 @@ class IdempotentPipeline:
 
     async def __aenter__(self) -> Self:
         """Raises Unavailable, Rejected where the cluster gives no producer id."""
-        if self._transaction is None:
-            self._producer = await self._client.init_producer_id()
-        else:
+        if self._transaction is not None:
             self._producer = self._transaction.producer[:2]
+        elif self._acks == -1:
+            self._producer = await self._client.init_producer_id()
         return self
 
     async def __aexit__(
@@ -94,7 +106,7 @@ class IdempotentPipeline:
         data = batch.build(
             producer_id=id_,
             producer_epoch=epoch,
-            base_sequence=sequence,
+            base_sequence=sequence if id_ >= 0 else -1,
             transactional=in_transaction,
         )
         self._open.append(_Open(key, data, await self._sent(key, data)))
@@ -102,7 +114,7 @@ class IdempotentPipeline:
     async def drain(self) -> None:
         """Wait until every batch is acknowledged.
 
-        Raises Rejected for a refusal that stays, and the last error of a batch that failed for two minutes.
+        Raises Rejected for a refusal that stays, and the last error of a batch whose time is over.
         """
         while self._open:
             await self._await_oldest()
@@ -115,7 +127,7 @@ class IdempotentPipeline:
             self._deadline = None
             return
         now = asyncio.get_running_loop().time()
-        self._deadline = now + _DELIVERY_S if self._deadline is None else self._deadline
+        self._deadline = now + self._delivery_s if self._deadline is None else self._deadline
         if now > self._deadline or (isinstance(error, Rejected) and error.code not in _AGAIN):
             raise error
         for later in list(self._open)[1:]:  # else a late attempt could overtake a new one
@@ -137,7 +149,7 @@ class IdempotentPipeline:
         call = calls.produce(
             *partition,
             data,
-            acks=-1,
+            acks=self._acks,
             timeout_ms=int(self._client.timeout_s * 1000),
             transactional_id=None
             if self._transaction is None

@@ -42,6 +42,15 @@ _WITHOUT_EFFECT: Final = frozenset(
     "ssl.secure.random.implementation ssl.trustmanager.algorithm".split()
 )
 """They tune Java's TLS."""
+_OF_LIBRDKAFKA: Final = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.username": JAAS,
+    "sasl.password": JAAS,
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.key.location": "ssl.keystore.location",
+}
+"""Settings of librdkafka, and so of confluent-kafka, with the settings that Kafka has for them."""
 _OF_JAVAS_LOGIN: Final = ("sasl.login.", "sasl.client.callback.", "sasl.oauthbearer.jwt.")
 """Classes, and when they are called: here a token comes before its connection, and again before its end."""
 SECRETS: Final = frozenset(
@@ -92,11 +101,7 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
             continue
         setting = _SETTINGS.get(name)
         if setting is None:
-            from difflib import get_close_matches  # noqa: PLC0415 - a server needs none
-
-            close = get_close_matches(name, _SETTINGS, n=1, cutoff=0.8)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"unknown setting {name}{hint}")
+            raise UserError(f"{name} is no setting{_hint(name)}")
         try:
             values[name] = setting.parse(text)
         except BadValue as bad:
@@ -114,6 +119,16 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity:
             "ssl.keystore.key and ssl.keystore.certificate.chain: one is set without the other; accepted: both"
         )
     return ClientSecurity(tls, login)
+
+
+def _hint(name: str) -> str:
+    """Return what to say about an unknown setting, behind its name."""
+    from difflib import get_close_matches  # noqa: PLC0415 - a server needs none
+
+    if name in _OF_LIBRDKAFKA:
+        return f": that is librdkafka's name, here it is in {_OF_LIBRDKAFKA[name]}"
+    close = get_close_matches(name, [*_SETTINGS, *_SASL, _PROTOCOL], n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _login(properties: Mapping[str, str]) -> Login:

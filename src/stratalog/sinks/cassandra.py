@@ -24,7 +24,7 @@ from stratalog.adapters.cassandra_session import (
     pause,
 )
 from stratalog.adapters.system import SystemEntropy
-from stratalog.errors import Unavailable, UserError
+from stratalog.errors import BadOption, Unavailable, UserError
 from stratalog.sinks.cassandra_options import RECORD, CassandraOptions
 from stratalog.sinks.cql import columns_of, create_keyspace, create_table, insert, rows_of
 from stratalog.tier.writing.backoff import Backoff
@@ -100,7 +100,7 @@ def connected(options: CassandraOptions) -> CassandraSession:
 def prepare(options: CassandraOptions, schema: pa.Schema) -> None:
     """Create a missing keyspace and table if the options ask for that, and compare them with the rows.
 
-    Raises ValueError for columns that the table cannot store, UserError where Cassandra refuses, Unavailable where it
+    Raises BadOption for columns that the table cannot store, UserError where Cassandra refuses, Unavailable where it
     stays unreachable for the time that the options allow. A stream calls this for each of its batches.
     """
     columns = columns_of(schema)
@@ -113,7 +113,7 @@ def _make_ready(options: CassandraOptions, columns: Mapping[str, str]) -> None:
         if options.replication is not None:
             session.run(create_keyspace(options))
         elif not session.has_keyspace(options.keyspace):
-            raise ValueError(
+            raise BadOption(
                 f"keyspace '{options.keyspace}' is missing: make it, or let option 'replication' say how"
             )
         if options.create_table:
@@ -128,24 +128,24 @@ def _check(
 ) -> None:
     shape = session.shape(options.keyspace, options.table)
     if shape is None:
-        raise ValueError(
+        raise BadOption(
             f"table '{options.name}' is missing: make it, or write with option 'create_table' = 'true'"
         )
     for name, kind in columns.items():
         found = shape.columns.get(name)
         if found is None:
-            raise ValueError(
+            raise BadOption(
                 f"table '{options.name}' has no column '{name}': add it there, or leave it out here"
             )
         if found != kind and (kind, found) not in _TAKEN:
-            raise ValueError(f"column '{name}' is {kind}, in table '{options.name}' it is {found}")
+            raise BadOption(f"column '{name}' is {kind}, in table '{options.name}' it is {found}")
     if missing := [name for name in RECORD if name not in shape.key]:
-        raise ValueError(
+        raise BadOption(
             f"table '{options.name}' has the primary key ({', '.join(shape.key)}), without {', '.join(missing)}: "
             "rows of different records would overwrite each other"
         )
     if missing := [name for name in shape.key if name not in columns]:
-        raise ValueError(f"column '{missing[0]}' is needed: it is in the key of '{options.name}'")
+        raise BadOption(f"column '{missing[0]}' is needed: it is in the key of '{options.name}'")
 
 
 _TAKEN: Final = {("text", "ascii"), ("bigint", "varint"), ("int", "varint"), ("int", "bigint")}

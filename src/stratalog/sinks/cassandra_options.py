@@ -1,6 +1,6 @@
 """Parse the options of `.format("stratalog_cassandra")`, once.
 
-In: Spark's options, all text. Out: `CassandraOptions`, or a ValueError of one line. It never connects to anything.
+In: Spark's options, all text. Out: `CassandraOptions`, or a BadOption of one line. It never connects to anything.
 
 User and password are not options, because Spark's plans would show them.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.config.named_options import named_options, positive, seconds, whole
+from stratalog.errors import BadOption
 
 __all__ = ["CASSANDRA_OPTIONS", "RECORD", "CassandraOptions", "parse_cassandra_options"]
 
@@ -89,22 +90,22 @@ class CassandraOptions:
 
 
 def parse_cassandra_options(given: Mapping[str, str]) -> CassandraOptions:
-    """Parse and check everything. Raises ValueError."""
+    """Parse and check everything. Raises BadOption."""
     for name in given:
         if variable := _SECRETS.get(name.lower()):
-            raise ValueError(
+            raise BadOption(
                 f"option '{name}' would be in Spark's plans: set {variable} in the environment of driver and executors"
             )
     options = named_options(given, _DEFAULTS, page=PAGE)
     for name in ("hosts", "keyspace", "table"):
         if not options[name].strip():
-            raise ValueError(f"option '{name}' must say where to write (see {PAGE})")
+            raise BadOption(f"option '{name}' must say where to write (see {PAGE})")
     create = options["create_table"].strip().lower()
     if create not in {"true", "false"}:
-        raise ValueError(f"option 'create_table' is {create!r}: true or false is needed")
+        raise BadOption(f"option 'create_table' is {create!r}: true or false is needed")
     consistency = options["consistency"].strip().upper()
     if consistency not in _CONSISTENCIES:
-        raise ValueError(
+        raise BadOption(
             f"option 'consistency' is {consistency!r}: one of {', '.join(_CONSISTENCIES)} is needed"
         )
     return CassandraOptions(
@@ -131,12 +132,12 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
         found = re.fullmatch(r"(?:\[([0-9A-Fa-f:]+)\]|([^\s:@/\[\]]+))(?::(\d{1,5}))?", one)
         port = int(found[3] or PORT) if found else 0
         if found is None or not 0 < port < 65536:
-            raise ValueError(f"option 'hosts' has {one!r}: host or host:port is needed")
+            raise BadOption(f"option 'hosts' has {one!r}: host or host:port is needed")
         hosts.append((found[1] or found[2], port))
     if not hosts:
-        raise ValueError("option 'hosts' names none: host or host:port is needed")
+        raise BadOption("option 'hosts' names none: host or host:port is needed")
     if len({port for _, port in hosts}) > 1:
-        raise ValueError(
+        raise BadOption(
             f"option 'hosts' is {text!r}: the nodes of a cluster all have the same port"
         )
     return tuple(hosts)
@@ -145,7 +146,7 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
 def _name(options: Mapping[str, str], option: str) -> str:
     name = options[option].strip()
     if not _NAME.fullmatch(name):
-        raise ValueError(
+        raise BadOption(
             f"option '{option}' is {name!r}: Cassandra wants letters, digits and _, at most 48, a letter in front"
         )
     return name
@@ -157,7 +158,7 @@ def _replication(text: str) -> Mapping[str, str] | None:
     """
     if not text:
         return None
-    wrong = ValueError(
+    wrong = BadOption(
         f"option 'replication' is {text!r}: how many copies (3), or how many where "
         '({"dc1": 3, "dc2": 2}) is needed'
     )
@@ -184,11 +185,11 @@ def _key(text: str) -> Key:
     more = _listed(found["rest"]) if found else ()
     key = Key(names, more)
     if not names or len(set(key.columns)) < len(key.columns):
-        raise ValueError(
+        raise BadOption(
             f"option 'primary_key' is {text!r}: columns as in CQL, ((topic, partition), offset), are needed"
         )
     if missing := [name for name in RECORD if name not in key.columns]:
-        raise ValueError(
+        raise BadOption(
             f"option 'primary_key' is {text!r}, without {', '.join(missing)}: "
             "rows of different records would overwrite each other"
         )

@@ -1,6 +1,6 @@
 """Cassandra's statements and values for rows.
 
-In: an Arrow schema, record batches, names. Out: CQL, rows of Python values in the columns' order, or a ValueError of
+In: an Arrow schema, record batches, names. Out: CQL, rows of Python values in the columns' order, or a BadOption of
 one line. It sends nothing.
 """
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import compute
 
+from stratalog.errors import BadOption
 from stratalog.sinks.cassandra_options import RECORD, CassandraOptions
 
 __all__ = ["columns_of", "create_keyspace", "create_table", "insert", "quoted", "rows_of"]
@@ -41,18 +42,18 @@ def quoted(name: str) -> str:
 def columns_of(schema: pa.Schema) -> dict[str, str]:
     """Return the columns' CQL types.
 
-    Raises ValueError for a column without one, or without the columns that identify a record.
+    Raises BadOption for a column without one, or without the columns that identify a record.
     """
     columns = {}
     for field in schema:
         kind = next((cql for is_one, cql in _TYPES if is_one(field.type)), None)
         if kind is None:
-            raise ValueError(
+            raise BadOption(
                 f"column '{field.name}' is {field.type}, which has no place in Cassandra: write it with to_json()"
             )
         columns[field.name] = kind
     if missing := [name for name in RECORD if name not in columns]:
-        raise ValueError(
+        raise BadOption(
             f"column '{missing[0]}' is needed: topic, partition and offset name a row, so that written again it is one"
         )
     return columns
@@ -70,11 +71,11 @@ def create_keyspace(options: CassandraOptions) -> str:
 def create_table(options: CassandraOptions, columns: Mapping[str, str]) -> str:
     """Return the statement that creates a missing table.
 
-    Raises ValueError where the key has no such column.
+    Raises BadOption where the key has no such column.
     """
     for name in options.key.columns:
         if name not in columns:
-            raise ValueError(
+            raise BadOption(
                 f"option 'primary_key' has '{name}', which is no column: there are {', '.join(columns)}"
             )
     cells = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())

@@ -1,7 +1,7 @@
 """Rows as documents of a search index: their ids, fields and mappings.
 
 In: an Arrow schema and record batches with the columns topic, partition and offset. Out: an index's mappings,
-documents with their ids, or a ValueError of one line. It sends nothing.
+documents with their ids, or a BadOption of one line. It sends nothing.
 
 A document's id is `<topic>-<partition>-<offset>`, which names the record and nothing else. So a row that is written
 again, by a repeated task, batch or job, overwrites itself.
@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from stratalog.errors import UserError
+from stratalog.errors import BadOption, UserError
 
 __all__ = ["LETTER_MAPPINGS", "Document", "documents_of", "mappings_of"]
 
@@ -82,20 +82,20 @@ class Document:
 
 
 def mappings_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the mappings for rows of `schema`. Raises ValueError where such rows cannot be documents."""
+    """Return the mappings for rows of `schema`. Raises BadOption where such rows cannot be documents."""
     for name in _ID_COLUMNS:
         if name not in schema.names:
-            raise ValueError(
+            raise BadOption(
                 f"there is no column '{name}': topic, partition and offset are what a document is called by"
             )
     for name, count in Counter(schema.names).items():
         if count > 1:
-            raise ValueError(f"there are {count} columns '{name}': a document can have one")
+            raise BadOption(f"there are {count} columns '{name}': a document can have one")
     if not _is_text(schema.field("topic").type):
-        raise ValueError(f"column 'topic' is {schema.field('topic').type}, not string")
+        raise BadOption(f"column 'topic' is {schema.field('topic').type}, not string")
     for name in ("partition", "offset"):
         if not pa.types.is_integer(schema.field(name).type):
-            raise ValueError(f"column '{name}' is {schema.field(name).type}, not int or bigint")
+            raise BadOption(f"column '{name}' is {schema.field(name).type}, not int or bigint")
     properties = {one.name: _mapping(one.name, one.type) for one in schema}
     return {"properties": {**properties, "topic": {"type": "keyword"}}}
 
@@ -115,7 +115,7 @@ def _mapping(name: str, kind: pa.DataType) -> dict[str, Any]:
         if is_kind(kind):
             return {"type": indexed}
     remedy = "cast it to string, or base64() it" if pa.types.is_binary(kind) else "to_json() it"
-    raise ValueError(f"column '{name}' is {kind}, which cannot be indexed: {remedy}")
+    raise BadOption(f"column '{name}' is {kind}, which cannot be indexed: {remedy}")
 
 
 def documents_of(batch: pa.RecordBatch) -> Iterator[Document]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from stratalog.adapters.http_client import Answer, Credentials, HttpClient
 from stratalog.adapters.system import SystemEntropy
 from stratalog.adapters.threads import ThreadWorker
-from stratalog.errors import Unavailable, UserError
+from stratalog.errors import BadOption, Unavailable, UserError
 from stratalog.sinks.bulk import (
     BULK_QUERY,
     TOO_LARGE,
@@ -80,7 +80,7 @@ def connect(hosts: Sequence[str], timeout_s: float, connections: int = 1) -> Htt
 def prepare(options: OpenSearchOptions, schema: pa.Schema) -> None:
     """Create the index and the index of dead letters where they are missing, and apply the requested settings.
 
-    Raises ValueError for columns that cannot be indexed and for a changed number of shards, UserError where OpenSearch
+    Raises BadOption for columns that cannot be indexed and for a changed number of shards, UserError where OpenSearch
     refuses, Unavailable where it cannot be reached.
     """
     mappings = mappings_of(schema)
@@ -107,7 +107,7 @@ def _make_ready(
     for name, one in msgspec.json.decode(found.body).items():
         shards = one["settings"][SHARDS]
         if settings.get(SHARDS, shards) != shards:
-            raise ValueError(
+            raise BadOption(
                 f"option '{SHARDS}' is {settings[SHARDS]}, but index {name} has {shards}, which cannot be changed: "
                 "leave the option out, or name a new index"
             )

@@ -1,6 +1,6 @@
 """Parse the options of `.format("stratalog_opensearch")`, once.
 
-In: Spark's options, all text. Out: `OpenSearchOptions`, or a ValueError of one line. It never connects to anything.
+In: Spark's options, all text. Out: `OpenSearchOptions`, or a BadOption of one line. It never connects to anything.
 
 `hosts`, `index`, `worker`, `bulk_max_size`, `backoff.…`, `max_retries` and `timeout` have the names of Filebeat's
 output; the settings of an index have OpenSearch's own. User and password are not options, because Spark's plans would
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from stratalog.config.named_options import named_options, positive, seconds, whole
+from stratalog.errors import BadOption
 
 __all__ = ["OPENSEARCH_OPTIONS", "SHARDS", "OpenSearchOptions", "parse_opensearch_options"]
 
@@ -68,16 +69,16 @@ class OpenSearchOptions:
 
 
 def parse_opensearch_options(given: Mapping[str, str]) -> OpenSearchOptions:
-    """Parse and check everything. Raises ValueError."""
+    """Parse and check everything. Raises BadOption."""
     for name in given:
         if variable := _SECRETS.get(name.lower()):
-            raise ValueError(
+            raise BadOption(
                 f"option '{name}' would be in Spark's plans: set {variable} in the environment of driver and executors"
             )
     options = named_options(given, _DEFAULTS, page=PAGE)
     for name in ("hosts", "index"):
         if not options[name].strip():
-            raise ValueError(f"option '{name}' must say where to write (see {PAGE})")
+            raise BadOption(f"option '{name}' must say where to write (see {PAGE})")
     return OpenSearchOptions(
         hosts=_hosts(options["hosts"]),
         index=_index(options, "index"),
@@ -98,7 +99,7 @@ def _hosts(text: str) -> tuple[str, ...]:
     for one in filter(None, (item.strip() for item in text.split(","))):
         parts = urlsplit(one if "://" in one else f"http://{one}")
         if parts.username is not None or parts.password is not None:
-            raise ValueError(
+            raise BadOption(
                 "option 'hosts': user and password belong in OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD, not in a plan"
             )
         try:
@@ -107,20 +108,20 @@ def _hosts(text: str) -> tuple[str, ...]:
             port = 0
         plain = not (parts.path.strip("/") or parts.query or parts.fragment)
         if parts.scheme not in {"http", "https"} or not parts.hostname or not port or not plain:
-            raise ValueError(
+            raise BadOption(
                 f"option 'hosts' has {one!r}: http://host:port or https://host:port is needed"
             )
         name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         hosts.append(f"{parts.scheme}://{name}:{port}")
     if not hosts:
-        raise ValueError("option 'hosts' names none: http://host:port is needed")
+        raise BadOption("option 'hosts' names none: http://host:port is needed")
     return tuple(hosts)
 
 
 def _index(options: Mapping[str, str], name: str) -> str:
     index = options[name].strip()
     if index and (not _INDEX.fullmatch(index) or len(index.encode()) > 255):
-        raise ValueError(
+        raise BadOption(
             f"option '{name}' is {index!r}: OpenSearch wants lower case, none of \\ / * ? \" < > | , # : or blanks, "
             "and no _ - + . in front"
         )
@@ -135,7 +136,7 @@ def _settings(options: Mapping[str, str]) -> Mapping[str, str]:
         settings[_REPLICAS] = str(whole(options, _REPLICAS))
     if interval := options[_REFRESH].strip():
         if not _REFRESH_INTERVAL.fullmatch(interval):
-            raise ValueError(
+            raise BadOption(
                 f"option '{_REFRESH}' is {interval!r}: 30s, 500ms, 1m … or -1 is needed"
             )
         settings[_REFRESH] = interval

@@ -17,7 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from stratalog.errors import BadOption
 from stratalog.sinks.cassandra_options import CassandraOptions, parse_cassandra_options
+from stratalog.spark.failures import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +46,17 @@ class CassandraSource(DataSource):
         return StreamStorer(_ready(self.options, schema, overwrite=overwrite))
 
 
+@one_line()
 def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> CassandraOptions:
     """Return the options after preparing the table for rows of `schema`, so that errors come before any task starts."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if find_spec("cassandra") is None:
-        raise ValueError("Cassandra's driver is missing: pip install 'stratalog[cassandra]'")
+        raise BadOption("Cassandra's driver is missing: pip install 'stratalog[cassandra]'")
     from stratalog.sinks.cassandra import prepare
 
     if overwrite:
-        raise ValueError(
+        raise BadOption(
             "a row only ever overwrites itself: write with mode('append') or outputMode('append')"
         )
     options = parse_cassandra_options(given)
@@ -61,6 +64,7 @@ def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> 
     return options
 
 
+@one_line()
 def _write(found: Iterator[pa.RecordBatch], options: CassandraOptions) -> Stored:
     from stratalog.sinks.cassandra import write_rows
 

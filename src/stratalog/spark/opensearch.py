@@ -17,7 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from stratalog.errors import BadOption
 from stratalog.sinks.opensearch_options import OpenSearchOptions, parse_opensearch_options
+from stratalog.spark.failures import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class OpenSearchSource(DataSource):
         return StreamIndexer(_ready(self.options, schema, overwrite=overwrite))
 
 
+@one_line()
 def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> OpenSearchOptions:
     """Return the options after preparing the index for rows of `schema`, so that errors come before any task starts."""
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -52,7 +55,7 @@ def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> 
     from stratalog.sinks.opensearch import prepare
 
     if overwrite:
-        raise ValueError(
+        raise BadOption(
             "a document only ever overwrites itself: write with mode('append') or outputMode('append')"
         )
     options = parse_opensearch_options(given)
@@ -60,6 +63,7 @@ def _ready(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> 
     return options
 
 
+@one_line()
 def _write(found: Iterator[pa.RecordBatch], options: OpenSearchOptions) -> Indexed:
     from stratalog.sinks.opensearch import write_documents
 

@@ -28,7 +28,7 @@ _LAST_S: Final = 5.0
 class ProgressListener(StreamingQueryListener):
     """`spark.streams.addListener(ProgressListener({"kafka.bootstrap.servers": …}))`.
 
-    The options are the sink's, for connections. Raises ValueError for others.
+    The options are the sink's, for connections. Raises BadOption for others.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

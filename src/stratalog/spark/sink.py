@@ -17,11 +17,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from stratalog.adapters.system import SystemClock, SystemEntropy
+from stratalog.spark.failures import one_line
 from stratalog.table.decisions import Prepared
 from stratalog.table.exactly_once import BATCH_JOB
 from stratalog.table.sink import (
     Write,
     abort_batch,
+    check_destination,
     commit_batch,
     commit_job,
     prepare_rows,
@@ -40,8 +42,12 @@ class Written(WriterCommitMessage):
 
 
 def checked(schema: StructType, options: SinkOptions) -> SinkOptions:
-    """Return the options, if rows of `schema` can be written with them. Raises ValueError."""
+    """Return the options, if rows of `schema` can be written with them.
+
+    Raises BadOption, and as `check_destination`: here it fails in the driver, before any task starts.
+    """
     check_columns({one.name: one.dataType.simpleString() for one in schema.fields}, options)
+    check_destination(options)
     return options
 
 
@@ -53,16 +59,19 @@ class BatchSink(DataSourceArrowWriter):
         self._run = str(SystemEntropy().uuid())
         self._attempt = SystemClock().now_ms()
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = _context()
         write = Write(self._run, BATCH_JOB, self._attempt, context.partitionId())
         return _write(iterator, self._options, write, context.attemptNumber())
 
+    @one_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         guarantee = self._options.exactly_once
         if guarantee is not None:
             commit_job(self._options, guarantee, self._run, _prepared(messages))
 
+    @one_line()
     def abort(self, _messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.exactly_once is not None:
             abort_batch(self._options, self._options.exactly_once, self._run)
@@ -78,6 +87,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
         self._attempt = SystemClock().now_ms()
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = _context()
         run = context.getLocalProperty("sql.streaming.queryId")
@@ -87,12 +97,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         write = Write(run, int(batch), self._attempt, context.partitionId())
         return _write(iterator, self._options, write, context.attemptNumber())
 
+    @one_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         guarantee, run = self._options.exactly_once, _run_of(messages)
         if guarantee is not None:
             assert run is not None, "a batch without a task"
             commit_batch(self._options, guarantee, run, batchId, _prepared(messages))
 
+    @one_line()
     def abort(self, messages: Sequence[WriterCommitMessage | None], _batch: int) -> None:
         """Abort the batch, if a task has ended and named the query; else the batch's next run does."""
         guarantee, run = self._options.exactly_once, _run_of(messages)

@@ -42,8 +42,10 @@ from pyspark.sql.types import (
 
 from stratalog.adapters.memory import collect_only_what_follows, keep_freed_memory
 from stratalog.adapters.system import monotonic_s
+from stratalog.errors import BadOption
 from stratalog.kernels.columns import HEADERS, ORIGIN
 from stratalog.spark import catalog
+from stratalog.spark.failures import one_line
 from stratalog.spark.filters import pruning_of
 from stratalog.spark.sink import BatchSink, StreamSink, checked
 from stratalog.table import bounds
@@ -55,7 +57,7 @@ from stratalog.table.places import Shared
 from stratalog.table.plan import LatestTask, Task, by_partition
 from stratalog.table.pruning import Pruning
 from stratalog.table.query import batch_tasks, planned, shared_of, starting_offsets
-from stratalog.table.sink_options import parse_sink_options
+from stratalog.table.sink_options import SinkOptions, parse_sink_options
 from stratalog.wire.ids import TopicIdPartition
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -83,39 +85,59 @@ class StratalogSource(DataSource):
     def name(cls) -> str:
         return "stratalog"
 
+    @one_line()
     def schema(self) -> StructType:
         """Return the columns of Spark's Kafka source, unless `columns` names others."""
         columns = _columns(parse_options(self.options))
         return catalog.with_options(columns, self.options) if self._is_table else columns
 
+    @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:  # noqa: FBT001 - Spark's
         if overwrite:
-            raise ValueError("a log is only ever appended to: write with mode('append')")
-        return BatchSink(checked(schema, parse_sink_options(self.options)))
+            raise BadOption("a log is only ever appended to: write with mode('append')")
+        return BatchSink(checked(schema, self._sink_options()))
 
+    @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: FBT001 - Spark's
         if overwrite:
-            raise ValueError("a log is only ever appended to: use outputMode('append')")
-        return StreamSink(checked(schema, parse_sink_options(self.options)))
+            raise BadOption("a log is only ever appended to: use outputMode('append')")
+        return StreamSink(checked(schema, self._sink_options()))
+
+    def _sink_options(self) -> SinkOptions:
+        if not self.options:
+            raise BadOption(
+                "no options say where to write: INSERT INTO gives a Python source none of its table's; "
+                "use frame.write.format('stratalog').option('kafka.bootstrap.servers', …).option('topic', …)"
+            )
+        return parse_sink_options(self.options)
 
     def _options_for(self, schema: StructType) -> Options:
         """Parse the options of a read: those of the table, if it reads one, and the query's own.
 
-        Raises ValueError, also for a schema from the query: the columns are fixed, as in Spark's Kafka source.
+        Raises BadOption, also for a schema from the query: the columns are fixed, as in Spark's Kafka source.
         """
-        given = {**catalog.options_kept(schema), **self.options}
+        kept = catalog.options_kept(schema)
+        given = {**kept, **self.options}
         if not given:
-            raise ValueError(
-                "no options: a table in Spark's catalog keeps those of CREATE TABLE where that names no columns"
+            raise BadOption(
+                "no options: CREATE TABLE named columns, and then Spark gives a Python source none of its OPTIONS; "
+                "create the table without columns (option 'columns' chooses some)"
             )
         options = parse_options(given)
         own = {one.name: one.dataType for one in _columns(options).fields}
         if schema.fields and {one.name: one.dataType for one in schema.fields} != own:
-            raise ValueError(
-                f"a topic's columns are {', '.join(own)}: leave schema(…) out, option 'columns' chooses some of them"
+            if kept:
+                raise BadOption(
+                    f"a query cannot change a table's columns to {', '.join(own)}: CREATE TABLE takes "
+                    "'columns', 'includeHeaders' and 'includeOrigin' among its OPTIONS, and so does spark.read"
+                )
+            raise BadOption(
+                f"a topic's columns are {', '.join(own)}: name none (schema(…), CREATE … (…)), "
+                "option 'columns' chooses some of them"
             )
         return options
 
+    @one_line()
     def reader(self, schema: StructType) -> "StratalogReader":
         options = self._options_for(schema)
         # A plain session refuses every reader that could prune by filters.
@@ -125,7 +147,7 @@ class StratalogSource(DataSource):
     def streamReader(self, schema: StructType) -> "StratalogStreamReader | RefusedStream":
         try:
             return StratalogStreamReader(self._options_for(schema))
-        except ValueError as error:
+        except BadOption as error:
             return RefusedStream(error)
 
 
@@ -164,10 +186,11 @@ def _logged(task: Task | LatestTask, shared: Shared) -> Iterator[pa.RecordBatch]
     metrics = ReadMetrics()
     wanted = task.wanted
     try:
-        if isinstance(task, LatestTask):
-            yield from read_latest(task, shared, metrics)
-        else:
-            yield from read_task(task, shared, metrics)
+        with one_line():
+            if isinstance(task, LatestTask):
+                yield from read_latest(task, shared, metrics)
+            else:
+                yield from read_task(task, shared, metrics)
     finally:
         where = f"{wanted.topic}-{wanted.partition} [{wanted.first}, {wanted.end})"
         getLogger("stratalog.spark").info("read %s: %s", where, metrics)
@@ -180,6 +203,7 @@ class StratalogReader(DataSourceReader):
         self._options = options
         self._pruning: Pruning | None = None
 
+    @one_line()
     def partitions(self) -> list[InputPartition]:
         if not self._options.latest_by_key:
             return _partitions(batch_tasks(self._options, self._pruning))
@@ -205,13 +229,13 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: Options) -> None:
         if options.ending is not None:
-            raise ValueError("a stream has no end: options 'ending…' are for batches")
+            raise BadOption("a stream has no end: options 'ending…' are for batches")
         if options.latest_by_key:
-            raise ValueError(
+            raise BadOption(
                 "option 'latest_by_key' is for batches: a stream's rows are never replaced"
             )
         if options.pushdown:
-            raise ValueError(
+            raise BadOption(
                 "option 'pushdown' is for batches: Spark pushes no condition into a Python stream"
             )
         self._options = options
@@ -225,6 +249,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Pickle only the options for tasks."""
         return {"_options": self._options}
 
+    @one_line()
     def initialOffset(self) -> dict[str, Any]:  # Spark's name
         """Return where a query without a checkpoint begins."""
         options = self._options
@@ -238,6 +263,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # Spark's name
         """Fix the end of a run that reads only the present records."""
         snapshot = self._snapshot()
@@ -245,6 +271,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             snapshot, {key: extent.end for key, extent in snapshot.extents.items()}
         )
 
+    @one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next micro-batch goes. Raises DataLoss for a topic that is not the checkpoint's."""
         snapshot = self._snapshot()
@@ -307,6 +334,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             "avgOffsetsBehindLatest": sum(behind) / len(behind),
         }
 
+    @one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
             return []
@@ -384,15 +412,18 @@ class RefusedStream(DataSourceStreamReader):
     If `streamReader` itself raised, Spark 4.2's runner would hide the reason behind an UnboundLocalError.
     """
 
-    def __init__(self, error: ValueError) -> None:
+    def __init__(self, error: BadOption) -> None:
         self._error = error
 
+    @one_line()
     def initialOffset(self) -> dict[str, Any]:  # Spark's name
         raise self._error
 
+    @one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002
         raise self._error
 
+    @one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
         raise self._error
 

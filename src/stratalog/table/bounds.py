@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from logging import getLogger
 from math import ceil, floor
 
+from stratalog.errors import BadOption, DataLoss
 from stratalog.table.log import Extent, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound
-from stratalog.table.places import DataLoss
 from stratalog.table.plan import Range
 from stratalog.tier.formats.manifest import Manifest
 from stratalog.wire.ids import TopicIdPartition
@@ -25,7 +25,7 @@ AskTimestamps = Callable[[Mapping[TopicIdPartition, int]], Mapping[TopicIdPartit
 def resolve(
     bound: Bound, snapshot: Snapshot, ask: AskTimestamps, option: str, *, late_is_error: bool
 ) -> dict[TopicIdPartition, int]:
-    """Return the offset of `bound` for every partition. Raises ValueError naming `option`."""
+    """Return the offset of `bound` for every partition. Raises BadOption naming `option`."""
     if bound.everywhere is not None:
         return {key: _place(extent, bound.everywhere) for key, extent in snapshot.extents.items()}
     if bound.timestamp is not None or bound.timestamps is not None:
@@ -37,7 +37,7 @@ def resolve(
         found = ask(wanted)
         for key, offset in found.items():
             if offset is None and late_is_error:
-                raise ValueError(
+                raise BadOption(
                     f"{_name(snapshot, key)} has no record as young as {wanted[key]}; "
                     "startingOffsetsByTimestampStrategy=latest would begin at the end"
                 )
@@ -70,11 +70,11 @@ def _by_key(
         for index, value in partitions.items():
             key = TopicIdPartition(ids[name], index) if name in ids else None
             if key is None or key not in snapshot.extents:
-                raise ValueError(f"option '{option}' names {name}-{index}, which is not read")
+                raise BadOption(f"option '{option}' names {name}-{index}, which is not read")
             found[key] = value
     for key in snapshot.extents:
         if key not in found:
-            raise ValueError(f"option '{option}' says nothing about {_name(snapshot, key)}")
+            raise BadOption(f"option '{option}' says nothing about {_name(snapshot, key)}")
     return found
 
 
@@ -85,10 +85,10 @@ def _name(snapshot: Snapshot, key: TopicIdPartition) -> str:
 def check_order(
     snapshot: Snapshot, first: Mapping[TopicIdPartition, int], end: Mapping[TopicIdPartition, int]
 ) -> None:
-    """Raise ValueError where a partition would end before it begins; a missing offset is data loss instead."""
+    """Raise BadOption where a partition would end before it begins; a missing offset is data loss instead."""
     for key, extent in snapshot.extents.items():
         if end[key] < first[key] <= extent.end:
-            raise ValueError(
+            raise BadOption(
                 f"{_name(snapshot, key)}: reading would begin at offset {first[key]} and end before it, at {end[key]}"
             )
 

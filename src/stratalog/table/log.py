@@ -14,10 +14,10 @@ from uuid import UUID
 
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, LATEST, TOPIC, TopicInfo
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import BadOption, Corrupt
 from stratalog.table.leasing import Leasing
 from stratalog.table.options import Options, Selection
-from stratalog.table.places import Shared, client_of, damage_log, store_at
+from stratalog.table.places import Shared, client_of, damage_log, refused_topic, store_at
 from stratalog.table.plan import Range, Task
 from stratalog.tier.bucket.commit import load_latest, run
 from stratalog.tier.formats.manifest import Manifest, RemoteSegment
@@ -59,7 +59,7 @@ class Snapshot:
 
 
 class Log:
-    """Brokers, bucket or both. Raises ValueError where the log lacks a requested topic or partition, Unavailable,
+    """Brokers, bucket or both. Raises BadOption where the log lacks a requested topic or partition, Unavailable,
     Corrupt, Rejected.
     """
 
@@ -180,7 +180,7 @@ class Log:
         pattern = options.selection is Selection.PATTERN
         info = client.metadata(None if pattern else list(options.topics))
         if self._bucket is not None and info.cluster_id != self._bucket.cluster_id:
-            raise ValueError(
+            raise BadOption(
                 f"the bucket {options.tier_url} belongs to cluster {self._bucket.cluster_id}, "
                 f"{options.bootstrap} is cluster {info.cluster_id}"
             )
@@ -193,14 +193,10 @@ class Log:
                 if chosen.search(name) and not topic.is_internal
             }
         for name, topic in found.items():
-            if topic.error == ErrorCode.unknown_topic_or_partition:
-                raise ValueError(f"topic {name} does not exist at {options.bootstrap}")
             if topic.error:
-                raise Rejected(
-                    topic.error, f"topic {name} at {options.bootstrap}: {topic.error.name}"
-                )
+                raise refused_topic(name, topic.error, options.bootstrap)
             if topic.topic_id == ZERO_ID:
-                raise ValueError(f"topic {name} at {options.bootstrap} has no id")
+                raise BadOption(f"topic {name} at {options.bootstrap} has no id")
         compacted = self._compacted(client, found)
         return [
             LogTopic(
@@ -238,7 +234,7 @@ class Log:
         topics = []
         for name in sorted(names):
             if name not in topics_by_name:
-                raise ValueError(f"topic {name} is not in the bucket {options.tier_url}")
+                raise BadOption(f"topic {name} is not in the bucket {options.tier_url}")
             topic = topics_by_name[name]
             compacted = "compact" in topic.configs.get("cleanup.policy", "")
             partitions = self._chosen(name, range(topic.partitions))
@@ -252,7 +248,7 @@ class Log:
         wanted = self._options.assigned[name]
         missing = [index for index in wanted if index not in existing]
         if missing:
-            raise ValueError(f"topic {name} has no partition {missing[0]}")
+            raise BadOption(f"topic {name} has no partition {missing[0]}")
         return wanted
 
     # --- extents ----------------------------------------------------------------------------------------------

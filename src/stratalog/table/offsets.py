@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
+from stratalog.errors import BadOption, Corrupt
 from stratalog.wire.ids import ZERO_ID, topic_id_parse, topic_id_text
 
 VERSION = 1
@@ -71,13 +72,13 @@ def _topics_json(topics: Mapping[UUID, TopicPosition]) -> dict[str, Any]:
 def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
     """Return the positions in a checkpoint; `ids` are the existing topics, for a checkpoint of Spark's Kafka source.
 
-    Raises ValueError for an unknown format or a later version.
+    Raises BadOption for a later version, Corrupt for offsets that cannot be read.
     """
     version = kept.get("version")
     if all(isinstance(partitions, Mapping) for partitions in kept.values()):
         return _of_kafka(kept, ids)
     if version != VERSION:
-        raise ValueError(
+        raise BadOption(
             f"stream offsets of version {version!r}: this release reads version {VERSION}"
         )
     try:
@@ -85,7 +86,7 @@ def from_json(kept: Mapping[str, Any], ids: Mapping[str, UUID]) -> Positions:
         topics = _topics(kept["topics"])
         return Positions(topics, None if begins is None else _topics(begins))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
+        raise Corrupt(f"stream offsets that cannot be read: {error!r}") from None
 
 
 def _topics(kept: Mapping[str, Any]) -> dict[UUID, TopicPosition]:
@@ -103,6 +104,6 @@ def _of_kafka(kept: Mapping[str, Mapping[str, Any]], ids: Mapping[str, UUID]) ->
             for name, partitions in kept.items()
         }
     except (TypeError, ValueError) as error:
-        raise ValueError(f"stream offsets that cannot be read: {error!r}") from None
+        raise Corrupt(f"stream offsets that cannot be read: {error!r}") from None
     # A deleted topic's name keeps a separate entry, so that its loss is noticed.
     return Positions({ids.get(name, uuid5(ZERO_ID, name)): topic for name, topic in named.items()})

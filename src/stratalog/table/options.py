@@ -1,6 +1,6 @@
 """Parse the options of a query, once.
 
-In: Spark's options, all text. Out: `Options`, or a ValueError of one line that names the option, the value and the
+In: Spark's options, all text. Out: `Options`, or a BadOption of one line that names the option, the value and the
 accepted values. It never connects to anything.
 
 Names and JSON are those of Spark's Kafka source, so that a job moves by changing one word. `tier.url` and a few
@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
 from stratalog.client.cluster import parse_bootstrap
+from stratalog.config.named_options import refuse_idle
 from stratalog.config.shown import shown
+from stratalog.errors import BadOption
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.table.secured import Secured, is_about_security, security_options
 from stratalog.tier.bucket.leases import LEASE_MS, LEASE_MS_MAX
@@ -91,6 +93,8 @@ class Options:
     isolation: int
     client_id: str
     request_timeout_s: float
+    api_timeout_s: float
+    """How long a call to brokers is tried again."""
     lease_ms: int
     """How long the bucket keeps pinned objects after the lease's last renewal."""
     secured: Secured = field(default=(), repr=False)
@@ -124,13 +128,14 @@ OPTION_NAMES = (
     "pushdown",
     "latest_by_key",
     "kafka.client.id",
+    "kafka.default.api.timeout.ms",
     "kafka.isolation.level",
     "kafka.request.timeout.ms",
     "kafka.security.protocol",
 )
 _CONSUMER_SETTINGS = (
     "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack "
-    "connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.max.bytes "
+    "connections.max.idle.ms enable.metrics.push exclude.internal.topics fetch.max.bytes "
     "fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol group.remote.assignor "
     "heartbeat.interval.ms max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms "
     "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples "
@@ -138,19 +143,19 @@ _CONSUMER_SETTINGS = (
     "reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms send.buffer.bytes "
     "session.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms"
 )
-WITHOUT_EFFECT = {
-    name.lower(): name
-    for name in (
-        "groupIdPrefix",
-        "kafkaConsumer.pollTimeoutMs",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()),
-    )
+IDLE = {
+    name.lower()
+    for name in ("groupIdPrefix", *(f"kafka.{name}" for name in _CONSUMER_SETTINGS.split()))
 }
-"""Accepted and ignored, so that a job moves by changing one word: there is no Java consumer to tune."""
+"""Options of Spark's Kafka source that would have no effect here: there is no Java consumer."""
+_PATIENCE = (
+    "here 'kafka.default.api.timeout.ms' says how long a call is tried again: use it instead"
+)
 _DECODED = "every key and value is bytes: cast or decode the column"
 REFUSED = {
+    "fetchoffset.numretries": f"option 'fetchOffset.numRetries': {_PATIENCE}",
+    "fetchoffset.retryintervalms": f"option 'fetchOffset.retryIntervalMs': {_PATIENCE}",
+    "kafkaconsumer.polltimeoutms": f"option 'kafkaConsumer.pollTimeoutMs': {_PATIENCE}",
     "kafka.auto.offset.reset": "option 'kafka.auto.offset.reset' is not for Spark: use 'startingOffsets'",
     "kafka.enable.auto.commit": "option 'kafka.enable.auto.commit' is not for Spark: its checkpoint keeps the offsets",
     "kafka.key.deserializer": f"option 'kafka.key.deserializer' is not for Spark: {_DECODED}",
@@ -158,29 +163,29 @@ REFUSED = {
     "kafka.interceptor.classes": "option 'kafka.interceptor.classes' is not for Spark: no Java consumer runs here",
 }
 _BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
-_NAMES = WITHOUT_EFFECT | _BY_LOWER
 _LIMITS = ("min", "max")
 
 
 def parse_options(given: Mapping[str, str], *, literal_secrets: bool = False) -> Options:
-    """Parse and check everything; `literal_secrets` as for `security_options`. Raises ValueError."""
+    """Parse and check everything; `literal_secrets` as for `security_options`. Raises BadOption."""
+    refuse_idle(given, IDLE, "it tunes a Java consumer, and none runs here")
     options = {"maxTriggerDelay": "15m"}  # the one default that is not None, as Spark has it
     for name, value in given.items():
         option_name = _BY_LOWER.get(name.lower())
         if option_name is not None:
             options[option_name] = value
-        elif name.lower() not in WITHOUT_EFFECT and not is_about_security(name):
-            raise ValueError(REFUSED.get(name.lower()) or _unknown(name))
+        elif not is_about_security(name):
+            raise BadOption(REFUSED.get(name.lower()) or _unknown(name))
     selection, topics, assigned = _selection(options)
-    bootstrap = _parsed(options, "kafka.bootstrap.servers", _bootstrap)
-    tier_url = _parsed(options, "tier.url", _tier_url)
+    bootstrap = _parsed(options, "kafka.bootstrap.servers", bootstrap_of)
+    tier_url = _parsed(options, "tier.url", tier_url_of)
     if bootstrap is None and tier_url is None:
-        raise ValueError(
+        raise BadOption(
             "option 'kafka.bootstrap.servers' or 'tier.url' (or both) must say where the log is"
         )
     least, most = (_parsed(options, f"{kind}OffsetsPerTrigger", _positive) for kind in _LIMITS)
     if least is not None and most is not None and least > most:
-        raise ValueError(
+        raise BadOption(
             f"option 'minOffsetsPerTrigger' is {least}: more than 'maxOffsetsPerTrigger', {most}"
         )
     return Options(
@@ -202,9 +207,11 @@ def parse_options(given: Mapping[str, str], *, literal_secrets: bool = False) ->
         columns=_columns(options),
         pushdown=_parsed(options, "pushdown", _flag) or False,
         latest_by_key=_latest_by_key(options),
-        isolation=_parsed(options, "kafka.isolation.level", _isolation) or READ_UNCOMMITTED,
+        isolation=_parsed(options, "kafka.isolation.level", isolation_of) or READ_UNCOMMITTED,
         client_id=options.get("kafka.client.id", "stratalog-spark"),
         request_timeout_s=(_parsed(options, "kafka.request.timeout.ms", _positive) or 30_000)
+        / 1000,
+        api_timeout_s=(_parsed(options, "kafka.default.api.timeout.ms", _positive) or 60_000)
         / 1000,
         lease_ms=_parsed(options, "tier.lease.ms", _lease_ms) or LEASE_MS,
         secured=security_options(given, literal_secrets=literal_secrets),
@@ -212,21 +219,26 @@ def parse_options(given: Mapping[str, str], *, literal_secrets: bool = False) ->
 
 
 def _unknown(name: str) -> str:
-    close = get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5)
+    close = get_close_matches(name.lower(), _BY_LOWER, n=1, cutoff=0.5)
     nearest = (
-        f"did you mean '{_NAMES[close[0]]}'?" if close else f"known are {', '.join(OPTION_NAMES)}"
+        f"did you mean '{_BY_LOWER[close[0]]}'?"
+        if close
+        else f"known are {', '.join(OPTION_NAMES)}"
     )
     return f"unknown option '{name}': {nearest}"
 
 
 def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
     text = options.get(name)
-    if text is None:
-        return None
+    return None if text is None else parsed(f"option '{name}'", text, parse)
+
+
+def parsed(what: str, text: str, parse: Callable[[str], T]) -> T:
+    """Return the value in a text; `what` names the option or argument for messages. Raises BadOption."""
     try:
         return parse(text)
     except ValueError as error:
-        raise ValueError(f"option '{name}' is {shown(text)!r}: {error}") from None
+        raise BadOption(f"{what} is {shown(text)!r}: {error}") from None
 
 
 def _selection(
@@ -235,7 +247,7 @@ def _selection(
     chosen = [kind for kind in Selection if kind.value in options]
     if len(chosen) != 1:
         named = " and ".join(f"'{kind.value}'" for kind in chosen) or "none"
-        raise ValueError(
+        raise BadOption(
             f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is needed, not {named}"
         )
     kind = chosen[0]
@@ -262,11 +274,11 @@ def _bound(options: Mapping[str, str], side: str, refuse: int | None) -> Bound |
 
 
 def _latest_by_key(options: Mapping[str, str]) -> bool:
-    """Return the flag. Raises ValueError for options that divide a partition into several tasks."""
+    """Return the flag. Raises BadOption for options that divide a partition into several tasks."""
     wanted = _parsed(options, "latest_by_key", _flag) or False
     for name in ("minPartitions", "maxRecordsPerPartition") if wanted else ():
         if name in options:
-            raise ValueError(
+            raise BadOption(
                 f"option '{name}' does not go with 'latest_by_key': one task reads a whole partition"
             )
     return wanted
@@ -274,14 +286,15 @@ def _latest_by_key(options: Mapping[str, str]) -> bool:
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the named columns, or Kafka's; then headers and origin, if their own options request them."""
-    chosen = _parsed(options, "columns", _column_names) or COLUMNS
+    chosen = _parsed(options, "columns", column_names_of) or COLUMNS
     for option, column in (("includeHeaders", HEADERS), ("includeOrigin", ORIGIN)):
         if _parsed(options, option, _flag) and column not in chosen:
             chosen = (*chosen, column)
     return chosen
 
 
-def _column_names(text: str) -> tuple[str, ...]:
+def column_names_of(text: str) -> tuple[str, ...]:
+    """Return the columns that a text names. Raises ValueError."""
     column_names = {name.lower(): name for name in (*COLUMNS, HEADERS, ORIGIN)}
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
@@ -292,12 +305,14 @@ def _column_names(text: str) -> tuple[str, ...]:
     return tuple(column_names[name.lower()] for name in names)
 
 
-def _bootstrap(text: str) -> str:
+def bootstrap_of(text: str) -> str:
+    """Return a list of brokers. Raises ValueError."""
     parse_bootstrap(text)
     return text
 
 
-def _tier_url(text: str) -> str:
+def tier_url_of(text: str) -> str:
+    """Return a bucket's URL. Raises ValueError."""
     parts = urlsplit(text)
     if parts.scheme == "memory":
         raise ValueError(
@@ -430,7 +445,8 @@ def _strategy(text: str) -> bool:
     return found
 
 
-def _isolation(text: str) -> int:
+def isolation_of(text: str) -> int:
+    """Return the isolation level. Raises ValueError."""
     found = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}.get(
         text.strip().lower()
     )

@@ -6,6 +6,7 @@ no records; `tasks.py` does.
 
 from collections.abc import Sequence
 
+from stratalog.errors import BadOption
 from stratalog.table import bounds
 from stratalog.table.key_lookup import without_keys
 from stratalog.table.log import Log, Snapshot
@@ -28,6 +29,7 @@ def shared_of(options: Options) -> Shared:
         options.fail_on_data_loss,
         options.client_id,
         options.request_timeout_s,
+        options.api_timeout_s,
         options.secured,
     )
 
@@ -35,7 +37,7 @@ def shared_of(options: Options) -> Shared:
 def starting_offsets(
     log: Log, snapshot: Snapshot, options: Options, default: int
 ) -> dict[TopicIdPartition, int]:
-    """Return the first offset of each partition. Raises ValueError naming the option."""
+    """Return the first offset of each partition. Raises BadOption naming the option."""
     bound = options.starting or Bound(everywhere=default)
     late_is_error = options.late_timestamp_is_error
     return _resolve(log, snapshot, bound, "starting", late_is_error=late_is_error)
@@ -47,10 +49,10 @@ def batch_tasks(
     """Return tasks for everything between the two present bounds that `pruning` does not rule out.
 
     `metrics` receives the pages of key filters that planning reads.
-    Raises ValueError for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
+    Raises BadOption for options that the log cannot fulfil, DataLoss, Missing, Unavailable, Corrupt, Rejected.
     """
     if options.starting is not None and options.starting.has(LATEST):
-        raise ValueError("option 'startingOffsets': a batch cannot begin at the end ('latest', -1)")
+        raise BadOption("option 'startingOffsets': a batch cannot begin at the end ('latest', -1)")
     log = Log(options, shared_of(options))
     snapshot = log.snapshot()
     first = starting_offsets(log, snapshot, options, EARLIEST)

@@ -43,7 +43,7 @@ class Found(NamedTuple):
 def all_records(options: Options, pruning: Pruning, metrics: ReadMetrics) -> Iterator[Found]:
     """Yield the records that `pruning` permits, partition by partition, in the order of offsets.
 
-    Raises ValueError for options that the log cannot fulfil, DataLoss, Unavailable, Corrupt, Rejected.
+    Raises BadOption for options that the log cannot fulfil, DataLoss, Unavailable, Corrupt, Rejected.
     """
     tasks = batch_tasks(options, pruning, metrics)
     shared = shared_of(options)

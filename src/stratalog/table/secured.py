@@ -14,7 +14,7 @@ from stratalog.client.security import SECRETS, ClientSecurity, security_of
 from stratalog.config.jaas import read_jaas
 from stratalog.config.kinds import BadValue
 from stratalog.config.security_settings import JAAS
-from stratalog.errors import UserError
+from stratalog.errors import BadOption, UserError
 
 __all__ = ["Secured", "is_about_security", "read_security", "security_options"]
 
@@ -23,6 +23,7 @@ Secured = tuple[tuple[str, str], ...]
 _PREFIX: Final = "kafka."
 _OURS: Final = ("kafka.security.", "kafka.ssl.", "kafka.sasl.")
 _REFERENCES: Final = re.compile(r"(\$\{(env|file):[^}]+\})+")
+_NAMES: Final = re.compile(r"(?<![\w.])(security|ssl|sasl)(\.[a-z0-9]+)+")
 _OF_LOGIN: Final = ("password", "clientsecret")
 """The options of a login module that are secrets, in lower case."""
 
@@ -35,7 +36,7 @@ def is_about_security(name: str) -> bool:
 def security_options(given: Mapping[str, str], *, literal_secrets: bool = False) -> Secured:
     """Check the options of security among all; return them as a client's properties.
 
-    `literal_secrets`: the caller's options leave no process, so they may contain secrets. Raises ValueError.
+    `literal_secrets`: the caller's options leave no process, so they may contain secrets. Raises BadOption.
     """
     found = {
         name.lower().removeprefix(_PREFIX): text
@@ -44,14 +45,15 @@ def security_options(given: Mapping[str, str], *, literal_secrets: bool = False)
     }
     for name, text in found.items():
         if name in SECRETS and not literal_secrets and not _is_elsewhere(name, text):
-            raise ValueError(
+            raise BadOption(
                 f"option '{_PREFIX}{name}': a secret would be in Spark's plan; accepted: ${{env:NAME}} or "
                 "${file:PATH:KEY}, which driver and executors read"
             )
     try:
         security_of(found)
     except UserError as error:
-        raise ValueError(f"option '{_PREFIX}{error}'") from None
+        named = _NAMES.sub(lambda found: f"'{_PREFIX}{found[0]}'", str(error))
+        raise BadOption(f"option {named}") from None
     return tuple(sorted(found.items()))
 
 

@@ -13,7 +13,7 @@ Exactly once: a task writes in a transaction, which stays open until the driver 
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -25,18 +25,21 @@ from stratalog.adapters.network import TcpNetwork
 from stratalog.adapters.system import SystemClock
 from stratalog.client.aio import Client
 from stratalog.client.batching import Batches
+from stratalog.client.calls import topic_operations
 from stratalog.client.idempotent import IdempotentPipeline
+from stratalog.client.security import Dialer
 from stratalog.client.transactional import end
 from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.metadata.rights import Operation
 from stratalog.table.decisions import Prepared
 from stratalog.table.exactly_once import BATCH_JOB, ExactlyOnce, Guarantee
+from stratalog.table.places import refused_topic
 from stratalog.table.secured import read_security
 from stratalog.table.sink_options import SinkOptions
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.records import Header
 
 WRITE_HEADER = "stratalog.write"
-WINDOW = 5
 
 Row = tuple[Any, ...]
 
@@ -60,17 +63,17 @@ class Write:
 def write_rows(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
     """Write every row and wait for the acknowledgements; return the number of rows.
 
-    Raises UserError for an invalid row or a missing topic, Rejected, Unavailable.
+    Raises UserError for an invalid row or a missing topic, Rejected and Unavailable once its time is over.
     """
     return asyncio.run(_write(found, options, write))
 
 
 async def _write(found: Iterable[pa.RecordBatch], options: SinkOptions, write: Write) -> int:
     async with (
-        await _connected(options) as client,
-        client.pipeline(acks=options.acks, window=WINDOW) as pipeline,
+        _client(options) as client,
+        IdempotentPipeline(client, acks=options.acks, delivery_s=options.delivery_s) as pipeline,
     ):
-        batches = Batches(pipeline.send_built, options.codec, options.batch_bytes)
+        batches = Batches(pipeline.send, options.codec, options.batch_bytes)
         await _add_rows(client, batches, _rows(found), options, write)
     return batches.count
 
@@ -96,7 +99,7 @@ async def _prepare(
     write: Write,
     attempt: int,
 ) -> tuple[int, Prepared | None]:
-    async with await _connected(options) as client:
+    async with _client(options) as client:
         once = ExactlyOnce(client, guarantee, write.run)
         rows = _rows(found)
         first = next(rows, None)  # may take long: the decision is looked up after it
@@ -105,7 +108,9 @@ async def _prepare(
             return 0, None
         transaction = await once.begin(write.task, attempt, write.batch)
         try:
-            async with IdempotentPipeline(client, transaction) as pipeline:
+            async with IdempotentPipeline(
+                client, transaction, delivery_s=options.delivery_s
+            ) as pipeline:
                 batches = Batches(pipeline.send, options.codec, options.batch_bytes)
                 await _add_rows(client, batches, chain([first], rows), options, write)
         except (UserError, Rejected, Unavailable):
@@ -123,7 +128,7 @@ def commit_batch(
     """Commit a batch of a query, in the driver. Raises UserError where it cannot be, Rejected, Unavailable."""
 
     async def commit() -> None:
-        async with await _connected(options) as client:
+        async with _client(options) as client:
             await ExactlyOnce(client, guarantee, run).commit(batch, prepared)
 
     asyncio.run(commit())
@@ -135,7 +140,7 @@ def commit_job(
     """Commit the only batch of a job, as `commit_batch`; its decision is of no use afterwards."""
 
     async def commit() -> None:
-        async with await _connected(options) as client:
+        async with _client(options) as client:
             once = ExactlyOnce(client, guarantee, run)
             await once.commit(BATCH_JOB, prepared)
             await once.forget()
@@ -147,19 +152,44 @@ def abort_batch(options: SinkOptions, guarantee: Guarantee, run: str) -> None:
     """Abort what is open and not decided of a query, in the driver. Raises as `commit_batch`."""
 
     async def abort() -> None:
-        async with await _connected(options) as client:
+        async with _client(options) as client:
             await ExactlyOnce(client, guarantee, run).abort()
 
     asyncio.run(abort())
 
 
-async def _connected(options: SinkOptions) -> Client:
-    return await Client.connect(
-        TcpNetwork(),
+def check_destination(options: SinkOptions) -> None:
+    """Reach a broker, and check topic and rights, so that the driver fails and not its tasks.
+
+    Raises BadOption for a missing topic, Rejected, Unavailable. A topic that only rows name is checked by the tasks.
+    """
+
+    async def check() -> None:
+        async with _client(options) as client:
+            if options.topic is None:
+                await client.metadata([])
+                return
+            await _partitions(client, options.topic, options)
+            allowed = await client.on_any(topic_operations(options.topic))
+            if (
+                allowed >= 0 and not allowed & 1 << Operation.WRITE
+            ):  # negative: a broker older than KIP-430
+                raise Rejected(
+                    ErrorCode.topic_authorization_failed,
+                    f"topic {options.topic} at {options.bootstrap}: this user has no right to write to it",
+                )
+
+    asyncio.run(check())
+
+
+def _client(options: SinkOptions) -> Client:
+    """Return a client that connects with its first call, and tries again for `kafka.max.block.ms`."""
+    return Client(
+        Dialer(TcpNetwork(), read_security(options.secured)),
         options.bootstrap,
         client_id=options.client_id,
         timeout_s=options.request_timeout_s,
-        security=read_security(options.secured),
+        patience_s=options.block_s,
     )
 
 
@@ -174,11 +204,13 @@ async def _add_rows(
         if name is None:
             raise UserError("a row's topic is null: give the option 'topic' or fill the column")
         if name not in partitions_of:
-            partitions_of[name] = await _partitions(client, name)
+            partitions_of[name] = await _partitions(client, name, options)
         if wanted is None:
             partition = batches.choose(key, partitions_of[name])
         elif (partition := TopicPartition(name, wanted)) not in partitions_of[name]:
-            raise UserError(f"topic {name} has no partition {wanted}")
+            partitions_of[name] = await _partitions(client, name, options)  # it may be new
+            if partition not in partitions_of[name]:
+                raise UserError(f"topic {name} has no partition {wanted}")
         own = [] if headers is None else [(one["key"], one["value"]) for one in headers]
         moment = clock.now_ms() if timestamp is None else timestamp
         await batches.add(partition, key, value, moment, [*own, write.header(row)])
@@ -204,11 +236,8 @@ def _rows(found: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         yield from zip(*columns, strict=True)
 
 
-async def _partitions(client: Client, topic: str) -> list[TopicPartition]:
-    info = await client.metadata([topic])
-    found: Mapping[str, Any] = info.topics
-    if found[topic].error == ErrorCode.unknown_topic_or_partition:
-        raise UserError(f"topic {topic} does not exist; create it (strata topic create {topic})")
-    if found[topic].error:
-        raise UserError(f"topic {topic}: {found[topic].error.name}")
-    return [TopicPartition(topic, index) for index in sorted(found[topic].partitions)]
+async def _partitions(client: Client, topic: str, options: SinkOptions) -> list[TopicPartition]:
+    info = (await client.metadata([topic])).topics[topic]
+    if info.error:
+        raise refused_topic(topic, info.error, options.bootstrap)
+    return [TopicPartition(topic, index) for index in sorted(info.partitions)]

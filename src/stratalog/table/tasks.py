@@ -21,7 +21,7 @@ from pyarrow import compute
 from stratalog.client.blocking import BlockingClient
 from stratalog.client.calls import EARLIEST, READ_COMMITTED
 from stratalog.client.fetches import FetchSpan
-from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.errors import Corrupt, DataLoss, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.decode import Decoder
 from stratalog.kernels.missing import Missing
 from stratalog.kernels.rows import Layout
@@ -29,7 +29,7 @@ from stratalog.ports import ObjectStore
 from stratalog.table.chunks import Chunk, chunks
 from stratalog.table.leasing import kept
 from stratalog.table.metrics import ReadMetrics
-from stratalog.table.places import DataLoss, Shared, client_of, store_at
+from stratalog.table.places import Shared, client_of, store_at
 from stratalog.table.plan import BrokerTask, BucketTask, Range, Task
 from stratalog.wire.ids import TopicPartition
 

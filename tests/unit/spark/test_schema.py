@@ -10,7 +10,7 @@ def test_a_users_schema_is_refused() -> None:
     options = {"tier.url": "file:///nowhere", "subscribe": "t", "columns": "value,offset"}
     source = StratalogSource(options)
     wrong = StructType([StructField("value", StringType()), StructField("offset", LongType())])
-    says = "columns are value, offset: leave schema"
+    says = "columns are value, offset: name none"
     with pytest.raises(ValueError, match=says):
         source.reader(wrong)
     with pytest.raises(ValueError, match=says):

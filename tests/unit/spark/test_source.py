@@ -28,10 +28,9 @@ from tests.unit.table.buckets import CLUSTER, NOW_MS, Bucket, batch, topic_id
 
 from pyspark_stratalog import DefaultSource
 from stratalog.adapters.object_store import open_store
-from stratalog.errors import UserError
+from stratalog.errors import DataLoss, UserError
 from stratalog.kernels.rows import arrow_schema
 from stratalog.spark.source import StratalogSource, _prepare_worker
-from stratalog.table.places import DataLoss
 from stratalog.tier.bucket.identity import delete_topic
 from stratalog.wire.ids import topic_id_text
 

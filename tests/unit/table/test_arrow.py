@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,9 @@ import pytest
 from tests.transactional_log import ABORT, COMMIT, Step, transactional_log
 from tests.unit.table.buckets import NOW_MS, Bucket, batch
 
-from stratalog import read
+from stratalog import BadOption, Corrupt, DataLoss, Error, Unavailable, read
 from stratalog.adapters.object_store import open_store
 from stratalog.kernels.columns import COLUMNS
-from stratalog.table.places import DataLoss
 from stratalog.wire.records import BatchBuilder
 
 SECOND = datetime.fromtimestamp(NOW_MS / 1000 + 0.020, UTC)
@@ -83,11 +83,11 @@ def test_a_duration_counts_back_from_now(url: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"since": "yesterday"}, "'yesterday' is no time: write ISO 8601"),
-        ({"since": "2026-01-31"}, "has no time zone"),
-        ({"since": True}, "True is no time"),
-        ({"since": 1.5}, "1.5 is no time: a datetime"),
-        ({"since": 10**30}, "is no time: milliseconds since 1970 have 63 bits"),
+        ({"since": "yesterday"}, "since is 'yesterday': write ISO 8601"),
+        ({"since": "2026-01-31"}, "since is 2026-01-31T00:00:00, without a time zone"),
+        ({"since": True}, "since is True: a datetime"),
+        ({"since": 1.5}, "since is 1.5: a datetime"),
+        ({"until": 10**30}, "until is 10+: milliseconds since 1970 have 63 bits"),
         ({"since": NOW_MS + 1, "until": NOW_MS}, "since .* is later than until"),
         ({"partitions": [2]}, "topic t has no partition 2"),
         ({"partitions": []}, "no partition is named"),
@@ -99,12 +99,64 @@ def test_a_duration_counts_back_from_now(url: str) -> None:
         ({"offsets": {0: (-1, 5)}}, "-1 is not an offset"),
         ({"offsets": {0: (9, 8)}}, "begin at offset 9 and end before it, at 8"),
         ({"columns": ["valeu"]}, "no column 'valeu'"),
-        ({"tier_url": None}, "must say where the log is"),
+        ({"columns": "key"}, r"columns is 'key': a list of names is needed"),
+        ({"columns": [1]}, r"columns is \[1\]: a list of names"),
+        ({"tier_url": None}, "^bootstrap_servers or tier_url .* must say where the log is"),
+        ({"tier_url": Path("/b")}, r"tier_url is PosixPath\('/b'\): a text is needed"),
+        (
+            {"tier_url": "s3://u:p@b"},
+            "tier_url is 's3://…@b': credentials belong in the environment",
+        ),
+        ({"tier_url": "file:///nowhere"}, "file:///nowhere holds no bucket of stratalog"),
+        ({"tier_url": "http://b"}, "http://b.* is no bucket"),
+        ({"bootstrap_servers": ["a:1"]}, r"bootstrap_servers is \['a:1'\]: a text is needed"),
+        ({"bootstrap_servers": "a"}, "bootstrap_servers is 'a': 'a' is not host:port"),
+        ({"isolation": True}, "isolation is True: a text is needed"),
+        ({"fail_on_data_loss": "no"}, "fail_on_data_loss is 'no': True or False is needed"),
+        ({"metrics": {}}, r"metrics is {}: a stratalog.ReadMetrics\(\) is needed"),
+        ({"security": "SSL"}, "security is no mapping of texts"),
+        ({"security": {"ssl.keystore.location": 1}}, "security is no mapping of texts"),
+        ({"security": {"client.id": "x"}}, "security: 'client.id' is no property of security"),
+        ({"key": 5}, "key is 5: bytes"),
+        ({"key": [5]}, "key has 5: bytes or a text"),
     ],
 )
-def test_a_mistake_is_one_line(url: str, asked: dict[str, Any], says: str) -> None:
+def test_a_wrong_argument_is_one_line(url: str, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read("t", **({"tier_url": url} | asked))
+
+
+@pytest.mark.parametrize("topic", [None, "", "t,u", ["t"], 5])
+def test_one_topic_is_one_table(url: str, topic: Any) -> None:
+    with pytest.raises(BadOption, match=r"topic is .*: the name of one topic is needed"):
+        read(topic, tier_url=url)
+
+
+def test_every_failure_is_of_one_family_and_without_a_cause(url: str) -> None:
+    """Each documented kind is below `stratalog.Error`; a notebook shows one traceback, and no other before it."""
+    damaged = Path(url.removeprefix("file://"))
+    with socket.socket() as held:  # it does not listen
+        held.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="Connection refused"):
+            read("t", bootstrap_servers=nowhere)
+    asked: list[tuple[type[Error], dict[str, Any]]] = [
+        (BadOption, {"tier_url": url, "since": "x"}),
+        (BadOption, {"tier_url": "s3://bucket?credentials_file=/nowhere"}),
+        (BadOption, {"tier_url": url, "security": {"security.protocol": "TLS"}}),
+        (DataLoss, {"tier_url": url, "offsets": {0: (25, 40)}}),
+        (Corrupt, {"tier_url": url}),
+    ]
+    for one in damaged.rglob("*.seg"):
+        one.write_bytes(b"damaged")
+    for kind, arguments in asked:
+        with pytest.raises(kind) as failed:
+            read("t", **arguments).read_all()
+        assert isinstance(failed.value, Error)
+        assert failed.value.__cause__ is None, kind
+        assert failed.value.__suppress_context__ or failed.value.__context__ is None, kind
+        assert "\n" not in str(failed.value)
+        assert "failOnDataLoss" not in str(failed.value)
 
 
 def test_neither_spark_nor_pandas_is_loaded(url: str) -> None:
@@ -177,5 +229,5 @@ def test_records_of_aborted_transactions_are_hidden_for_read_committed(tmp_path:
     assert log.committed != log.uncommitted
     assert offsets(tmp_path.as_uri()) == log.uncommitted
     assert offsets(tmp_path.as_uri(), isolation="read_committed") == log.committed
-    with pytest.raises(ValueError, match=r"'kafka\.isolation\.level' is 'committed'"):
+    with pytest.raises(ValueError, match=r"^isolation is 'committed': 'read_uncommitted' or"):
         offsets(tmp_path.as_uri(), isolation="committed")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.errors import DataLoss
 from stratalog.table.bounds import limited, ranges, resolve
 from stratalog.table.log import Extent, LogTopic, Snapshot
 from stratalog.table.options import EARLIEST, LATEST, Bound
-from stratalog.table.places import DataLoss
 from stratalog.wire.ids import TopicIdPartition
 
 T = UUID(int=1)

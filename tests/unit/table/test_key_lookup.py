@@ -223,7 +223,7 @@ def test_the_default_partitioner_chooses_the_partitions(tmp_path: Path) -> None:
     ("asked", "says"),
     [
         ({"key": 5}, "key is 5: bytes, a text, or a list of them is needed"),
-        ({"key": [5]}, "5 is no key: bytes or a text is needed"),
+        ({"key": [5]}, "key has 5: bytes or a text is needed"),
         ({"partitioner": "murmur2"}, "no key is named"),
         ({"key": "a", "partitioner": "crc32"}, "partitioner is 'crc32': murmur2 is known"),
     ],

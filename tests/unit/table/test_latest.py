@@ -99,7 +99,9 @@ def test_the_current_table_is_a_dictionarys(
     planned = by_partition(
         plan([(wanted, live)] if begin < len(log) else [], has_broker=True, min_tasks=None)
     )
-    shared = Shared("broker:1", "file:///elsewhere", ("offset", "value"), 0, True, "tester", 1.0)
+    shared = Shared(
+        "broker:1", "file:///elsewhere", ("offset", "value"), 0, True, "tester", 1.0, 1.0
+    )
     metrics = ReadMetrics()
     found = [
         row

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.client.calls import READ_COMMITTED, READ_UNCOMMITTED
-from stratalog.errors import UserError
+from stratalog.errors import BadOption, UserError
 from stratalog.kernels.columns import COLUMNS, HEADERS, ORIGIN
 from stratalog.table.options import EARLIEST, LATEST, Bound, Options, Selection, parse_options
 from stratalog.table.query import shared_of
@@ -92,19 +92,41 @@ def test_selected_columns_keep_their_order_without_repeats() -> None:
     assert parse(columns="origin,headers", includeHeaders="true").columns == (ORIGIN, HEADERS)
 
 
+def test_options_that_would_have_no_effect_are_refused_together() -> None:
+    """They tune a Java consumer. A job that has them learns of all at once what to remove."""
+    given = {"kafka.max.poll.records": "7", "GroupIdPrefix": "a", "kafka.group.id": "b"}
+    says = (
+        r"^options 'kafka\.max\.poll\.records', 'GroupIdPrefix', 'kafka\.group\.id' would have no effect: "
+        "it tunes a Java consumer, and none runs here; remove them$"
+    )
+    with pytest.raises(BadOption, match=says):
+        parse_options(PLACE | given)
+    with pytest.raises(BadOption, match=r"'kafka.client.rack' would have no effect.*; remove it$"):
+        parse_options(PLACE | {"kafka.client.rack": "r"})
+
+
 @pytest.mark.parametrize(
     "name",
-    [
-        "kafka.group.id",
-        "groupIdPrefix",
-        "fetchOffset.numRetries",
-        "fetchoffset.retryintervalms",
-        "kafkaConsumer.pollTimeoutMs",
-        "kafka.max.poll.records",
-    ],
+    ["fetchOffset.numRetries", "fetchoffset.retryintervalms", "kafkaConsumer.pollTimeoutMs"],
 )
-def test_settings_of_the_java_consumer_are_accepted_without_effect(name: str) -> None:
-    assert parse_options(PLACE | {name: "7"}) == parse_options(PLACE)
+def test_an_option_of_retries_names_the_one_that_has_an_effect(name: str) -> None:
+    with pytest.raises(BadOption, match=rf"(?i)'{name}': here 'kafka.default.api.timeout.ms'"):
+        parse_options(PLACE | {name: "7"})
+
+
+def test_calls_are_tried_again_as_long_as_a_java_consumers() -> None:
+    assert shared_of(parse()).api_timeout_s == 60
+    assert shared_of(parse(kafka__default__api__timeout__ms="2500")).api_timeout_s == 2.5
+
+
+def test_settings_of_librdkafka_name_those_that_are_accepted() -> None:
+    says = (
+        r"^option 'kafka\.sasl\.username' is no setting: .* here it is in 'kafka.sasl.jaas.config'$"
+    )
+    with pytest.raises(BadOption, match=says):
+        parse(kafka__sasl__username="alice")
+    with pytest.raises(BadOption, match=r"did you mean 'kafka.sasl.mechanism'"):
+        parse(kafka__sasl__mechanismm="PLAIN")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +138,6 @@ def test_settings_of_the_java_consumer_are_accepted_without_effect(name: str) ->
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("tierurl", "tier.url"),
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
-        ("kafka.max.poll.record", "kafka.max.poll.records"),
-        ("groupPrefix", "groupIdPrefix"),
     ],
 )
 def test_an_unknown_option_gets_the_nearest_name(name: str, meant: str) -> None:
@@ -172,10 +192,10 @@ def test_an_option_unlike_any_other_gets_the_list_of_all() -> None:
         ({**PLACE, "maxTriggerDelay": "soon"}, "500ms, 30s or 15m"),
         ({**PLACE, "columns": "value,ofset"}, "no column 'ofset'; there are key, value"),
         ({**PLACE, "columns": ","}, "at least one column"),
-        ({**PLACE, "kafka.security.protocol": "TLS"}, "'kafka.security.protocol: 'TLS' is not"),
+        ({**PLACE, "kafka.security.protocol": "TLS"}, "'kafka.security.protocol': 'TLS' is not"),
         ({**PLACE, "kafka.auto.offset.reset": "latest"}, "use 'startingOffsets'"),
         ({**PLACE, "kafka.key.deserializer": "x"}, "cast or decode the column"),
-        ({**PLACE, "kafka.group.idd": "x"}, "'kafka.group.idd': did you mean 'kafka.group.id'"),
+        ({**PLACE, "kafka.default.api.timeout.ms": "0"}, "'kafka.default.api.timeout.ms' is '0'"),
         ({**PLACE, "failOnDataLoss": "yes"}, "'true' or 'false'"),
         ({**PLACE, "kafka.isolation.level": "serializable"}, "'read_committed'"),
         ({**PLACE, "startingOffsetsByTimestampStrategy": "x"}, "'error' or 'latest'"),

@@ -17,11 +17,11 @@ from tests.unit.table.buckets import Bucket, batch, topic_id
 from stratalog.adapters.object_store import open_store
 from stratalog.client.calls import READ_COMMITTED, ListedOffset
 from stratalog.client.fetches import FetchedPartition, FetchSpan
-from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
+from stratalog.errors import Corrupt, DataLoss, ErrorCode, Rejected, Unavailable
 from stratalog.kernels.columns import COLUMNS, ORIGIN
 from stratalog.kernels.missing import Missing
 from stratalog.table import chunks, tasks
-from stratalog.table.places import DataLoss, Shared
+from stratalog.table.places import Shared
 from stratalog.table.plan import BrokerTask, Range, Task, plan
 from stratalog.table.tasks import read_task
 from stratalog.tier.formats.manifest import Manifest
@@ -34,7 +34,14 @@ END = 600
 
 def shared(place: Path | None = None, *, fail: bool = True) -> Shared:
     return Shared(
-        "broker:1", place.as_uri() if place else None, (*COLUMNS, ORIGIN), 0, fail, "tester", 1.0
+        "broker:1",
+        place.as_uri() if place else None,
+        (*COLUMNS, ORIGIN),
+        0,
+        fail,
+        "tester",
+        1.0,
+        1.0,
     )
 
 

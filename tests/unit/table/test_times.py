@@ -181,16 +181,16 @@ def at_us(microseconds: int) -> datetime:
 
 @given(st.integers(-(10**16), 10**17))
 def test_a_bound_divides_milliseconds_as_its_exact_time_does(microseconds: int) -> None:
-    bound = _epoch_ms(at_us(microseconds))
+    bound = _epoch_ms("since", at_us(microseconds))
     for ms in range(bound - 2, bound + 3):
         assert (ms * 1000 >= microseconds) == (ms >= bound)
-    assert _epoch_ms(at_us(microseconds).isoformat()) == bound
+    assert _epoch_ms("since", at_us(microseconds).isoformat()) == bound
 
 
 def test_a_time_between_two_milliseconds_divides_the_records(tmp_path: Path) -> None:
     moment = datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC)
-    assert _epoch_ms(moment) == BASE + 1
-    assert _epoch_ms(moment - timedelta(microseconds=1)) == BASE
+    assert _epoch_ms("since", moment) == BASE + 1
+    assert _epoch_ms("since", moment - timedelta(microseconds=1)) == BASE
     archived(tmp_path, [[Made([0, 1, 2], "none", appended=False)]], 1)
 
     def offsets(**asked: Any) -> list[int]:

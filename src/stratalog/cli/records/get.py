@@ -83,9 +83,8 @@ def get(
     """
     from stratalog.cli.shared.denials import explained
     from stratalog.cli.shared.forms import Printer
-    from stratalog.errors import UserError
+    from stratalog.errors import DataLoss, UserError
     from stratalog.table.metrics import ReadMetrics
-    from stratalog.table.places import DataLoss
 
     wanted = Wanted(topic, key, partition, offset, partitioner)
     printer = Printer(key_separator, headers=headers, as_json=json, layout=layout)
@@ -121,6 +120,7 @@ class Wanted(NamedTuple):
         given = {"subscribe": self.topic} if self.partition is None else self._place(self.partition)
         given["kafka.isolation.level"] = isolation
         given["kafka.client.id"] = "strata-get"
+        given["kafka.default.api.timeout.ms"] = "5000"  # a wrong address is an error soon
         places = {"kafka.bootstrap.servers": bootstrap, "tier.url": tier_url}
         given |= {name: at for name, at in places.items() if at is not None}
         given |= {f"kafka.{name}": text for name, text in client_properties().items()}
