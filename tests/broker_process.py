@@ -38,6 +38,8 @@ class BrokerProcess:
     environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
+    descriptors: int = 0
+    """The process's limit of file descriptors, where it is another one than this process's."""
 
     def __post_init__(self) -> None:
         self.port = self.port or held_port(self)
@@ -71,7 +73,9 @@ class BrokerProcess:
         ready.unlink(missing_ok=True)
         self.directory.mkdir(parents=True, exist_ok=True)
         overrides = [f"--override={name}={value}" for name, value in settings.items()]
-        command = [sys.executable, "-m", "stratalog.cli.main", "server", f"--ready-file={ready}"]
+        limit = ["sh", "-c", f'ulimit -n {self.descriptors}; exec "$@"', "sh"]
+        command = limit if self.descriptors else []
+        command += [sys.executable, "-m", "stratalog.cli.main", "server", f"--ready-file={ready}"]
         with (self.directory / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *overrides],

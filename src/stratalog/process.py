@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
+from stratalog.adapters.descriptors import raise_descriptors
 from stratalog.adapters.log_output import keep_logging
 from stratalog.adapters.memory import (
     FreedMemory,
@@ -41,6 +42,7 @@ def run_server(
 ) -> None:
     """Start, and serve, until SIGTERM, SIGINT or SIGHUP. Raises UserError for a problem that the operator must fix."""
     keep_logging()
+    raise_descriptors()
     keep_freed_memory()
     take_short_turns()
     collect_seldom()  # imported modules stay for ever; loading partitions leaves garbage

@@ -6,6 +6,8 @@ syncs only on request.
 Thread-safe. All users of a path share one file descriptor, and the last user closes it. So the writer thread may drop
 a file that a reader thread is still reading. A descriptor is remembered under its path only while that path can mean
 no other file: a reader that opened a file just before its rename uses the descriptor once.
+
+Where no descriptor is free, a call waits for one: that is no failure of the drive.
 """
 
 import contextlib
@@ -21,10 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from mmap import PAGESIZE
 from typing import Final
 
+from stratalog.adapters.descriptors import descriptors_max, with_descriptor
 from stratalog.errors import UserError
 from stratalog.ports import Buffer, FileInfo
 
 _OPEN_FILES_MAX: Final = 512
+_OPEN_FILES_SHARE: Final = 8
+"""The files that a directory keeps open are this part of the process's descriptors at most."""
 _VECTORS_MAX: Final = 1024  # IOV_MAX on Linux and macOS
 _NO_WAIT: Final = getattr(
     os, "RWF_NOWAIT", None
@@ -148,6 +153,7 @@ class LocalDisk:
         self.root = os.path.abspath(root)
         os.makedirs(self.root, exist_ok=True)
         self._files: dict[str, _File] = {}
+        self._files_max = min(_OPEN_FILES_MAX, descriptors_max() // _OPEN_FILES_SHARE)
         self._guard = threading.Lock()
         self._renames = 0  # counts the changes after which a path may mean another file
         self._lock_fd = -1
@@ -226,7 +232,7 @@ class LocalDisk:
     def write_file(self, path: str, data: Buffer) -> None:
         full = self._full(path)
         temporary = full + ".tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data).cast("B")
             while view:
@@ -260,7 +266,8 @@ class LocalDisk:
                 self.sync_directory(path)
             return
         for path, data in files.items():
-            with open(self._full(path) + ".tmp", "wb") as temporary:
+            fd = self._open(self._full(path) + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            with open(fd, "wb") as temporary:
                 temporary.write(data)
         self._sync_all()
         for path in files:
@@ -289,12 +296,12 @@ class LocalDisk:
         from shutil import rmtree  # noqa: PLC0415 - it imports three libraries of compression
 
         with contextlib.suppress(FileNotFoundError):
-            rmtree(self._full(path))
+            with_descriptor(lambda: rmtree(self._full(path)), self._let_go)
         self._drop(path)
 
     def list(self, path: str) -> list[FileInfo]:
         try:
-            with os.scandir(self._full(path)) as entries:
+            with with_descriptor(lambda: os.scandir(self._full(path)), self._let_go) as entries:
                 found = [_info(entry) for entry in entries]
         except FileNotFoundError:
             return []
@@ -312,7 +319,7 @@ class LocalDisk:
         return stat.f_bavail * stat.f_frsize
 
     def lock(self) -> bool:
-        fd = os.open(self._full(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        fd = self._open(self._full(".lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -343,14 +350,23 @@ class LocalDisk:
             file = self._files.get(path)
             renames = self._renames
         if file is None:
-            file = _File(self._full(path), os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0))
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            file = with_descriptor(lambda: _File(self._full(path), flags), self._let_go)
             with self._guard:
                 if renames == self._renames:
                     file = self._files.setdefault(path, file)
-                if len(self._files) > _OPEN_FILES_MAX:
+                if len(self._files) > self._files_max:
                     del self._files[next(iter(self._files))]
         file.used = True
         return file
+
+    def _open(self, full: str, flags: int) -> int:
+        return with_descriptor(lambda: os.open(full, flags, 0o644), self._let_go)
+
+    def _let_go(self) -> None:
+        """Forget all descriptors: those in use close after it."""
+        with self._guard:
+            self._files.clear()
 
     def _drop_file(self, path: str) -> None:
         """Forget the descriptor of a file that was replaced or deleted: a stop replaces one for each partition."""
@@ -373,9 +389,8 @@ class LocalDisk:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), self.root)
 
-    @staticmethod
-    def _sync_full(full: str) -> None:
-        fd = os.open(full, os.O_RDONLY)
+    def _sync_full(self, full: str) -> None:
+        fd = self._open(full, os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stratalog.adapters.compiled_door import largest_timestamp, open_door
+from stratalog.adapters.descriptors import descriptors_max
 from stratalog.adapters.local_disk import LocalDisk
 from stratalog.adapters.memory import buffer
 from stratalog.adapters.network import TcpNetwork
@@ -83,6 +84,7 @@ def outside() -> Outside:
         object_store=open_store,
         buffer=buffer,
         door=open_door,
+        descriptors=descriptors_max(),
         largest_timestamp=largest_timestamp(),
         audit_log=_audit_log,
         token_keys=read_web_keys,

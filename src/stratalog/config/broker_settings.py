@@ -210,8 +210,9 @@ CONNECTIONS = (
         "max.connections",
         Kind.INT,
         INT_MAX,
-        "Most connections at a time; one more is closed at once. `listener.name.NAME.max.connections`: those of one "
-        "listener.",
+        "Most connections at a time; one more is closed at once, unless an older one has not logged in or its address "
+        "has more. File descriptors set a limit, too: `ulimit -n` less 4,096, at least half of it. "
+        "`listener.name.NAME.max.connections`: those of one listener.",
         Between(0),
         Dynamic.CLUSTER_WIDE,
     ),

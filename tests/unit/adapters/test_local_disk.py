@@ -1,6 +1,11 @@
 """A log directory of the operating system: what its open descriptors show."""
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 from stratalog.adapters.local_disk import LocalDisk
 
@@ -17,4 +22,53 @@ def test_a_file_that_was_replaced_or_deleted_is_opened_again(tmp_path: Path) -> 
     disk.unlink("a")
     (tmp_path / "a").write_bytes(b"ten")
     assert bytes(disk.read("a", 0, 3)) == b"ten"
+    disk.close()
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[list[int]]:
+    """Take all descriptors below a low limit; yield those taken, for a test to close one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield taken
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_is_not_in_use_gives_its_descriptor_to_another_one(tmp_path: Path) -> None:
+    disk = LocalDisk(str(tmp_path))
+    disk.append("first", 0, [b"one"])
+    with no_free_descriptor():
+        disk.append("second", 0, [b"two"])
+        disk.write_file("third", b"six")
+    assert bytes(disk.read("second", 0, 3)) == b"two"
+    assert bytes(disk.read("first", 0, 3)) == b"one"
+    disk.close()
+
+
+def test_a_file_waits_while_no_descriptor_is_free(tmp_path: Path) -> None:
+    disk = LocalDisk(str(tmp_path))
+    done: list[str] = []
+
+    def use() -> None:
+        disk.append("a", 0, [b"one"])
+        disk.write_file("b", b"two")
+        disk.make_durable({f"c{number}": b"" for number in range(300)}, [], [])
+        done.extend(one.name for one in disk.list(""))
+
+    with no_free_descriptor() as taken:
+        thread = Thread(target=use)
+        thread.start()
+        thread.join(0.1)
+        os.close(taken.pop())
+        os.close(taken.pop())
+        thread.join(60)
+    assert len(done) == 302
     disk.close()
