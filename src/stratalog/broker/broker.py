@@ -248,12 +248,14 @@ class Broker:
     def _internal_replicas(self, name: str) -> int:
         """Return an internal topic's factor: as set, else the default where the cluster has so many nodes (0022).
 
-        A voter counts before its broker registers: a cluster of three must not begin with one replica.
+        A voter counts before its node starts: a cluster of three must not begin with one replica. A voter whose
+        controller has registered, and no broker, is a controller alone.
         """
         if self.config.is_set(name):
             return self.config.int(name)
-        nodes = max(len(self.metadata.image.brokers), len(self.quorum.voters.voters))
-        return min(self.config.int(name), nodes)
+        image = self.metadata.image
+        to_come = set(self.quorum.voters.ids) - image.controllers.keys()
+        return min(self.config.int(name), len(image.brokers.keys() | to_come))
 
 
 def _group_settings(config: BrokerConfig) -> GroupSettings:
