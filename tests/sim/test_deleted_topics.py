@@ -176,6 +176,26 @@ def test_no_offset_is_staged_for_a_topic_that_goes_while_the_coordinator_is_aske
         with pytest.raises(Rejected) as caught:
             await machine.broker.groups.commit_in_transaction(request, (7, 0))
         assert caught.value.code is ErrorCode.unknown_topic_or_partition
+
+
+def test_each_refusal_of_a_deleted_partition_is_an_exception_of_its_own() -> None:
+    """One object raised again and again would keep the frames of all its raises."""
+
+    async def story() -> None:
+        machine = Machine(World(1))
+        await machine.start()
+        client = await machine.connect()
+        await client.create_topics([NewTopic("gone", 1)])
+        gone = machine.partition("gone")
+        await client.delete_topics(["gone"])
+        refusals = []
+        for _ in range(3):
+            with pytest.raises(Rejected, match="gone-0 was deleted") as refusal:
+                gone.check_hosted()
+            refusals.append(refusal)
+        assert len({id(one.value) for one in refusals}) == 3
+        assert len({len(one.traceback) for one in refusals}) == 1
+        await client.close()
         await machine.stop()
 
     run(story())

@@ -1,6 +1,8 @@
 """A fact that pages share: one request for many pages, and none that blocks the next after a failure."""
 
 import asyncio
+from traceback import walk_tb
+from typing import cast
 
 import pytest
 
@@ -52,6 +54,7 @@ def test_pages_that_wait_share_a_failure_and_the_next_one_tries_again() -> None:
         kept = Kept(fetch, Clock(), 1000)
         found = await asyncio.gather(*(kept.get() for _ in range(10)), return_exceptions=True)
         assert [str(one) for one in found] == ["no broker listens"] * 10
+        assert len(list(walk_tb(cast("Unavailable", found[0]).__traceback__))) < 8
         assert await asyncio.gather(*(kept.get() for _ in range(10))) == [2] * 10
 
     asyncio.run(go())
