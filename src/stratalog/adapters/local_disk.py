@@ -1,7 +1,7 @@
 """A log directory on a local file system.
 
 In: calls of `ports.Disk`. Out: system calls; OSError as the system raises it. It never decides what to write, and
-syncs only on request.
+syncs only on request. Its files are its user's alone.
 
 Thread-safe. All users of a path share one file descriptor, and the last user closes it. So the writer thread may drop
 a file that a reader thread is still reading. A descriptor is remembered under its path only while that path can mean
@@ -27,6 +27,10 @@ from stratalog.adapters.descriptors import descriptors_max, with_descriptor
 from stratalog.errors import UserError
 from stratalog.ports import Buffer, FileInfo
 
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
+_WITH_KEYS: Final = {"__cluster_metadata-0": _DIRECTORY_MODE, "bootstrap.checkpoint": _FILE_MODE}
+"""SCRAM credentials and delegation tokens are there."""
 _OPEN_FILES_MAX: Final = 512
 _OPEN_FILES_SHARE: Final = 8
 """The files that a directory keeps open are this part of the process's descriptors at most."""
@@ -77,7 +81,7 @@ class _File:
 
     def __init__(self, path: str, flags: int) -> None:
         self.fd = -1
-        self.fd = os.open(path, flags, 0o644)
+        self.fd = os.open(path, flags, _FILE_MODE)
         self.used = True
 
     def __del__(self) -> None:
@@ -151,7 +155,7 @@ class LocalDisk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        os.makedirs(self.root, exist_ok=True)
+        os.makedirs(self.root, _DIRECTORY_MODE, exist_ok=True)
         self._files: dict[str, _File] = {}
         self._files_max = min(_OPEN_FILES_MAX, descriptors_max() // _OPEN_FILES_SHARE)
         self._guard = threading.Lock()
@@ -290,7 +294,7 @@ class LocalDisk:
         self._drop_file(path)
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(self._full(path), exist_ok=True)
+        os.makedirs(self._full(path), _DIRECTORY_MODE, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
         from shutil import rmtree  # noqa: PLC0415 - it imports three libraries of compression
@@ -326,6 +330,7 @@ class LocalDisk:
             os.close(fd)
             return False
         self._lock_fd = fd
+        self._close_to_others()
         return True
 
     def close_idle(self) -> None:
@@ -341,6 +346,15 @@ class LocalDisk:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    def _close_to_others(self) -> None:
+        """Take the rights of other users at files with keys that Apache Kafka or an earlier version wrote.
+
+        Apache Kafka, as the same user, opens them again. A directory of another user keeps its rights.
+        """
+        for path, mode in _WITH_KEYS.items():
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                os.chmod(self._full(path), mode)
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
@@ -361,7 +375,7 @@ class LocalDisk:
         return file
 
     def _open(self, full: str, flags: int) -> int:
-        return with_descriptor(lambda: os.open(full, flags, 0o644), self._let_go)
+        return with_descriptor(lambda: os.open(full, flags, _FILE_MODE), self._let_go)
 
     def _let_go(self) -> None:
         """Forget all descriptors: those in use close after it."""

@@ -27,6 +27,7 @@ from stratalog.errors import UserError
 from stratalog.ports import AuditLog, Outside
 
 _PROCESSES_MAX: Final = 8
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class SystemClock:
@@ -116,11 +117,16 @@ def on_stop_signal(stop: Callable[[], None]) -> None:
 
 
 def write_ready_file(name: str, line: str) -> None:
-    """Write the file whole or not at all: a reader may open it as soon as it exists. Raises UserError."""
+    """Write the file whole or not at all: a reader may open it as soon as it exists. Raises UserError.
+
+    The directory may be one where others write, as /tmp is: a link is replaced, and never followed.
+    """
     path = Path(name)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(line + "\n")
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, _NEW_FILE, 0o644), "w") as file:
+            file.write(line + "\n")
         temporary.replace(path)
     except OSError as error:
         raise UserError(f"--ready-file {path}: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -72,3 +73,48 @@ def test_a_file_waits_while_no_descriptor_is_free(tmp_path: Path) -> None:
         thread.join(60)
     assert len(done) == 302
     disk.close()
+
+
+def modes(place: Path) -> dict[str, int]:
+    found = [place, *place.rglob("*")]
+    return {str(one.relative_to(place)): stat.S_IMODE(one.stat().st_mode) for one in found}
+
+
+def test_files_and_directories_are_their_users_alone(tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    before = os.umask(0)
+    try:
+        disk = LocalDisk(str(place))
+        assert disk.lock()
+        disk.make_directory("__cluster_metadata-0")
+        disk.append("__cluster_metadata-0/0.log", 0, [b"x"])
+        disk.write_file("bootstrap.checkpoint", b"x")
+        many = {f"__cluster_metadata-0/{number}": b"x" for number in range(300)}
+        disk.make_durable(many, [], [])
+        disk.close()
+    finally:
+        os.umask(before)
+    found = modes(place)
+    assert {found.pop("."), found.pop("__cluster_metadata-0")} == {0o700}
+    assert set(found.values()) == {0o600}
+
+
+def test_files_with_keys_of_another_program_are_closed_to_others_at_the_lock(
+    tmp_path: Path,
+) -> None:
+    """As Apache Kafka writes them."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "__cluster_metadata-0").mkdir(mode=0o755)
+    (tmp_path / "bootstrap.checkpoint").write_text("x")
+    (tmp_path / "meta.properties").write_text("x")
+    others = stat.S_IMODE((tmp_path / "meta.properties").stat().st_mode)
+    disk = LocalDisk(str(tmp_path))
+    assert disk.lock()
+    disk.close()
+    assert modes(tmp_path) == {
+        ".": 0o755,
+        "__cluster_metadata-0": 0o700,
+        "bootstrap.checkpoint": 0o600,
+        "meta.properties": others,
+        ".lock": 0o600,
+    }

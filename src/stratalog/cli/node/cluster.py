@@ -5,6 +5,7 @@ that it started, and never deletes data.
 """
 
 import json as json_text
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,20 +162,20 @@ def check_place(ready_file: Path) -> None:
 
     try:
         ready_file.unlink(missing_ok=True)
-        probe = ready_file.with_name(f"{ready_file.name}.tmp")
-        probe.touch()
+        probe = ready_file.with_name(f"{ready_file.name}.{os.getpid()}.tmp")
+        probe.touch(exist_ok=False)  # a link there is not followed
         probe.unlink()
     except OSError as error:
         raise UserError(f"--ready-file {ready_file}: {error.strerror or error}") from None
 
 
 def write_ready_file(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the file whole or not at all: a reader may open it as soon as it exists."""
+    """Write the addresses and the nodes for programs that wait for them. Raises UserError."""
+    from stratalog.adapters import system
+
     nodes = [{name: row[name] for name in ("id", "pid", "port")} for row in rows]
     text = json_text.dumps({"bootstrap_servers": bootstrap_of(rows), "nodes": nodes})
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text + "\n")
-    temporary.replace(path)
+    system.write_ready_file(str(path), text)
 
 
 @cluster_app.command()
