@@ -106,7 +106,7 @@ def test_connections_without_a_login_take_no_descriptor_of_the_log(tmp_path: Pat
 
 def test_a_client_that_logs_in_takes_the_place_of_one_that_does_not(tmp_path: Path) -> None:
     with (
-        broker_of_few_descriptors(tmp_path, max__connections="20") as (broker, port),
+        broker_of_few_descriptors(tmp_path, max__connections="20") as (_broker, port),
         ExitStack() as held,
     ):
         silent = [
