@@ -179,7 +179,7 @@ fn walk(records: &[u8], count: i64, base: i64) -> Option<Walked> {
             std::str::from_utf8(records.get(start..reader.at)?).ok()?;
             reader.field()?;
         }
-        if reader.at != stop || delta.abs() >= FAR || base >= FAR {
+        if reader.at != stop || delta.abs() >= FAR || base >= FAR || base <= -FAR {
             return None;
         }
         let timestamp = base + delta;

@@ -374,6 +374,25 @@ def offsets_are_listed(broker: Broker) -> None:
 
 
 @story
+def records_have_odd_times(broker: Broker) -> None:
+    """From before 1970, without a time, and beyond every time where the broker gives its own."""
+    ask = broker.connect()
+    topics = {
+        "old": topic(ask, "old"),
+        "stamped": topic(ask, "stamped", message__timestamp__type="LogAppendTime"),
+        "bounded": topic(ask, "bounded", message__timestamp__before__max__ms="1000"),
+    }
+    for name, topic_id in topics.items():
+        for codec in ("none", "zstd"):
+            for times in ((-86_400_000,), (-2, -5), (-1,), (-(1 << 40), 7), (1 << 62,)):
+                made = [Record(0, at, b"k", b"v", ()) for at in times]
+                put(ask, name, topic_id, bytes(build_batch(made, codec=codec)))
+            if name != "stamped":
+                list_offsets(ask, name, -1, -3, 0)
+    fetch(ask, "old", topics["old"], 0)
+
+
+@story
 def records_are_deleted(broker: Broker) -> None:
     ask = broker.connect()
     topic_id = topic(ask, "cut")

@@ -55,7 +55,6 @@ REFUSED = {
     "a control batch": ({5: 0x20}, ErrorCode.invalid_record),
     "a transaction": ({5: 0x10}, ErrorCode.transactional_id_authorization_failed),
     "the broker's timestamps": ({5: 8}, ErrorCode.invalid_timestamp),
-    "a timestamp below none": ({7: -2}, ErrorCode.invalid_timestamp),
     "a producer without a sequence": (PRODUCER | {11: -1}, ErrorCode.invalid_record),
     "a producer without an epoch": ({9: 7, 10: -1, 11: 0}, ErrorCode.invalid_record),
 }

@@ -62,14 +62,24 @@ FAR = 1 << 61
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1, FAR - 1, FAR, -FAR, (1 << 63) - 1, -(1 << 63)])
-@pytest.mark.parametrize("base", [0, TIME, FAR - 1, FAR, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    "base", [0, TIME, FAR - 1, FAR, (1 << 63) - 1, -2, 1 - FAR, -FAR, -(1 << 63)]
+)
 def test_times_near_the_end_of_64_bits_are_certain_only_as_python_takes_them(
     base: int, delta: int
 ) -> None:
     batch = with_fields(with_records(0, record(timestamp_delta=delta), 1), {7: base})
     certain, checked = both(batch)
+    is_near = abs(base) < FAR and abs(delta) < FAR
+    if abs(delta) > FAR:  # of more bytes than a varint may have
+        assert (certain, checked) == (None, None)
+        return
+    assert checked == (max(base + delta, -1) if is_near else -1)
+    assert certain == (checked if is_near and base + delta >= -1 else None)
+    certain, checked = both(batch, Demands(1 - FAR, FAR - 1))
+    is_near &= abs(base + delta) < FAR
+    assert checked == (max(base + delta, -1) if is_near else None)
     assert certain in (None, checked)
-    assert (certain is None) == (checked is None)
 
 
 def batches(chance: Random) -> Iterator[tuple[bytes, Demands]]:

@@ -27,9 +27,13 @@ from stratalog.wire.records import BatchBuilder
 
 pytestmark = pytest.mark.timeout(300)
 
-BASE = 1_700_000_000_000
 SPAN_MS = 10_000
-"""Timestamps lie in [BASE, BASE + SPAN_MS)."""
+BASES = {
+    "unordered": 1_700_000_000_000,
+    "appended": 1_700_000_000_000,
+    "around-1970": -SPAN_MS // 2,
+}
+"""Timestamps of a topic lie in [base, base + SPAN_MS)."""
 PARTITIONS = 2
 FEW = settings(max_examples=int(os.environ.get("READ_EXAMPLES", "40")), deadline=None)
 
@@ -42,7 +46,7 @@ class Filled:
     topics: dict[str, list[list[int]]]
 
 
-def batches(random: Random, records: int) -> Iterator[list[int]]:
+def batches(random: Random, base: int, records: int) -> Iterator[list[int]]:
     """Return batches' timestamps: mostly rising, with old and scattered ones among them."""
     made = 0
     while made < records:
@@ -56,7 +60,7 @@ def batches(random: Random, records: int) -> Iterator[list[int]]:
         else:
             found = [random.randrange(SPAN_MS) for _ in range(size)]
         made += size
-        yield [BASE + at for at in found]
+        yield [base + at for at in found]
 
 
 async def fill(broker: BrokerProcess, topic: str, known: list[list[int]], records: int) -> None:
@@ -66,7 +70,7 @@ async def fill(broker: BrokerProcess, topic: str, known: list[list[int]], record
         client.pipeline(window=4) as pipeline,
     ):
         for partition in range(PARTITIONS):
-            for number, timestamps in enumerate(batches(random, records)):
+            for number, timestamps in enumerate(batches(random, BASES[topic], records)):
                 builder = BatchBuilder(CODEC_NAMES[number % 5])
                 for timestamp in timestamps:
                     builder.add(b"key", random.randbytes(700), timestamp)
@@ -84,7 +88,8 @@ async def create(broker: BrokerProcess, topic: str, configs: dict[str, str]) -> 
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     with broker_process(tmp_path_factory.mktemp("read")) as broker:
         made = Filled(broker, {})
-        for topic, kind in (("unordered", "CreateTime"), ("appended", "LogAppendTime")):
+        for topic in BASES:
+            kind = "LogAppendTime" if topic == "appended" else "CreateTime"
             made.topics[topic] = [[] for _ in range(PARTITIONS)]
             kept = SEGMENT | {"retention.ms": "-1", "message.timestamp.type": kind}
             asyncio.run(create(broker, topic, kept))
@@ -155,12 +160,12 @@ def test_a_read_returns_the_same_records_as_a_list(filled: Filled, data: st.Data
         **asked,
         since=moment(since),
         until=moment(until),
-        columns=["partition", "offset"],
+        columns=["partition", "offset", "timestamp"],
         metrics=metrics,
     ).read_all()
-    rows = list(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
-    assert rows == [
-        (index, offset)
+    columns = (found["partition"].to_pylist(), found["offset"].to_pylist(), times(found))
+    assert list(zip(*columns, strict=True)) == [
+        (index, offset, known[index][offset])
         for index, (first, end) in spans.items()
         for offset in range(first, end)
         if (since is None or known[index][offset] * 1000 >= since)

@@ -39,7 +39,7 @@ records = st.lists(
     st.builds(
         Record,
         offset=st.just(0),
-        timestamp=st.integers(0, 1 << 50),
+        timestamp=st.integers(-(1 << 50), 1 << 50),
         key=st.none() | st.binary(max_size=200),
         value=st.none() | st.binary(max_size=200) | st.just(b"v" * 20_000),
         headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9))).map(
@@ -66,7 +66,7 @@ def test_built_batches_are_sound(made: list[Record]) -> None:
     base = parse_header(batch).base_timestamp
     verdict, position, index, largest = walked(batch[HEADER_SIZE:], len(made), base)
     assert (verdict, position, index) == (PLAIN.FINE, len(batch) - HEADER_SIZE, len(made))
-    assert largest == max(one.timestamp for one in made)
+    assert largest == max(-1, *(one.timestamp for one in made))
 
 
 @given(records, st.data())
@@ -75,12 +75,13 @@ def test_the_first_record_against_the_demands_is_named(
 ) -> None:
     batch = bytes(build_batch(made))
     base = parse_header(batch).base_timestamp
-    earliest, latest = sorted(data.draw(st.tuples(*[st.integers(0, 1 << 50)] * 2)))
+    earliest, latest = sorted(data.draw(st.tuples(*[st.integers(-(1 << 50), 1 << 50)] * 2)))
     keyed = data.draw(st.booleans())
     at_fault = [
         (PLAIN.NO_KEY if keyed and one.key is None else PLAIN.OUT_OF_TIME, index)
         for index, one in enumerate(made)
-        if (keyed and one.key is None) or not earliest <= one.timestamp <= latest
+        if (keyed and one.key is None)
+        or not (one.timestamp == -1 or earliest <= one.timestamp <= latest)
     ]
     verdict, _, index, found = walked(batch[HEADER_SIZE:], len(made), base, earliest, latest, keyed)
     assert (verdict, index) == (at_fault[0] if at_fault else (PLAIN.FINE, len(made)))

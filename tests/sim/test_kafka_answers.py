@@ -24,6 +24,7 @@ from stratalog.config.rules import Resource
 from stratalog.config.security_settings import KEYSTORE_SETTINGS
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
+from stratalog.wire.batch import scan
 from stratalog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -44,7 +45,7 @@ from stratalog.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from stratalog.wire.records import Record, build_batch
+from stratalog.wire.records import Record, build_batch, read_records
 
 PRODUCE, METADATA, FIND_COORDINATOR, OFFSET_FETCH, API_VERSIONS, CREATE_TOPICS = 0, 3, 10, 9, 18, 19
 ALTER_REPLICA_LOG_DIRS, OFFSET_DELETE = 34, 47
@@ -126,6 +127,56 @@ def test_a_record_out_of_time_is_refused_in_kafkas_words() -> None:
         message_timestamp_after_max_ms="1000",
         message_timestamp_before_max_ms="5000",
     )
+
+
+BEFORE_1970 = (-86_400_000, -2, -(1 << 50))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_records_from_before_1970_are_taken_and_keep_their_times(codec: str) -> None:
+    """The header's largest timestamp is -1, as in Kafka: no record is later."""
+
+    async def tell(_machine: Machine, client: Client, _raw: Raw) -> None:
+        times = [*BEFORE_1970, 5]
+        for made in (BEFORE_1970, times):
+            records = [Record(0, at, None, b"v") for at in made]
+            await client.produce("t", 0, build_batch(records, codec=codec))
+        data = bytes((await client.fetch("t", 0, 0)).records)
+        headers = [header for _, header in scan(data)]
+        assert [one.max_timestamp for one in headers] == [-1, 5]
+        found = [
+            record.timestamp
+            for at, header in scan(data)
+            for record in read_records(data[at : at + header.size])
+        ]
+        assert found == [*BEFORE_1970, *times]
+
+    story(tell)
+
+
+def test_a_topic_that_takes_the_brokers_time_takes_any_time_of_a_client() -> None:
+    async def tell(machine: Machine, client: Client, _raw: Raw) -> None:
+        for at in (*BEFORE_1970, 1 << 62, -(1 << 62), (1 << 63) - 1):
+            await client.produce("t", 0, build_batch([Record(0, at, None, b"v")]))
+        data = bytes((await client.fetch("t", 0, 0)).records)
+        now_ms = machine.world.clock.now_ms()
+        assert all(0 <= now_ms - header.max_timestamp < 60_000 for _, header in scan(data))
+
+    story(tell, message_timestamp_type="LogAppendTime")
+
+
+def test_the_oldest_time_alone_decides_what_is_too_old() -> None:
+    async def tell(machine: Machine, client: Client, _raw: Raw) -> None:
+        limit_ms = machine.world.clock.now_ms() + 10_000
+        configs = {"message.timestamp.before.max.ms": str(limit_ms)}
+        await client.create_topics([NewTopic("u", configs=configs)])
+        await client.produce("u", 0, build_batch([Record(0, -5_000, None, b"v")]))
+        for at in (-20_000, -(1 << 62)):
+            with pytest.raises(Rejected) as caught:
+                await client.produce("u", 0, build_batch([Record(0, at, None, b"v")]))
+            assert caught.value.code is ErrorCode.invalid_timestamp
+
+    story(tell)
 
 
 def test_the_metadata_log_cannot_be_created_as_a_topic() -> None:

@@ -29,6 +29,7 @@ STATIC: Final[Mapping[str, tuple[str, bytes]]] = {
 """Files by name: their type and their bytes."""
 _VERSION: Final = sha256(b"".join(data for _, data in STATIC.values())).hexdigest()[:12]
 NOTHING: Final = "\N{EN DASH}"
+_MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 _DIGITS_MAX: Final = 1e12
@@ -38,9 +39,9 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def when(ms: int | None) -> Markup | str:
     """Return a time tag: UTC, which the console's JavaScript turns into the viewer's zone."""
-    if ms is None or ms < 0:
+    if ms is None or ms == -1:
         return NOTHING
-    if ms > _MS_MAX:
+    if not _MS_MIN <= ms <= _MS_MAX:
         return f"{ms} ms"
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     text = moment.strftime("%Y-%m-%d %H:%M:%S") + " UTC"

@@ -14,6 +14,7 @@ from stratalog.log.segment import RELATIVE_OFFSET_MAX, Segment
 from stratalog.wire.batch import (
     BASE_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_TIMESTAMP,
     SIZE,
     BatchHeader,
     crc_holds,
@@ -37,7 +38,7 @@ def check_row(header: BatchHeader, config: LogConfig, now_ms: int | None) -> Non
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     first, largest = header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]
-    if largest > latest or (first >= 0 and (first < earliest or first > latest)):
+    if largest > latest or (first != NO_TIMESTAMP and (first < earliest or first > latest)):
         raise Rejected(
             ErrorCode.invalid_timestamp,
             f"timestamps {first} to {largest} outside {earliest} to {latest}",

@@ -123,7 +123,8 @@ class GroupLags:
         if found is None:
             return None
         segment, position, header = found
-        timestamp = header.base_timestamp if header.base_timestamp >= 0 else segment.touched_ms
+        first = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+        timestamp = first if first >= 0 else segment.touched_ms
         return _Place(offset, timestamp, timestamp, segment, position)
 
     def _place_in_bucket(self, hosted: HostedPartition, offset: int) -> _Place | None:

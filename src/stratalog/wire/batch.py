@@ -224,7 +224,7 @@ def _produced_header(
 
 def _check_fields(header: BatchHeader) -> None:
     # Fields by unpacking and flags by masks: names and properties would cost more than all the comparisons.
-    _, size, _, _, _, attributes, delta, first, largest, producer, epoch, sequence, count = header
+    _, size, _, _, _, attributes, delta, _, _, producer, epoch, sequence, count = header
     codec = attributes & CODEC_MASK
     if count < 1 or delta != count - 1:
         raise Rejected(
@@ -241,8 +241,6 @@ def _check_fields(header: BatchHeader) -> None:
         raise Rejected(ErrorCode.unsupported_compression_type, f"codec {codec}")
     if attributes & LOG_APPEND_TIME:
         raise Rejected(ErrorCode.invalid_timestamp, "only a broker writes log append time")
-    if first < NO_TIMESTAMP or largest < NO_TIMESTAMP:
-        raise Rejected(ErrorCode.invalid_timestamp, f"timestamps {first} to {largest}")
 
 
 def assign(

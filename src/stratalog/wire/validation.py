@@ -35,7 +35,7 @@ _ERRORS_MAX: Final = 1000
 _INVALID_TIMESTAMP: Final = "One or more records have been rejected due to invalid timestamp"
 """Kafka's messages, here and for each record below: clients show and compare them."""
 _FAR: Final = 1 << 61
-"""`walk` does not report timestamps of this value or above."""
+"""`walk` does not report timestamps of this value or above, nor below its negative."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 
@@ -89,8 +89,8 @@ def restore(
 
 
 def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
-    """Return the largest timestamp of the decompressed `records`, which must be as many as the header says; -1 without
-    timestamps.
+    """Return the largest timestamp of the decompressed `records`, which must be as many as the header says; -1 where
+    none is later, as in Kafka. Without a bound on timestamps, one that is beyond all bounds does not count.
 
     Raises Rejected(INVALID_RECORD) for a record with a wrong length or offset delta, and RecordsRefused
     (INVALID_RECORD, or INVALID_TIMESTAMP if any record has that fault) for records that violate the demands.
@@ -114,6 +114,9 @@ def check_records(records: bytes, header: BatchHeader, demands: Demands) -> int:
         )
         if verdict == FINE:
             largest = max(largest, found)
+            continue
+        if verdict == OUT_OF_TIME and earliest == _LEAST and latest == _MOST:
+            index += 1
             continue
         if verdict == OUT_OF_TIME:
             late = True

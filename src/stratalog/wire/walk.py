@@ -152,7 +152,7 @@ def walk(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - a call for each part wou
             at = stop
             if keyed and not has_key:
                 return NO_KEY, at, index, largest
-            if delta >= _FAR or delta <= -_FAR or base_timestamp >= _FAR:
+            if delta >= _FAR or delta <= -_FAR or base_timestamp >= _FAR or base_timestamp <= -_FAR:
                 return OUT_OF_TIME, at, index, _FAR
             timestamp: i64 = base_timestamp + delta
             if timestamp != _NO_TIMESTAMP and (timestamp < earliest or timestamp > latest):

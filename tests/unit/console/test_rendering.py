@@ -2,7 +2,16 @@
 
 import pytest
 
-from stratalog.console.rendering import _environment, broken, count, measure, price, prose
+from stratalog.console.rendering import (
+    NOTHING,
+    _environment,
+    broken,
+    count,
+    measure,
+    price,
+    prose,
+    when,
+)
 
 
 def test_markdown_becomes_code_and_text_and_stays_escaped() -> None:
@@ -47,3 +56,18 @@ def test_a_charts_number_has_its_unit(number: float, unit: str, shown: str) -> N
 )
 def test_a_price_has_no_exponent(amount: float, shown: str) -> None:
     assert price(amount) == shown
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (None, NOTHING),
+        (-1, NOTHING),
+        (0, "1970-01-01 00:00:00 UTC"),
+        (-86_400_000, "1969-12-31 00:00:00 UTC"),
+        (-(1 << 60), f"{-(1 << 60)} ms"),
+        (1 << 60, f"{1 << 60} ms"),
+    ],
+)
+def test_a_time_of_any_record_is_shown(ms: int | None, shown: str) -> None:
+    assert shown in str(when(ms))

@@ -15,6 +15,7 @@ from stratalog.log.recovery import load
 from stratalog.log.segment import CLEANED, DELETED, SWAP
 from stratalog.wire.batch import parse_header, scan
 from stratalog.wire.records import Record, build_batch, read_records
+from stratalog.wire.validation import NO_DEMANDS, check_batch
 
 CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=1000, segment_bytes=100_000)
 
@@ -117,6 +118,22 @@ def test_a_tombstone_stays_for_the_longest_delete_retention_ms(codec):
         (kept,) = read_records(steps.read_all()[: header.size])
         assert (kept.offset, kept.timestamp, kept.key, kept.value) == (1, 1000, b"a", None)
         assert (header.delete_horizon_ms or 0) > 1 << 60
+
+
+def test_a_tombstone_of_the_brokers_time_stays_readable_whatever_the_clients_time_was():
+    steps = Steps(replace(CONFIG, message_timestamp_type="LogAppendTime"))
+    for value in (b"1", None):
+        steps.append(build_batch([Record(0, (1 << 63) - 1, b"a", value)]))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    clean_once(steps)
+    header = parse_header(steps.read_all())
+    data = steps.read_all()[: header.size]
+    assert header.delete_horizon_ms is not None
+    check_batch(memoryview(data), header, NO_DEMANDS)
+    (kept,) = read_records(data)
+    assert (kept.offset, kept.timestamp, kept.value) == (1, header.max_timestamp, None)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -164,7 +164,9 @@ class BatchFilter:
         if count == header.record_count and not needs_horizon:
             return view
         largest = (
-            header.max_timestamp if header.is_log_append_time else header.base_timestamp + delta
+            header.max_timestamp
+            if header.is_log_append_time
+            else max(header.base_timestamp + delta, NO_TIMESTAMP)
         )
         kept = b"".join(pieces)
         if needs_horizon:
@@ -176,7 +178,9 @@ class BatchFilter:
     ) -> Buffer:
         """The batch with these records, restored, and its delete horizon."""
         horizon = self._horizons.fresh
-        body = compress(header.codec, restamp(records, count, header.base_timestamp - horizon))
+        if not header.is_log_append_time:  # else the records' own times do not matter
+            records = restamp(records, count, header.base_timestamp - horizon)
+        body = compress(header.codec, records)
         stamped = header._replace(
             attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon
         )

@@ -97,7 +97,8 @@ class OpenEntry:
         self.length += size
         self.attributes |= attributes
         if count:
-            if count == 1 or attributes & LOG_APPEND_TIME:
+            # The largest timestamp is -1 where all are before 1970.
+            if (count == 1 and max_timestamp >= 0) or attributes & LOG_APPEND_TIME:
                 base_timestamp = max_timestamp
             else:
                 self.minimum_exact = False

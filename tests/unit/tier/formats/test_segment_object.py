@@ -23,7 +23,7 @@ from stratalog.tier.formats.segment_object import SegmentWriter, read_footer
 from stratalog.tier.reading.fetcher import load_index
 from stratalog.tier.reading.reader import read_entries
 from stratalog.tier.writing.archiver import PartitionFolder, archive
-from stratalog.wire.batch import parse_header, set_log_append_time
+from stratalog.wire.batch import parse_header, set_log_append_time, set_max_timestamp
 from stratalog.wire.records import Record, build_batch
 
 TOPIC_ID = CountingEntropy(7).uuid()
@@ -220,6 +220,12 @@ def test_the_minimum_timestamp_is_exact_only_if_the_header_determines_it():
     (entry,) = index_of([alone, stamped], interval=1 << 20)
     assert (entry.min_timestamp, entry.max_timestamp) == (1400, 1500)
     assert entry.flags & FLAG_MINIMUM_EXACT
+
+    before_1970 = build_batch([Record(0, -5000, None, b"a")], base_offset=0)
+    set_max_timestamp(memoryview(before_1970), 0, parse_header(before_1970), -1)  # as a broker
+    (entry,) = index_of([before_1970])
+    assert (entry.min_timestamp, entry.max_timestamp) == (-5000, -1)
+    assert not entry.flags & FLAG_MINIMUM_EXACT
 
 
 def test_an_entry_has_the_kinds_of_its_batches():
