@@ -75,7 +75,7 @@ def test_a_stream_continues_from_the_connectors_checkpoint(tmp_path: Path, drive
         kept = (tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1]
         assert json.loads(kept) == {"moved": {"0": 2000, "1": 2000}}
         produce(broker, "moved", 2000, 3000, partitions=2)
-        read_through(driver, "stratalog", broker, tmp_path, groupIdPrefix="job")
+        read_through(driver, "stratalog", broker, tmp_path)
         produce(broker, "moved", 3000, 3500, partitions=2)
         read_through(driver, "stratalog", broker, tmp_path)
         found = driver.ask("read_back", sink=str(tmp_path / "sink"))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.broker_process import BrokerProcess, broker_process
 from tests.fuzz.poison import poisonings, sound
 from tests.spark_scratch import scratch
@@ -312,13 +312,86 @@ def test_poison_batches_are_refused_and_spark_reads_the_rest(
 def test_wrong_options_and_topics_are_one_clear_error(
     broker: BrokerProcess, driver: Driver
 ) -> None:
+    """Spark's first line has the reason: no frames of a worker, no stack of the JVM."""
+    seam = both(broker, "seam")
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    secured = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": f'{login} username="a" password="${{env:UNSET}}";',
+    }
     for options, says in (
         (both(broker, "seam", startingOffset="latest"), "did you mean 'startingOffsets'?"),
         (both(broker, "nowhere"), "topic nowhere does not exist"),
-        ({**both(broker, "seam"), "tier.url": "memory://b"}, "cannot be read by Spark's tasks"),
+        (both(broker, "no/where"), "no topic can have the name 'no/where': 1 to 249 ASCII letters"),
+        ({**seam, "tier.url": "memory://b"}, "cannot be read by Spark's tasks"),
+        (
+            {**seam, **secured},
+            "no variable UNSET; Spark's workers have the environment of the session's",
+        ),
     ):
-        error = driver.asked("batch", options=options)["error"]
-        assert says in error.replace("\\'", "'"), error
+        one_line(driver.asked("batch", options=options), says)
+
+
+def one_line(answer: dict[str, Any], says: str) -> None:
+    first, *rest = answer["error"].splitlines()
+    assert first.startswith("[PYTHON_DATA_SOURCE_ERROR]"), answer
+    assert says in first, answer
+    assert [line.strip() for line in rest] == ["SQLSTATE: 38000"], answer
+
+
+def test_the_sink_fails_in_the_driver(broker: BrokerProcess, driver: Driver) -> None:
+    """Topic and broker are checked before a task starts."""
+    produce(broker, "checked", 0, 50)
+    for sink, says in (
+        ({"topic": "nowhere"}, "topic nowhere does not exist"),
+        ({"topic": "checked", "kafka.linger.ms": "5"}, "'kafka.linger.ms' would have no effect"),
+        ({"topic": "checked", "kafka.bootstrap.servers": "a"}, "'a' is not host:port"),
+    ):
+        given = {"kafka.bootstrap.servers": broker.address, **sink}
+        answer = driver.asked("copy", options=both(broker, "checked"), sink=given, checkpoint=None)
+        one_line(answer, says)
+
+
+def test_a_stream_reads_a_new_partition_and_waits_for_a_broker_that_is_away(
+    broker: BrokerProcess, driver: Driver, place: Path
+) -> None:
+    """The worker's connection is older than the partition; and no restart of a broker ends a query."""
+    produce(broker, "rolled", 0, 100)
+    where = {"checkpoint": str(place / "rolled"), "sink": str(place / "rolled-rows")}
+    options = both(broker, "rolled", startingOffsets="earliest")
+    running = Driver(place / "rolling")
+
+    def has(partition: int, records: int) -> bool:
+        answer = driver.asked("read_back", sink=where["sink"])  # fails until there are rows
+        return (
+            sum(
+                part["records"]
+                for part in answer.get("result", [])
+                if part["partition"] == partition
+            )
+            == records
+        )
+
+    try:
+        running.ask("stream", options=options, **where, wait=False)
+        until(partial(has, 0, 100), "the stream does not begin")
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_partitions([NewPartitions("rolled", 2)])["rolled"].result(30)
+        with Wire(broker.address) as wire:
+            wire.topic_id("rolled")
+            assert not wire.produce("rolled", batch(0), index=1).error_code
+        until(partial(has, 1, RECORDS_PER_BATCH), "the new partition is not read")
+        broker.stop()
+        try:
+            waits = "Connection refused: trying again for up to 60 s"
+            until(lambda: waits in running.log.read_text(), "the stream does not wait")
+        finally:
+            broker.start()
+        produce(broker, "rolled", 100, 150)
+        until(partial(has, 0, 150), "the stream does not continue")
+    finally:
+        running.kill()
 
 
 def test_a_table_of_the_catalog_is_read_by_batch_and_by_stream(
@@ -339,8 +412,8 @@ def test_a_table_of_the_catalog_is_read_by_batch_and_by_stream(
     assert sum(part["records"] for part in driver.ask("read_back", sink=where["sink"])) == 200
     # An option that a stream cannot use is one line, both at a restart from a checkpoint and at a first start.
     for more, says, checkpoint in (
-        ({"endingOffsets": "latest"}, "ValueError: a stream has no end", where["checkpoint"]),
-        ({"pushdown": "true"}, "ValueError: option 'pushdown' is for", str(place / "fresh")),
+        ({"endingOffsets": "latest"}, "BadOption: a stream has no end", where["checkpoint"]),
+        ({"pushdown": "true"}, "BadOption: option 'pushdown' is for", str(place / "fresh")),
     ):
         asked = where | {"checkpoint": checkpoint, "options": given | more}
         error = driver.asked("stream", **asked)["error"].replace("\\'", "'")

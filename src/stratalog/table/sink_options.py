@@ -12,6 +12,7 @@ from stratalog.client.cluster import parse_bootstrap
 from stratalog.config.named_options import named_options, positive, refuse_idle
 from stratalog.errors import BadOption
 from stratalog.table.exactly_once import Guarantee
+from stratalog.table.options import parsed
 from stratalog.table.secured import Secured, is_about_security, security_options
 from stratalog.wire.compression import CODEC_NAMES
 
@@ -102,7 +103,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = named_options(other, _DEFAULTS, page="docs/spark.md")
     if not options["kafka.bootstrap.servers"]:
         raise BadOption("option 'kafka.bootstrap.servers' must say where to write")
-    parse_bootstrap(options["kafka.bootstrap.servers"])
+    servers = options["kafka.bootstrap.servers"]
+    parsed("option 'kafka.bootstrap.servers'", servers, parse_bootstrap)
     acks = options["kafka.acks"].lower()
     if acks not in _ACKS:
         raise BadOption(f"option 'kafka.acks' is {acks!r}: 'all' or '1' is needed")
@@ -112,7 +114,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             f"option 'kafka.compression.type' is {codec!r}: one of {', '.join(CODEC_NAMES)} is needed"
         )
     return SinkOptions(
-        options["kafka.bootstrap.servers"],
+        servers,
         options["topic"] or None,
         _ACKS[acks],
         codec,

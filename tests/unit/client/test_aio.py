@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from tests.sim.loop import run
 
 from stratalog.client import cluster
 from stratalog.client.aio import Client
@@ -56,3 +57,19 @@ def test_patience_ends_early_only_where_every_broker_refuses(
 
     asyncio.run(ask())
     assert network.asked == ["a", "b"] * tries
+
+
+def test_a_patient_client_waits_for_its_whole_time_and_logs_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network: Any = Network({"a": REFUSED})
+
+    async def ask() -> float:
+        dialer = Dialer(network, PLAIN)
+        client = Client(dialer, "a:1", client_id="t", timeout_s=1, patience_s=60)
+        with pytest.raises(Unavailable, match="unreachable"):
+            await client.metadata()
+        return asyncio.get_running_loop().time()
+
+    assert 60 <= run(ask()) <= 62
+    assert caplog.messages == ["broker a:1 unreachable: Connection refused: trying again for up to 60 s"]

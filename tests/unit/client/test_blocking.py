@@ -77,7 +77,7 @@ class ScriptedNetwork:
         return found
 
     def now_s(self) -> float:
-        return 0.0
+        return sum(self.paused)
 
     def pause(self, seconds: float) -> None:
         self.paused.append(seconds)
@@ -122,6 +122,19 @@ def test_without_a_server_a_call_fails_after_growing_pauses() -> None:
         BlockingClient(network, "a:1").metadata([])
     assert network.paused == sorted(network.paused), "the pauses do not grow"
     assert len(network.paused) > 3
+
+
+def test_a_patient_call_waits_for_its_whole_time_and_logs_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    network = ScriptedNetwork([refused] * 99)
+    with pytest.raises(Unavailable, match="broker a:1 unreachable: Connection refused"):
+        BlockingClient(network, "a:1", patience_s=60).metadata([])
+    assert 60 <= network.now_s() <= 62
+    assert caplog.messages == [
+        "broker a:1 unreachable: Connection refused: trying again for up to 60 s"
+    ]
 
 
 def test_an_evicted_clients_stream_is_closed_without_a_warning():

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog import read
-from stratalog.errors import UserError
+from stratalog.errors import BadOption, UserError
 from stratalog.kernels.columns import COLUMNS, HEADERS
 from stratalog.table.sink import WRITE_HEADER, Write, write_rows
 from stratalog.table.sink_options import check_columns, parse_sink_options
@@ -126,6 +126,11 @@ def test_a_refused_row_has_the_reason(
     [
         ({}, "'kafka.bootstrap.servers' must say where to write"),
         ({"kafka.acks": "0"}, "'all' or '1' is needed"),
+        (
+            {"kafka.bootstrap.servers": "a"},
+            "'kafka.bootstrap.servers' is 'a': 'a' is not host:port",
+        ),
+        ({"kafka.delivery.timeout.ms": "0"}, "'kafka.delivery.timeout.ms' is '0'"),
         ({"kafka.compression.type": "brotli"}, "one of none, gzip"),
         ({"kafka.batch.size": "big"}, "whole number"),
         ({"topics": "x"}, "did you mean 'topic'"),
@@ -150,7 +155,7 @@ def test_a_refused_row_has_the_reason(
 )
 def test_a_wrong_option_is_one_line(given: dict[str, str], says: str) -> None:
     place = {"kafka.bootstrap.servers": "a:1"} if given else {}
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(BadOption, match=says):
         parse_sink_options(place | given)
 
 
