@@ -7,7 +7,9 @@ existed. Timestamps rise by one a record, save one in the middle that is later t
 import asyncio
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
+from tests.sim.disk import SimDisk
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw, list_offsets_body
@@ -20,6 +22,11 @@ from stratalog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+)
+from stratalog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
 )
 from stratalog.wire.records import Record, build_batch
 
@@ -177,6 +184,45 @@ def test_the_latest_of_the_kept_records_is_found_on_the_disk() -> None:
             expected = times.index(latest, start) if latest >= 0 else -1
             assert (found.offset, found.timestamp) == (expected, latest)
         raw.close()
+        await machine.stop()
+
+    run(story())
+
+
+def test_look_ups_by_time_of_many_partitions_wait_for_the_drive_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        machine = Machine(World(5))
+        await machine.start()
+        client = await machine.connect()
+        await client.create_topics([NewTopic("t", 40)])
+        made = build_batch([Record(0, START_MS, None, b"x")])
+        for partition in range(40):
+            await client.produce("t", partition, made)
+        raw = await Raw.connect(machine.world.network)
+        monkeypatch.setattr(SimDisk, "try_read", lambda *_: None)  # no page is in memory
+        machine.take_ms(1000)
+        took = []
+        for partitions in (1, 16, 40):
+            topic = ListOffsetsTopic(
+                name="t",
+                partitions=[
+                    ListOffsetsPartition(partition_index=at, timestamp=START_MS)
+                    for at in range(partitions)
+                ],
+            )
+            begun = asyncio.get_running_loop().time()
+            answer = await raw.ask(NEWEST, ListOffsetsRequest(replica_id=-1, topics=[topic]))
+            took.append(asyncio.get_running_loop().time() - begun)
+            found = answer.topics[0].partitions
+            assert [one.partition_index for one in found] == list(range(partitions))
+            assert {(one.error_code, one.offset, one.timestamp) for one in found} == {
+                (0, 0, START_MS)
+            }
+        assert took[1] < 1.5 * took[0]
+        assert 2 * took[0] < took[2] < 4 * took[0], "sixteen at a time"
+        await client.close()
         await machine.stop()
 
     run(story())

@@ -5,6 +5,7 @@ local (-4, KIP-405). v9 latest tiered (-5, KIP-1005). v10 timeout of a remote lo
 v11 earliest pending upload (-6, KIP-1023).
 """
 
+import asyncio
 from typing import Final, NamedTuple
 
 from stratalog.broker.network.authorizer import Operation, Resource
@@ -27,12 +28,17 @@ _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_PENDING_UPLOAD: Final = -6
 _OFFSET_NOT_AVAILABLE_FROM: Final = 5
+_AT_ONCE: Final = 16
+"""Look-ups of one request that wait for a drive or the bucket at the same time."""
 _FIRST_VERSION: Final = {
     _MAX_TIMESTAMP: 7,
     _EARLIEST_LOCAL: 8,
     _LATEST_TIERED: 9,
     _EARLIEST_PENDING_UPLOAD: 11,
 }
+
+
+_Pending = asyncio.Task[ListOffsetsPartitionResponse]
 
 
 class Needs(NamedTuple):
@@ -49,21 +55,33 @@ async def handle(call: Call[ListOffsetsRequest, Needs]) -> ListOffsetsResponse:
     """
     pace = call.pace
     requested: dict[TopicPartition, ListOffsetsPartition | None] = {}
-    rows: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    rows: dict[str, list[ListOffsetsPartitionResponse | _Pending]] = {}
     async for topic in pace.each(call.body.topics):
         rows[topic.name] = []
         async for one in pace.each(topic.partitions):
             key = TopicPartition(topic.name, one.partition_index)
             requested[key] = None if key in requested else one
-    async for (name, index), once in pace.each(requested.items()):
-        if once is None:
-            rows[name].append(_refused(index, ErrorCode.invalid_request))
-        else:
-            rows[name].append(await _partition(call, name, once))
+    free = asyncio.Semaphore(_AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+        async for (name, index), once in pace.each(requested.items()):
+            if once is None:
+                rows[name].append(_refused(index, ErrorCode.invalid_request))
+            elif once.timestamp >= 0 or once.timestamp == _MAX_TIMESTAMP:
+                await free.acquire()
+                work = group.create_task(_partition(call, name, once))
+                work.add_done_callback(lambda _: free.release())
+                rows[name].append(work)
+            else:
+                rows[name].append(await _partition(call, name, once))
     return ListOffsetsResponse(
         topics=[
-            ListOffsetsTopicResponse(name=name, partitions=partitions)
-            async for name, partitions in pace.each(rows.items())
+            ListOffsetsTopicResponse(
+                name=name,
+                partitions=[
+                    one.result() if isinstance(one, asyncio.Task) else one for one in found
+                ],
+            )
+            async for name, found in pace.each(rows.items())
         ]
     )
 
