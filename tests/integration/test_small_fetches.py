@@ -6,6 +6,7 @@ producer sends a batch once all consumers wait; so each answer is known, whichev
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -341,6 +342,23 @@ def test_a_consumer_that_leaves_leaves_no_wait(kind, tmp_path):
         assert len(lender._connections) <= 1, "the producer's"
         assert not lender._fetches._groups
         assert not lender._fetches._latest
+
+
+def test_a_fetch_of_a_connection_that_ends_as_it_comes_back_leaves_no_wait(kind, tmp_path):
+    with serving(tmp_path, DOOR) as (broker, wire), closing(waiting(broker, wire)):
+        lender = broker._node._connections._shared.lender
+        (loan,) = lender._fetches._groups
+        connection = lender._connections[loan]
+        ended = threading.Event()
+
+        def end() -> None:
+            connection._transport.abort()
+            lender.recall(loan)
+            ended.set()
+
+        connection._loop.call_soon_threadsafe(end)
+        assert ended.wait(TIMEOUT_S)
+        wait_until(lambda: not len(broker._node.broker.purgatory), "no fetch waits for the client")
 
 
 def test_a_fetch_that_waits_at_the_door_learns_that_the_topic_is_deleted(kind, tmp_path):

@@ -42,6 +42,13 @@ class Later(Struct):
     size: int = 0
     goes_on: bool = False
 
+    def drop(self) -> None:
+        """End work that has not begun to be awaited: its client is gone. A plain future's work goes on."""
+        if isinstance(self.work, Awaited):
+            self.work.cancel()
+        elif not isinstance(self.work, asyncio.Future):
+            self.work.close()
+
 
 Serve = Callable[[Session, memoryview], Answer | Later]
 """Begin to answer one frame of a client. Raises `Rejected` where the connection must be closed."""

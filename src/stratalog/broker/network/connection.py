@@ -476,6 +476,9 @@ class Connection(asyncio.BufferedProtocol):
         self.loans.ended(was_useful=bool(results) or 0 < sum(map(len, unsent)) < _HELD_BYTES_MAX)
         transport = self._transport
         if transport is None or transport.is_closing():
+            for result, _ in results:
+                if isinstance(result, Later):
+                    result.drop()
             return
         if unsent:
             transport.writelines(unsent)
