@@ -27,7 +27,6 @@ from stratalog.log.effects import (
     Program,
     Read,
     Rename,
-    Result,
     Sync,
     SyncDirectory,
     Unlink,
@@ -193,15 +192,6 @@ class MetadataLog(PlacedLog):
         await self.write(())  # the appends before it
         await self._rewrite(self.log.truncate_to(offset, self._clock.steady_ms()))
 
-    async def _rewrite(self, program: Program[None]) -> None:
-        """Run a program that writes, each effect in its turn: the log's state changes on the event loop only."""
-        result: Result = None
-        try:
-            while True:
-                result = await self.directory.run(_one(program.send(result)))
-        except StopIteration:
-            return
-
     async def close(self) -> None:
         """Close the log cleanly."""
         if self.directory.failure is None:
@@ -271,10 +261,6 @@ def _ignore(_error: Failure) -> None:
 
 def _part(snapshot: SnapshotId) -> str:
     return f"{METADATA_DIRECTORY}/{snapshot.file_name()}{PART}"
-
-
-def _one(effect: Effect) -> Program[Result]:
-    return (yield effect)
 
 
 def _read(path: str, position: int, size: int) -> Program[bytes]:

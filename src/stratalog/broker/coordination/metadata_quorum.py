@@ -226,11 +226,10 @@ class MetadataQuorum:
         """Send a request, and pass on what comes back."""
 
         def answered(response: Response | None) -> None:
-            if response is not None and (
-                sent.to == self.leader_id or sent.to in self._silent_since
-            ):
+            is_known = sent.to in self._silent_since
+            if response is not None and (is_known or sent.to == self.leader_id):
                 self._silent_since = {}
-            elif response is None and sent.to == self.leader_id not in self._silent_since:
+            elif response is None and not is_known and sent.to == self.leader_id:
                 self._silent_since = {sent.to: self._clock.steady_ms()}
             if response is None:
                 self._driver.take(partial(self._raft.on_broken_connection, sent.to))
