@@ -28,6 +28,8 @@ ROUNDS_MAX = 30
 class Story:
     """The world of the nodes: messages arrive on command, and appends are durable at once."""
 
+    lies = False
+
     def __init__(self):
         self.now = 0
         self.timeouts = Timeouts()

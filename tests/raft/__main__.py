@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections import Counter
 
-from tests.raft.bugs import BUGS, planted
+from tests.raft.bugs import BUGS, OF_LIES, planted
 from tests.raft.checks import Broken
 from tests.raft.world import World, check_counts
 
@@ -17,18 +17,19 @@ from stratalog.errors import Corrupt
 PROGRESS_SEEDS = 250
 
 
-def runs(first: int, count: int) -> int:
+def runs(first: int, count: int, *, lies: bool) -> int:
     counts: Counter[str] = Counter()
     for seed in range(first, first + count):
         try:
-            counts += World(seed).run()
+            counts += World(seed, lies=lies).run()
         except Broken as broken:
-            print(f"{broken}\n\nagain: python -m tests.raft --from {seed} --seeds 1")
+            mode = " --lies" if lies else ""
+            print(f"{broken}\n\nagain: python -m tests.raft --from {seed} --seeds 1{mode}")
             return 1
         if (seed + 1 - first) % PROGRESS_SEEDS == 0:
             print(f"{seed + 1 - first} seeds, {counts['messages']} messages", flush=True)
     if count > 1:
-        check_counts(counts)
+        check_counts(counts, lies=lies)
     print(
         f"{count} seeds, nothing broke; {', '.join(f'{k} {n}' for k, n in sorted(counts.items()))}"
     )
@@ -40,7 +41,7 @@ def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
             try:
-                World(seed).run()
+                World(seed, lies=name in OF_LIES).run()
             except (Broken, Corrupt, AssertionError) as broken:
                 return number, str(broken).partition("\n")[0]
     return None
@@ -64,8 +65,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--bugs", action="store_true", help="plant each bug in turn")
+    parser.add_argument("--lies", action="store_true", help="with nodes that send damaged answers")
     chosen = parser.parse_args()
-    return (bugs if chosen.bugs else runs)(chosen.first, chosen.seeds)
+    if chosen.bugs:
+        return bugs(chosen.first, chosen.seeds)
+    return runs(chosen.first, chosen.seeds, lies=chosen.lies)
 
 
 if __name__ == "__main__":

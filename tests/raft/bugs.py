@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from tests.planting import Patch, named, planting
 
-from stratalog.quorum import answers, member, raft, replies, states, voter_changes
+from stratalog.quorum import answer_checks, answers, member, raft, replies, states, voter_changes
 from stratalog.quorum.messages import Answer, Persist, Send
 from stratalog.quorum.progress import UNKNOWN_OFFSET, Progress
 from stratalog.quorum.saved_state import NO_NODE, QuorumState
@@ -190,6 +190,11 @@ def removed_voter_never_stands() -> Iterator[Patch]:
     yield Member, "may_stand", property(lambda self: self.is_voter)
 
 
+def damaged_batches_appended() -> Iterator[Patch]:
+    """A follower checks no CRC."""
+    yield answer_checks, "crc_holds", lambda *_: True
+
+
 BUGS = named(
     (
         vote_not_persisted,
@@ -209,8 +214,11 @@ BUGS = named(
         second_change_while_one_is_open,
         removed_leader_counts_itself,
         removed_voter_never_stands,
+        damaged_batches_appended,
     )
 )
+OF_LIES = frozenset({"damaged batches appended"})
+"""Bugs that only a run with damaged answers can show."""
 
 
 def planted(name: str) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ In: inputs of the member. Out: messages to send, and reports to the checks. A cr
 from random import Random
 from typing import Any
 from uuid import UUID
+from zlib import crc32
 
 from msgspec.structs import replace
 from tests.raft.checks import Checks, hold
@@ -18,6 +19,7 @@ from stratalog.quorum.messages import (
     AppendControl,
     AppendFetched,
     Committed,
+    Discarded,
     FetchResponse,
     FetchSnapshotResponse,
     LoadSnapshot,
@@ -45,6 +47,11 @@ def voter(node_id: int) -> Voter:
 
 def voters_in(snapshot: bytes) -> VoterSet:
     return VoterSet.of(voter(int(one)) for one in snapshot.split()[1].split(b","))
+
+
+def is_whole(snapshot: bytes) -> bool:
+    data, _, crc = snapshot.removesuffix(b" end").rpartition(b" ")
+    return snapshot.endswith(b" end") and crc == b"%08x" % crc32(data)
 
 
 class Crash(Exception):
@@ -143,7 +150,7 @@ class Node:
             return
         self.world.wake(self)
 
-    def _perform(self, output: Output) -> None:
+    def _perform(self, output: Output) -> None:  # noqa: C901, PLR0912 - one case for each output
         log = self.log
         match output:
             case Persist(state):
@@ -184,6 +191,12 @@ class Node:
                 self._load(snapshot)
             case Committed(high_watermark):
                 self._commit(high_watermark)
+            case Discarded():
+                self._discard(output)
+
+    def _discard(self, output: Discarded) -> None:
+        hold(self.world.lies, f"{self.id} discards a sound answer: {output.reason}")
+        self.counts["answers discarded"] += 1
 
     def _check_change(self) -> None:
         """OneChangeAtATime: the set before is committed, and differs by one voter at most."""
@@ -227,7 +240,12 @@ class Node:
 
     def _load(self, snapshot: SnapshotId) -> None:
         data = bytes(self._fetched)
-        hold(data.endswith(b"end"), f"{self.id} loads a snapshot that is not whole")
+        hold(data.endswith(b"end") or self.world.lies, f"{self.id} loads a part of a snapshot")
+        if not is_whole(data):
+            hold(self.world.lies, f"{self.id} loads a damaged snapshot")
+            self.counts["snapshots discarded"] += 1
+            self.world.later(0, self, lambda raft, now: raft.on_snapshot_damaged("damaged", now))
+            return
         chain = int(data.split()[0])
         hold(self.checks.chains[snapshot.end_offset] == chain, "a snapshot of another state")
         self.counts["snapshots loaded"] += 1
@@ -259,7 +277,8 @@ class Node:
         epoch = next(one.epoch for one in reversed(log.batches) if one.end <= self.applied)
         voters = self.raft.voters_at(self.applied - 1).ids
         named = ",".join(map(str, voters)).encode()
-        data = b"%d %s %s end" % (self.chain, named, b"." * self.chance.randint(1, 100))
+        data = b"%d %s %s" % (self.chain, named, b"." * self.chance.randint(1, 100))
+        data += b" %08x end" % crc32(data)
         if keep is None:
             keep = self.chance.choice([0, 0, 1, 5])
         log.take_snapshot(SnapshotId(self.applied, epoch), data, keep)

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from tests.raft.checks import Broken, Checks, hold
+from tests.raft.lies import damaged
 from tests.raft.node import Node, voter
 from tests.raft.shown import shown
 from tests.raft.stories import Stories
@@ -57,8 +58,13 @@ Input = Callable[[Raft, int], list[Output]]
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, lies: bool = False) -> None:
+        """`lies`: some nodes send damaged answers for a while."""
         self.seed = seed
+        self._lying = Random(f"{seed}-lies")
+        self.lies = lies
+        self._liars: dict[int, float] = {}
+        """How often a node's answer is damaged, while it lies."""
         self.chance = chance = Random(seed)
         self.now = 0.0
         self.counts: Counter[str] = Counter()
@@ -139,6 +145,9 @@ class World:
         at, gap = 0.0, self.changing.choice([100, 500]) * self.faults_ms / 20_000
         while self.is_dynamic and (at := at + self.changing.expovariate(1 / gap)) < self.faults_ms:
             yield at, self._change_voters
+        at, gap = 0.0, self.faults_ms / 8
+        while self.lies and (at := at + self._lying.expovariate(1 / gap)) < self.faults_ms:
+            yield at, self._lie
 
     def _until(self, end: float) -> None:
         while self._events and self._events[0][0] <= end:
@@ -153,6 +162,7 @@ class World:
 
     def _heal(self) -> None:
         self.cuts.clear()
+        self._liars.clear()
         self.loss = 0.0
         self._stories = Stories(self)
         for node in self.nodes.values():
@@ -281,6 +291,13 @@ class World:
         self.trace(leader.id, request)
         leader.run(leader.raft.on_change(what, request, leader.now_ms()))
 
+    def _lie(self) -> None:
+        """Let one node damage some of its answers, or all, until another one does; most often the leader."""
+        self._liars.clear()
+        node = self._lying.choice([self.leader() or self.any_node(), self.any_node()])
+        self._liars[node.id] = self._lying.choice([0.1, 0.5, 1.0])
+        self.trace(node.id, "lies")
+
     def _snapshot(self) -> None:
         self.any_node().take_snapshot()
 
@@ -293,7 +310,10 @@ class World:
 
     def request(self, node: Node, sent: Send) -> None:
         token = (node.id, node.incarnation, sent.correlation_id)
-        to = self.any_node() if sent.to == ANY_NODE else self.nodes[sent.to]
+        to = self.any_node() if sent.to == ANY_NODE else self.nodes.get(sent.to)
+        if to is None:  # a node that an answer has made up
+            self._break(node, sent.to)
+            return
         if to.raft is None and self.chance.random() < 0.8:
             self._break(node, to.id)  # connection refused
             return
@@ -307,6 +327,10 @@ class World:
             return
         if self._stories.is_hidden(node, response):
             return
+        if self._lying.random() < self._liars.get(node.id, 0.0):
+            response, kind = damaged(response, self._lying)
+            self.counts[f"lie: {kind}"] += 1
+            self.trace(node.id, f"lies: {kind}")
         to_id, incarnation, correlation_id = token
         to = self.nodes[to_id]
         if to.incarnation == incarnation:
@@ -374,7 +398,8 @@ class World:
         self._trace.append((self.now, node_id, what))
 
 
-def check_counts(counts: Counter[str]) -> None:
+def check_counts(counts: Counter[str], *, lies: bool = False) -> None:
     """A run proves little unless its faults happened."""
-    missing = [one for one in MUST_HAPPEN if not counts[one]]
+    needed = MUST_HAPPEN + (("answers discarded", "snapshots discarded") if lies else ())
+    missing = [one for one in needed if not counts[one]]
     hold(not missing, f"the run had no {', '.join(missing)}: {dict(counts)}")

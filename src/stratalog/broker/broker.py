@@ -127,7 +127,7 @@ class Broker:
             cluster.local_controller, cluster.controller, config, self.authorizer
         )
         self.quorum, self.throttling, self.audit = cluster.quorum, cluster.throttling, cluster.audit
-        self.registration = cluster.registration
+        self.registration, self.answers = cluster.registration, cluster.answers
         self.hosting = hosting
         self.tiering = tiering
         self.fetch_bytes_max = config.int("fetch.max.bytes")
@@ -185,7 +185,7 @@ class Broker:
     def _peers(self, outside: Outside, purpose: str) -> BrokerPeers:
         peers = BrokerPeers(
             self.cluster,
-            dialer_to_brokers(self.config, outside.network),
+            dialer_to_brokers(self.config, outside.network, self.answers),
             purpose=purpose,
             listener=self.config.inter_broker_listener,
             timeout_s=self.config.int("replica.socket.timeout.ms") / 1000,

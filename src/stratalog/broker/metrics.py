@@ -104,10 +104,11 @@ class PartitionMetrics:
         if len(reads) >= _CAUSES_MAX and cause not in reads:
             cause = _OTHER_CAUSES
         count = reads[cause] = reads.get(cause, 0) + 1
-        return count, count == 1 or (count >= _READS_A_LINE and _is_power_of_ten(count))
+        return count, count == 1 or (count >= _READS_A_LINE and is_power_of_ten(count))
 
 
-def _is_power_of_ten(count: int) -> bool:
+def is_power_of_ten(count: int) -> bool:
+    """Return whether the line of this number is logged: the first, the tenth, the hundredth and so on."""
     return str(count).strip("0") == "1"
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec import Struct, field
 
 from stratalog.client.apis import DELETE_TOPICS, DESCRIBE_CONFIGS
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.ports import Buffer
 from stratalog.wire.ids import ZERO_ID, TopicPartition
 from stratalog.wire.messages import Request
@@ -212,7 +212,12 @@ def api_versions() -> Call[Mapping[int, tuple[int, int]]]:
     """Return what the broker serves: API key -> (lowest, highest version)."""
 
     def read(body: ApiVersionsResponse) -> Mapping[int, tuple[int, int]]:
-        return {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
+        served = {key.api_key: (key.min_version, key.max_version) for key in body.api_keys}
+        for key, (lowest, highest) in served.items():
+            if not 0 <= lowest <= highest:
+                # Without this check the connection would refuse that API until it ends.
+                raise Corrupt(f"versions {lowest} to {highest} of API {key}")
+        return served
 
     request = ApiVersionsRequest(client_software_name="stratalog", client_software_version="0.1")
     return asking(request, read)

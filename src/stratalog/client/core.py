@@ -54,6 +54,14 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+class DamagedAnswer(Unavailable):
+    """What arrived is no answer of a sound broker; `api_key` is that of the request, None where none is open."""
+
+    def __init__(self, message: str, api_key: int | None = None) -> None:
+        super().__init__(message)
+        self.api_key = api_key
+
+
 class _Open(Struct, frozen=True):
     correlation_id: int
     version: int
@@ -107,14 +115,14 @@ class ClientConnection:
     def received(self, count: int) -> list[tuple[int, Any]]:
         """Return (correlation id, answer or the Rejected it means) of each answer that `count` more bytes complete.
 
-        Raises Unavailable for a malformed stream: close the connection then.
+        Raises DamagedAnswer for a malformed stream, and for an answer that makes no sense: close the connection then.
         """
         if not self._began:
             self._begin(bytes(self._target[: min(count, 4)]))
         try:
             frames = self._frames.buffer_updated(count)
         except Rejected as error:
-            raise Unavailable(f"broker {self.peer}: {error}") from error
+            raise DamagedAnswer(f"broker {self.peer}: {error}", self._awaited) from error
         return [self._answer(frame) for frame in frames]
 
     def closed(self, reason: str = "") -> Unavailable:
@@ -152,26 +160,38 @@ class ClientConnection:
         self._began = True
         if first[0]:
             hints = [f": {what}" for start, what in _OTHERS.items() if first.startswith(start)]
-            raise Unavailable(f"{self.peer} does not speak Kafka's protocol{''.join(hints)}")
+            raise DamagedAnswer(
+                f"{self.peer} does not speak Kafka's protocol{''.join(hints)}", self._awaited
+            )
+
+    @property
+    def _awaited(self) -> int | None:
+        return self._open[0].call.api_key if self._open else None
 
     def _answer(self, frame: memoryview) -> tuple[int, Any]:
         if not self._open:
-            raise Unavailable(f"broker {self.peer} sent an answer to nothing")
+            raise DamagedAnswer(f"broker {self.peer} sent an answer to nothing", None)
         pending = self._open.popleft()
+        key = pending.call.api_key
         try:
-            correlation_id, body = decode_response(pending.call.api_key, pending.version, frame)
+            correlation_id, body = decode_response(key, pending.version, frame)
         except (Corrupt, Rejected) as error:
-            raise Unavailable(
-                f"broker {self.peer} sent an answer that cannot be read: {error}"
-            ) from error
+            raise self._damaged(error, key) from error
         if correlation_id != pending.correlation_id:
-            raise Unavailable(
-                f"broker {self.peer} answered {correlation_id}, not {pending.correlation_id}"
+            raise DamagedAnswer(
+                f"broker {self.peer} answered {correlation_id}, not {pending.correlation_id}", key
             )
         try:
             return correlation_id, pending.call.read(body)
         except Rejected as error:
             return correlation_id, error
+        except Corrupt as error:
+            raise self._damaged(error, key) from error
+
+    def _damaged(self, error: Exception, api_key: int) -> DamagedAnswer:
+        return DamagedAnswer(
+            f"broker {self.peer} sent an answer that cannot be read: {error}", api_key
+        )
 
     def _version(self, api_key: int, limit: int) -> int:
         lowest, highest = self._spoken[api_key]

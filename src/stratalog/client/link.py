@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from stratalog.client import calls
 from stratalog.client.apis import SPOKEN
 from stratalog.client.calls import Call
-from stratalog.client.core import ClientConnection, reason
+from stratalog.client.core import ClientConnection, DamagedAnswer, reason
 from stratalog.client.sasl import OF_LIFETIME, Login, log_in
 from stratalog.client.security import Dialer
 from stratalog.errors import Rejected, Unavailable
@@ -26,10 +26,11 @@ T = TypeVar("T")
 class Link(asyncio.BufferedProtocol):
     """One connection: the core's state, the transport, and the futures of pending answers."""
 
-    def __init__(self, core: ClientConnection) -> None:
+    def __init__(self, core: ClientConnection, dialer: Dialer) -> None:
         """Use `open_link`."""
         self.peer = core.peer
         self.core = core
+        self._dialer = dialer
         self.closed = False
         self._ends_s = inf
         self._transport: asyncio.Transport | None = None
@@ -49,7 +50,8 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             answers = self.core.received(nbytes)
-        except Unavailable as error:
+        except DamagedAnswer as error:
+            self._dialer.damaged(self.peer, error.api_key, str(error))
             self._fail(error)
             return
         for correlation_id, answer in answers:
@@ -199,7 +201,7 @@ async def open_link(
     try:
         async with asyncio.timeout(timeout_s):
             _, protocol = await dialer.network.connect(
-                host, port, lambda: Link(core), tls, dialer.buffers
+                host, port, lambda: Link(core, dialer), tls, dialer.buffers
             )
     except TimeoutError:
         raise Unavailable(

@@ -8,6 +8,7 @@ that must not wait for one another have a `Peer` each, as Kafka's threads have a
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from stratalog.client.calls import asking
@@ -20,6 +21,7 @@ from stratalog.wire.messages import Request
 __all__ = ["Peer"]
 
 R = TypeVar("R")
+T = TypeVar("T")
 _SPOKEN: Final = {api.key: (api.oldest, api.newest) for api in APIS.values()}
 """This client builds and reads every version; the server's ApiVersions answer names the versions that it serves."""
 
@@ -49,10 +51,18 @@ class Peer:
         login, the connection breaks, or no response comes in time: the next call opens another connection.
         Raises Rejected(UNSUPPORTED_VERSION) where the node does not serve the API.
         """
+        return await self.read(request, _itself)
+
+    async def read(self, request: Request[R], read: Callable[[R], T]) -> T:
+        """Do as `request`; return what `read` makes of the response.
+
+        `read` may raise Rejected for the node's own refusal, and Corrupt for a response that makes no sense. That one
+        is like bytes that cannot be decoded: it closes the connection, and this raises DamagedAnswer (Unavailable).
+        """
         link = self._link
         if link is None or link.is_over or self._waiting:
             link = await self._open()
-        return await link.within(self._timeout_s, link.send(asking(request, _itself)))
+        return await link.within(self._timeout_s, link.send(asking(request, read)))
 
     def close(self) -> None:
         """Close the connection for good. Pending and later requests raise Unavailable."""

@@ -6,7 +6,7 @@ remedy. It reads no file, and never repeats a secret.
     security_of({"security.protocol": "SSL", "ssl.truststore.location": "/etc/strata/authority.pem"})
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -76,12 +76,20 @@ class ClientSecurity(Struct, frozen=True):
 PLAIN: Final = ClientSecurity()
 
 
+def _ignored(_node: str, _api_key: int | None, _reason: str) -> None:
+    """Count nothing: the damaged answer ends its connection, and the caller learns why."""
+
+
 class Dialer(Struct, frozen=True):
-    """A network, and the security and system buffers of the connections that are opened over it."""
+    """A network, and the security and system buffers of the connections that are opened over it.
+
+    `damaged` is called with the address, the request's API and the reason where an answer is damaged or makes no sense.
+    """
 
     network: Network
     security: ClientSecurity = PLAIN
     buffers: SocketBuffers = SYSTEM_BUFFERS
+    damaged: Callable[[str, int | None, str], None] = _ignored
 
 
 def security_of(properties: Mapping[str, str]) -> ClientSecurity:

@@ -182,29 +182,42 @@ def _batches(
     yield batch([encode_control(SnapshotFooterRecord(version=0))], is_control=True)
 
 
-def decode_snapshot(data: Buffer) -> Snapshot:
-    """Return the content of a `.checkpoint` file; raises Corrupt for any damage, a missing end included."""
-    control: list[ControlRecord] = []
-    records: list[Any] = []
-    end = 0
+def check_snapshot(data: Buffer) -> None:
+    """Raise Corrupt where bytes are not those of a whole `.checkpoint` file; records are not decoded."""
     view = memoryview(data)
+    end = 0
+    edges: list[ControlRecord | None] = []
     for position, header in scan(view):
         if not crc_holds(view, position, header):
             raise Corrupt(f"snapshot: checksum of the batch at {position}")
         end = position + header.size
-        for record in read_records(view[position:end]):
+        if header.is_control:
+            edges += [
+                decode_control(one.key, one.value) for one in read_records(view[position:end])
+            ]
+    if end != len(view):
+        raise Corrupt(f"snapshot: {len(view) - end} bytes after the last whole batch")
+    if len(edges) < 2 or not isinstance(edges[-1], SnapshotFooterRecord):
+        raise Corrupt("snapshot: no footer")
+    if not isinstance(edges[0], SnapshotHeaderRecord):
+        raise Corrupt("snapshot: no header")
+
+
+def decode_snapshot(data: Buffer) -> Snapshot:
+    """Return the content of a `.checkpoint` file; raises Corrupt for any damage, a missing end included."""
+    check_snapshot(data)
+    control: list[ControlRecord] = []
+    records: list[Any] = []
+    view = memoryview(data)
+    for position, header in scan(view):
+        for record in read_records(view[position : position + header.size]):
             if header.is_control:
                 found = decode_control(record.key, record.value)
                 control += [] if found is None else [found]
             elif record.value is not None:
                 records.append(_decoded(record.value, records))
-    if end != len(view):
-        raise Corrupt(f"snapshot: {len(view) - end} bytes after the last whole batch")
-    if len(control) < 2 or not isinstance(control[-1], SnapshotFooterRecord):
-        raise Corrupt("snapshot: no footer")
     first = control[0]
-    if not isinstance(first, SnapshotHeaderRecord):
-        raise Corrupt("snapshot: no header")
+    assert isinstance(first, SnapshotHeaderRecord), "as it was checked"
     return Snapshot(first.last_contained_log_timestamp, tuple(control[1:-1]), tuple(records))
 
 

@@ -306,6 +306,13 @@ QUORUM_HIGH_WATERMARK = _metric(
     "",
     "Offset below which the metadata log is committed, as this node knows it (Kafka: high-watermark).",
 )
+DAMAGED_ANSWERS = _metric(
+    "damaged_answers_total",
+    _COUNTER,
+    "api",
+    "Answers of other nodes that this node discarded, because they could not be read or made no sense; it asks again. "
+    "The log names the node and the reason. Batches of partitions: topic_corrupt_fetches.",
+)
 BROKERS = _metric(
     "brokers",
     _GAUGE,

@@ -103,6 +103,8 @@ def cluster_families(broker: Broker) -> Iterator[Family]:
         [(labelled(m.QUORUM_STATE, one), int(one == quorum.role)) for one in ROLES],
     )
     yield m.QUORUM_HIGH_WATERMARK, [("", quorum.high_watermark)]
+    damaged = broker.answers.counts.items()
+    yield m.DAMAGED_ANSWERS, [(labelled(m.DAMAGED_ANSWERS, api), count) for api, count in damaged]
     if quorum.active is not None:
         yield from _controller_families(broker.metadata.image, quorum.active.index)
 

@@ -12,6 +12,7 @@ from stratalog.errors import ErrorCode
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.quorum.member import Member
 from stratalog.quorum.messages import (
+    EPOCH_MAX,
     Answer,
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
@@ -21,6 +22,7 @@ from stratalog.quorum.messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     Request,
+    Response,
     VoteRequest,
     VoteResponse,
 )
@@ -31,6 +33,9 @@ from stratalog.quorum.voters import ReplicaKey
 
 def answer(member: Member, token: Any, request: Request, now_ms: int) -> None:
     """Answer a request; the member's outputs get the answer, now or when a parked fetch has something to return."""
+    if request.epoch > EPOCH_MAX:
+        member.outputs.append(Answer(token, _refusal(member, request)))
+        return
     match request:
         case VoteRequest():
             member.outputs.append(Answer(token, _vote(member, request, now_ms)))
@@ -42,6 +47,20 @@ def answer(member: Member, token: Any, request: Request, now_ms: int) -> None:
             _fetch(member, token, request, now_ms)
         case FetchSnapshotRequest():
             _fetch_snapshot(member, token, request, now_ms)
+
+
+def _refusal(member: Member, request: Request) -> Response:
+    """Return INVALID_REQUEST: no sound node is in that epoch."""
+    error, leader, epoch = ErrorCode.invalid_request, member.leader_id, member.epoch
+    match request:
+        case VoteRequest():
+            return VoteResponse(error=error, leader_id=leader, leader_epoch=epoch)
+        case FetchRequest():
+            return FetchResponse(error=error, leader_id=leader, leader_epoch=epoch)
+        case FetchSnapshotRequest():
+            return FetchSnapshotResponse(error=error, leader_id=leader, leader_epoch=epoch)
+        case _:
+            return EpochResponse(error=error, leader_id=leader, leader_epoch=epoch)
 
 
 def release_fetches(member: Member, leader: Leader, now_ms: int) -> None:
@@ -137,6 +156,13 @@ def _leader_error(member: Member, request: FetchRequest | FetchSnapshotRequest) 
 
 
 def _fetch(member: Member, token: Any, request: FetchRequest, now_ms: int) -> None:
+    if (
+        request.epoch > member.epoch
+        and isinstance(member.state, Leader)
+        and request.replica.id >= 0
+    ):
+        # An observer stands for no election, so it would wait for a leader of that epoch for ever.
+        member.become_unattached(request.epoch, now_ms)
     error = _leader_error(member, request)
     if request.offset < 0 or not 0 <= request.last_epoch <= request.epoch:
         error = ErrorCode.invalid_request

@@ -15,7 +15,7 @@ Kafka: QuorumState, KafkaRaftClient.
 
 from typing import Protocol
 
-from stratalog.errors import Corrupt, ErrorCode
+from stratalog.errors import ErrorCode
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.ports import Entropy
 from stratalog.quorum.messages import (
@@ -23,6 +23,7 @@ from stratalog.quorum.messages import (
     AppendControl,
     AppendFetched,
     Committed,
+    Discarded,
     FetchResponse,
     Output,
     Persist,
@@ -32,7 +33,7 @@ from stratalog.quorum.messages import (
     VoterChangeResponse,
 )
 from stratalog.quorum.progress import UNKNOWN_OFFSET, Progress
-from stratalog.quorum.requests_sent import RequestsSent
+from stratalog.quorum.requests_sent import RequestsSent, Sent
 from stratalog.quorum.saved_state import NO_NODE, QuorumState
 from stratalog.quorum.states import (
     Ballots,
@@ -116,6 +117,8 @@ class Member:
         self.is_stopping = False
         self.lost_elections = 0
         """Pre-votes and votes lost since the member last had a leader."""
+        self.discarded = 0
+        """Damaged answers since the last fetch that succeeded."""
         self.sent = RequestsSent(timeouts.request_ms, timeouts.retry_backoff_ms)
         self.outputs: list[Output] = []
 
@@ -310,6 +313,15 @@ class Member:
         if self.sent.is_ready(to, now_ms):
             self.outputs.append(Send(to, self.sent.add(to, request, now_ms), request))
 
+    def discard(self, sent: Sent, reason: str, now_ms: int) -> None:
+        """Discard a damaged answer, and wait before the next request, longer after each such answer.
+
+        It is no sign of life: a leader that sends nothing else loses its followers after the fetch timeout.
+        """
+        self.sent.back_off(sent.to, now_ms, self.discarded)
+        self.discarded += 1
+        self.outputs.append(Discarded(sent.to, sent.request, reason))
+
     def append_voters(self, voters: VoterSet) -> int:
         """Append the record of another voter set, which counts from now on; return its offset."""
         offset = self.log.end_offset
@@ -328,12 +340,8 @@ class Member:
         self.commit(min(self.leader_high_watermark, self.durable_offset))
 
     def truncate(self, offset: int) -> None:
-        """Cut off the end of the log, which the leader lacks. Raises Corrupt below the high watermark."""
-        if offset < self.high_watermark:
-            raise Corrupt(
-                f"leader {self.leader_id} of epoch {self.epoch} lacks committed records: its log diverges at {offset}, "
-                f"below the high watermark {self.high_watermark}; restore the metadata log of that node"
-            )
+        """Cut off the end of the log, which the leader lacks; never below the high watermark."""
+        assert offset >= self.high_watermark, (offset, self.high_watermark)
         self.durable_offset = min(self.durable_offset, offset)
         self.voter_history.truncate_end(offset)
         self.write(Truncate(offset))

@@ -26,6 +26,8 @@ from stratalog.wire.internal.control import ControlRecord
 
 ANY_NODE = NO_NODE
 """Receiver of a Fetch that looks for the leader: any address in `controller.quorum.bootstrap.servers`."""
+EPOCH_MAX = (1 << 31) - (1 << 20)
+"""Greatest epoch that a member believes: an int32 leaves room for elections after it. More is damage."""
 
 
 class VoteRequest(Struct, frozen=True):
@@ -225,7 +227,10 @@ class StoreSnapshot(Struct, frozen=True):
 
 
 class LoadSnapshot(Struct, frozen=True):
-    """Make the fetched snapshot durable, begin the log anew at its end, and report `Raft.on_snapshot_loaded`."""
+    """Make the fetched snapshot durable, begin the log anew at its end, and report `Raft.on_snapshot_loaded`.
+
+    A damaged one changes nothing: report `Raft.on_snapshot_damaged`.
+    """
 
     snapshot: SnapshotId
 
@@ -234,6 +239,14 @@ class Committed(Struct, frozen=True):
     """All below `high_watermark` is committed: apply it."""
 
     high_watermark: int
+
+
+class Discarded(Struct, frozen=True):
+    """Count the answer of a node that was damaged, or made no sense, and log why. It has changed nothing."""
+
+    node_id: int
+    request: Request
+    reason: str
 
 
 Output = (
@@ -246,4 +259,5 @@ Output = (
     | StoreSnapshot
     | LoadSnapshot
     | Committed
+    | Discarded
 )

@@ -25,7 +25,7 @@ from stratalog.quorum.messages import (
 )
 from stratalog.quorum.progress import UNKNOWN_OFFSET
 from stratalog.quorum.progress import Follower as ReplicaState
-from stratalog.quorum.replies import take
+from stratalog.quorum.replies import snapshot_damaged, take
 from stratalog.quorum.states import (
     Ballots,
     Candidate,
@@ -134,6 +134,23 @@ class Raft:
             take(self._member, sent, response, now_ms)
         return self.tick(now_ms)
 
+    def on_damaged_response(self, correlation_id: int, reason: str, now_ms: int) -> list[Output]:
+        """Note that the response to a request of this member cannot be read."""
+        member = self._member
+        self._run_timers(now_ms)
+        sent = member.sent.answered(correlation_id)
+        if sent is not None:
+            member.discard(sent, reason, now_ms)
+        return self.tick(now_ms)
+
+    def on_damaged_log(self, now_ms: int) -> list[Output]:
+        """Note that this member's log cannot be read: a leader resigns, and another voter with the records leads."""
+        member = self._member
+        self._run_timers(now_ms)
+        if isinstance(member.state, Leader) and len(member.voters.voters) > 1:
+            member.resign(now_ms)
+        return self.tick(now_ms)
+
     def on_broken_connection(self, node_id: int, now_ms: int) -> list[Output]:
         """Note that the connection to a node broke, or could not be made: a lost leader starts a pre-vote at once."""
         member = self._member
@@ -176,6 +193,12 @@ class Raft:
         if isinstance(member.state, Follower):
             member.state.fetching = None
         member.high_watermark = max(member.high_watermark, end)
+        return self.tick(now_ms)
+
+    def on_snapshot_damaged(self, reason: str, now_ms: int) -> list[Output]:
+        """Note that the fetched snapshot is damaged, and nothing has changed; the member fetches again."""
+        self._run_timers(now_ms)
+        snapshot_damaged(self._member, reason, now_ms)
         return self.tick(now_ms)
 
     def stop(self, now_ms: int) -> list[Output]:

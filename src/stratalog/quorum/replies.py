@@ -2,18 +2,21 @@
 
 In: a request that the member sent, its response, the time. Out: outputs. It answers no request.
 
-A response may be late: the member then is in another epoch or state. Those of an older epoch change nothing.
+A response may be late: the member then is in another epoch or state. Those of an older epoch change nothing. All of a
+response is checked before anything of it is applied (`answer_checks.py`).
 Kafka: the `handle…Response` methods of KafkaRaftClient.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from stratalog.errors import Corrupt, ErrorCode, UserError
+from stratalog.quorum.answer_checks import Control, Fetched, check, common_end
 from stratalog.quorum.member import Member
 from stratalog.quorum.messages import (
     AppendFetched,
     EndQuorumEpochRequest,
     FetchResponse,
+    FetchSnapshotRequest,
     FetchSnapshotResponse,
     LoadSnapshot,
     Response,
@@ -22,18 +25,21 @@ from stratalog.quorum.messages import (
     VoteResponse,
 )
 from stratalog.quorum.requests_sent import Sent
+from stratalog.quorum.saved_state import NO_NODE
 from stratalog.quorum.states import Candidate, Follower, Prospective, Resigned, SnapshotFetch
 from stratalog.quorum.voters import opening, voter_set
-from stratalog.wire.batch import BatchHeader, scan
-from stratalog.wire.internal.control import ControlRecord, decode_control
 from stratalog.wire.internal.control_records import LeaderChangeMessage, VotersRecord
-from stratalog.wire.records import read_records
 
 _ELSEWHERE = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
 
 
 def take(member: Member, sent: Sent, response: Response, now_ms: int) -> None:
-    """Take the response to a request that the member still waits for."""
+    """Take the response to a request that the member still waits for; discard one that is damaged."""
+    try:
+        fetched = check(member, sent, response)
+    except Corrupt as damage:
+        member.discard(sent, str(damage), now_ms)
+        return
     error = response.error
     if response.leader_epoch < member.epoch or error is ErrorCode.unknown_leader_epoch:
         member.sent.back_off(sent.to, now_ms)
@@ -43,14 +49,16 @@ def take(member: Member, sent: Sent, response: Response, now_ms: int) -> None:
         return  # the transition has forgotten all requests
     if error is not ErrorCode.none:
         member.sent.back_off(sent.to, now_ms)
-        if error not in _ELSEWHERE and isinstance(response, FetchSnapshotResponse):
+        if _denies(member, sent, response):
+            member.leave_leader(now_ms)
+        elif error not in _ELSEWHERE and isinstance(response, FetchSnapshotResponse):
             _give_up_snapshot(member)
         return
     match response:
         case VoteResponse():
             _vote(member, sent, response)
         case FetchResponse():
-            _fetched(member, response, now_ms)
+            _fetched(member, response, fetched, now_ms)
         case FetchSnapshotResponse():
             _snapshot_part(member, response, now_ms)
         case _:
@@ -58,6 +66,22 @@ def take(member: Member, sent: Sent, response: Response, now_ms: int) -> None:
                 member.state, Resigned
             ):
                 member.state.unacked.discard(sent.to)
+
+
+def snapshot_damaged(member: Member, reason: str, now_ms: int) -> None:
+    """Discard a fetched snapshot, all of whose bytes are there: they are not those that were written."""
+    state = member.state
+    if isinstance(state, Follower) and state.fetching is not None:
+        snapshot, position = state.fetching.snapshot, state.fetching.position
+        state.fetching = None
+        request = FetchSnapshotRequest(member.epoch, member.me, snapshot, position)
+        member.discard(Sent(member.leader_id, request, now_ms), reason, now_ms)
+
+
+def _denies(member: Member, sent: Sent, response: Response) -> bool:
+    """Return whether the node that this member follows names another leader: an earlier answer named a wrong one."""
+    is_followed = isinstance(member.state, Follower) and sent.to == member.leader_id
+    return is_followed and response.leader_id not in (sent.to, member.me.id, NO_NODE)
 
 
 def _vote(member: Member, sent: Sent, response: VoteResponse) -> None:
@@ -69,29 +93,30 @@ def _vote(member: Member, sent: Sent, response: VoteResponse) -> None:
         ballots.add(sent.to)
 
 
-def _fetched(member: Member, response: FetchResponse, now_ms: int) -> None:
+def _fetched(member: Member, response: FetchResponse, fetched: Fetched, now_ms: int) -> None:
     state = member.state
-    if not isinstance(state, Follower) or response.leader_id != member.leader_id:
+    if not isinstance(state, Follower):
         return
     state.deadline_ms = now_ms + member.timeouts.fetch_ms
     state.has_fetched = True
-    member.lost_elections = 0
+    member.lost_elections = member.discarded = 0
     if response.diverging is not None:
-        epoch, end = response.diverging
-        own_epoch, own_end = member.log.end_of(epoch)
-        member.truncate(min(own_end, end) if own_epoch == epoch else own_end)
+        member.truncate(common_end(member, response.diverging))
     elif response.snapshot is not None:
         state.fetching = SnapshotFetch(response.snapshot)
-    elif _agrees(member, response):
-        if len(response.records):
-            _append(member, response)
+    elif _agrees(member, response, fetched.controls):
+        if fetched.size:
+            for one in fetched.controls:
+                if isinstance(one.record, VotersRecord):
+                    member.voter_history.add(one.offset, voter_set(one.record))
+            member.write(AppendFetched(memoryview(response.records)[: fetched.size]))
         member.leader_high_watermark = max(member.leader_high_watermark, response.high_watermark)
         member.commit_as_follower()
     else:
         member.leave_leader(now_ms)
 
 
-def _agrees(member: Member, response: FetchResponse) -> bool:
+def _agrees(member: Member, response: FetchResponse, controls: Iterable[Control]) -> bool:
     """Return whether the leader counts the voters that this node's configuration names.
 
     Two sets may have majorities that share no voter, so a node does not follow such a leader. Raises UserError once the
@@ -101,7 +126,7 @@ def _agrees(member: Member, response: FetchResponse) -> bool:
     if history.kraft_version:
         return True
     openings = [] if history.last_opening is None else [history.last_opening]
-    for header, offset, found in _controls(response):
+    for header, offset, found in controls:
         if isinstance(found, LeaderChangeMessage):
             openings.append(opening(header.leader_epoch, offset, found))
         if isinstance(found, VotersRecord):
@@ -118,41 +143,16 @@ def _agrees(member: Member, response: FetchResponse) -> bool:
     return True
 
 
-def _append(member: Member, response: FetchResponse) -> None:
-    """Append the leader's records. Raises Corrupt where no leader of that epoch can have sent them."""
-    offset, epoch = member.log.end_offset, member.log.last_epoch
-    for _, header in scan(memoryview(response.records)):
-        if header.base_offset < offset or not epoch <= header.leader_epoch <= response.leader_epoch:
-            raise Corrupt(
-                f"leader {response.leader_id} of epoch {response.leader_epoch} sent offset {header.base_offset} "
-                f"of epoch {header.leader_epoch} where offset {offset} of epoch {epoch} or later belongs"
-            )
-        offset, epoch = header.next_offset, header.leader_epoch
-    for _, at, found in _controls(response):
-        if isinstance(found, VotersRecord):
-            member.voter_history.add(at, voter_set(found))
-    member.write(AppendFetched(response.records))
-
-
-def _controls(response: FetchResponse) -> Iterator[tuple[BatchHeader, int, ControlRecord | None]]:
-    """Yield the control records of a response, each with its batch's header and its offset."""
-    view = memoryview(response.records)
-    for position, header in scan(view):
-        if header.is_control:
-            for record in read_records(view[position : position + header.size]):
-                yield header, record.offset, decode_control(record.key, record.value)
-
-
 def _snapshot_part(member: Member, response: FetchSnapshotResponse, now_ms: int) -> None:
     state = member.state
-    fetching = state.fetching if isinstance(state, Follower) else None
-    if fetching is None or fetching.is_loading or response.position != fetching.position:
+    if not isinstance(state, Follower) or state.fetching is None or state.fetching.is_loading:
         return
-    assert isinstance(state, Follower)
+    fetching = state.fetching
     state.deadline_ms = now_ms + member.timeouts.fetch_ms
     member.outputs.append(StoreSnapshot(fetching.snapshot, fetching.position, response.data))
     fetching.position += len(response.data)
-    if fetching.position >= response.size:
+    fetching.size = response.size
+    if fetching.position == response.size:
         fetching.is_loading = True
         member.outputs.append(LoadSnapshot(fetching.snapshot))
 

@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from stratalog.quorum.messages import Request
 
+_DOUBLINGS_MAX = 5
+"""Of Kafka's backoff of 20 ms that is 640 ms: less than the fetch timeout."""
+
 
 class Sent(Struct, frozen=True):
     """A request that waits for its answer until `deadline_ms`."""
@@ -47,10 +50,10 @@ class RequestsSent:
             self._backoffs.pop(sent.to, None)
         return sent
 
-    def back_off(self, node_id: int, now_ms: int) -> None:
-        """Give up the node's open request, and wait before the next one."""
+    def back_off(self, node_id: int, now_ms: int, doublings: int = 0) -> None:
+        """Give up the node's open request, and wait before the next one; longer with each of the `doublings`."""
         self._sent = {key: one for key, one in self._sent.items() if one.to != node_id}
-        self._backoffs[node_id] = now_ms + self._backoff_ms
+        self._backoffs[node_id] = now_ms + (self._backoff_ms << min(doublings, _DOUBLINGS_MAX))
 
     def expire(self, now_ms: int) -> None:
         """Drop requests whose time is over."""

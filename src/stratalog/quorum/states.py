@@ -90,6 +90,8 @@ class SnapshotFetch(Struct):
 
     snapshot: SnapshotId
     position: int = 0
+    size: int | None = None
+    """In bytes, as the first answer says."""
     is_loading: bool = False
     """All bytes are stored; the driver makes the snapshot the log's beginning."""
 

@@ -1,15 +1,18 @@
 """A connection's protocol state, without a network: the test feeds it a broker's bytes."""
 
+import pickle
+
 import pytest
 
 from stratalog.client import apis, calls
 from stratalog.client.calls import asking
-from stratalog.client.core import ClientConnection
-from stratalog.errors import ErrorCode, Rejected, Unavailable
+from stratalog.client.core import ClientConnection, DamagedAnswer
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable
 from stratalog.ports import Buffer
 from stratalog.wire.budget import TRUSTED
 from stratalog.wire.envelope import encode_response, parse_header
-from stratalog.wire.messages.init_producer_id import InitProducerIdResponse
+from stratalog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from stratalog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from stratalog.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 EVERYTHING = dict.fromkeys(apis.SPOKEN, (0, 99))
@@ -154,8 +157,33 @@ def test_an_error_answer_fails_only_its_own_call() -> None:
 def test_a_malformed_stream_loses_the_connection(data: bytes, says: str) -> None:
     made = connection()
     made.send(calls.init_producer_id())
-    with pytest.raises(Unavailable, match=f"broker host:9.*{says}"):
+    with pytest.raises(DamagedAnswer, match=f"broker host:9.*{says}") as damaged:
         feed(made, data)
+    assert isinstance(damaged.value, Unavailable)
+    assert pickle.loads(pickle.dumps(damaged.value)).api_key == damaged.value.api_key
+
+
+def test_an_answer_that_its_reader_finds_senseless_loses_the_connection() -> None:
+    def read(_body: InitProducerIdResponse) -> int:
+        raise Corrupt("a producer id of -1")
+
+    made = connection()
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    made.send(asking(request, read, highest=4))
+    with pytest.raises(DamagedAnswer, match="cannot be read: a producer id of -1") as damaged:
+        feed(made, producer_id(0))
+    assert damaged.value.api_key == 22
+
+
+@pytest.mark.parametrize("versions", [(5, 4), (-1, 4), (-3, -2)])
+def test_versions_that_no_server_has_lose_the_connection(versions: tuple[int, int]) -> None:
+    made = ClientConnection("host:9", "tester")
+    made.send(calls.api_versions())
+    served = ApiVersion(api_key=1, min_version=versions[0], max_version=versions[1])
+    body = ApiVersionsResponse(error_code=0, api_keys=[served])
+    version = apis.SPOKEN[18][1]
+    with pytest.raises(DamagedAnswer, match="of API 1"):
+        feed(made, joined(encode_response(18, version, 0, body)))
 
 
 def test_a_produce_without_acknowledgement_is_not_waited_for() -> None:

@@ -9,10 +9,12 @@ from functools import partial
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stratalog.broker.coordination.active_controller import open_controller
 from stratalog.broker.coordination.cluster_image import ClusterImage, OnChange
 from stratalog.broker.coordination.controller_channel import ControllerChannel
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.broker.coordination.dialing import dialer_to_controllers
 from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.metadata_opening import OpenedLog, open_metadata_log
@@ -47,6 +49,7 @@ class ClusterMetadata(Struct, frozen=True):
     registration: Registration
     throttling: Throttling
     audit: Audit | None
+    answers: DamagedAnswers
 
     async def close(self) -> None:
         """Leave the quorum, and close the log cleanly. A snapshot that is being written is abandoned."""
@@ -78,7 +81,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     log, replay = opened.log, opened.replay
     image = ClusterImage(cluster_id, node_id, replay.image(), replay.removed_topics, on_change)
     timeouts = _timeouts(config)
-    dialer = dialer_to_controllers(config, outside.network)
+    dialer, answers = dialer_to_controllers(config, outside.network), DamagedAnswers()
     member = Member(
         ReplicaKey(node_id, directory.id),
         log,
@@ -100,6 +103,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
             own_listener=next((one.name for one in config.controller_listeners), ""),
             request_timeout_ms=timeouts.request_ms,
         ),
+        answers=answers,
         open_controller=partial(open_controller, config, clock, log, image, opened.first_records),
         on_failed=on_failed,
     )
@@ -108,7 +112,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     controller = ControllerChannel(
         quorum,
         local,
-        dialer,
+        replace(dialer, damaged=answers.note),
         cluster_id=cluster_id,
         session_timeout_s=config.int("broker.session.timeout.ms") / 1000,
         request_timeout_s=config.int("controller.socket.timeout.ms") / 1000,
@@ -117,7 +121,7 @@ async def open_cluster_metadata(  # noqa: PLR0913 - the parts below it
     throttling = Throttling(config, image, clock)
     audit = _audit(config, outside)
     return ClusterMetadata(
-        quorum, image, snapshots, local, controller, registration, throttling, audit
+        quorum, image, snapshots, local, controller, registration, throttling, audit, answers
     )
 
 

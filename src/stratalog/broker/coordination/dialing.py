@@ -3,6 +3,7 @@
 In: the settings, a network. Out: the `Dialer` of the connections between brokers, or to controllers. It opens none.
 """
 
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.client.security import PLAIN, ClientSecurity, Dialer, login_of
 from stratalog.config import BrokerConfig
 from stratalog.config.sasl import PASSWORDS
@@ -12,10 +13,12 @@ from stratalog.ports import Network
 __all__ = ["dialer_to_brokers", "dialer_to_controllers"]
 
 
-def dialer_to_brokers(config: BrokerConfig, network: Network) -> Dialer:
-    """Return the dialer of connections to the inter-broker listeners of other nodes."""
-    listener = config.inter_broker_listener
-    return Dialer(network, _security(config, listener, "sasl.mechanism.inter.broker.protocol"))
+def dialer_to_brokers(config: BrokerConfig, network: Network, answers: DamagedAnswers) -> Dialer:
+    """Return the dialer of connections to the inter-broker listeners of other nodes; `answers` counts damaged ones."""
+    security = _security(
+        config, config.inter_broker_listener, "sasl.mechanism.inter.broker.protocol"
+    )
+    return Dialer(network, security, damaged=answers.note)
 
 
 def dialer_to_controllers(config: BrokerConfig, network: Network) -> Dialer:

@@ -17,7 +17,7 @@ from stratalog.broker.partitions.placed_log import PlacedLog
 from stratalog.broker.storage.directory import Done, Failure, LogDirectory
 from stratalog.broker.storage.survey import METADATA_DIRECTORY
 from stratalog.config import LogConfig
-from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected, UserError
 from stratalog.log.checkpoints import LEADER_EPOCHS, encode_epochs
 from stratalog.log.creating import create
 from stratalog.log.effects import (
@@ -35,7 +35,7 @@ from stratalog.log.effects import (
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.values import Appended
 from stratalog.metadata.replay import Replay
-from stratalog.metadata.snapshot import SnapshotId, decode_snapshot, image_of
+from stratalog.metadata.snapshot import SnapshotId, check_snapshot, decode_snapshot, image_of
 from stratalog.ports import Buffer, Clock
 from stratalog.quorum.metadata_batches import (
     METADATA_TOPIC,
@@ -43,7 +43,7 @@ from stratalog.quorum.metadata_batches import (
     encode_control_batch,
 )
 from stratalog.quorum.saved_state import QUORUM_STATE_FILE, QuorumState, encode_quorum_state
-from stratalog.wire.batch import BatchHeader, parse_header
+from stratalog.wire.batch import BatchHeader, crc_holds, parse_header, scan
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
 from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.control_records import VotersRecord
@@ -55,7 +55,6 @@ LOG_CONFIG: Final = LogConfig(retention_ms=-1, segment_bytes=1 << 30)
 PART: Final = ".part"
 """Ends the name of a snapshot that is not whole yet. Kafka: Snapshots.PARTIAL_SUFFIX."""
 STATE_PATH: Final = f"{METADATA_DIRECTORY}/{QUORUM_STATE_FILE}"
-_RESTORE: Final = "restore the node from its bucket (docs/recovery.md)"
 _log = structlog.get_logger()
 
 
@@ -219,12 +218,21 @@ class MetadataLog(PlacedLog):
         return self.directory.write([*first, Append(path, position, (bytes(data),))])
 
     async def begin_with(self, snapshot: SnapshotId) -> Replay:
-        """Put a fetched snapshot in the place of the whole log; return what it says. Raises Corrupt."""
+        """Put a fetched snapshot in the place of the whole log; return what it says.
+
+        Raises Corrupt for a damaged one, which leaves the log as it is. Raises UserError for sound bytes that this
+        release cannot read.
+        """
         path = f"{METADATA_DIRECTORY}/{snapshot.file_name()}"
         part = _part(snapshot)
+        await self.write(())  # its last bytes
+        data = await self.directory.look(_read(part, 0, FILE_BYTES_MAX))
+        await self.directory.compute(lambda: check_snapshot(data))
+        try:
+            replay = await self.directory.compute(lambda: replay_of(snapshot, data))
+        except Corrupt as error:
+            raise UserError(f"{self.directory.path}/{path}: {error}") from error
         await self.write([Sync(part), Rename(part, path), SyncDirectory(METADATA_DIRECTORY)])
-        data = await self.directory.look(_read(path, 0, FILE_BYTES_MAX))
-        replay = await self.directory.compute(lambda: replay_of(snapshot, data))
         end = snapshot.end_offset
         log, effects = create(
             METADATA_DIRECTORY,
@@ -238,6 +246,25 @@ class MetadataLog(PlacedLog):
         self.snapshot, self._snapshot_bytes = snapshot, len(data)
         return replay
 
+    def check_read(self, records: bytes) -> None:
+        """Raise Rejected(CORRUPT_MESSAGE) where batches that were read are not those that were written."""
+        for position, header in scan(records):
+            if not crc_holds(records, position, header):
+                offset = header.base_offset
+                raise self._unreadable(
+                    Corrupt(
+                        f"{self.path_of(offset)}: the CRC of the batch at offset {offset} fails"
+                    )
+                )
+
+    async def check_snapshot(self, snapshot: SnapshotId) -> None:
+        """Raise Rejected(CORRUPT_MESSAGE) where a snapshot's file is damaged, FileNotFoundError where it is gone."""
+        data = await self.read_snapshot(snapshot, 0, FILE_BYTES_MAX)
+        try:
+            await self.directory.compute(lambda: check_snapshot(data))
+        except Corrupt as error:
+            raise self._unreadable(Corrupt(f"{snapshot.file_name()}: {error}")) from error
+
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> Awaitable[bytes]:
         """Return bytes of a snapshot; raises FileNotFoundError where a newer one has replaced it."""
         return self.directory.look(
@@ -247,10 +274,7 @@ class MetadataLog(PlacedLog):
 
 def replay_of(identity: SnapshotId, data: bytes) -> Replay:
     """Return the replay that begins with a snapshot. Raises Corrupt."""
-    try:
-        snapshot = decode_snapshot(data)
-    except Corrupt as error:
-        raise Corrupt(f"{identity.file_name()}: {error}; {_RESTORE}") from error
+    snapshot = decode_snapshot(data)
     voters = next((one for one in snapshot.control if isinstance(one, VotersRecord)), None)
     return Replay(image_of(snapshot, identity), voters)
 

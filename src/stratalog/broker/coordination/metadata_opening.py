@@ -188,10 +188,7 @@ def _read_state(*, is_alone: bool) -> Program[_Saved]:
     replay, newest, size = Replay(), None, 0
     if snapshots:
         newest = max(snapshots, key=lambda found: (found.end_offset, found.epoch))
-        data = yield Read(f"{METADATA_DIRECTORY}/{newest.file_name()}", 0, FILE_BYTES_MAX)
-        assert isinstance(data, bytes)
-        size = len(data)
-        replay = replay_of(newest, data)  # on this thread: a large cluster's takes seconds
+        replay, size = yield from _read_snapshot(newest)
     state = None
     if any(entry.name == QUORUM_STATE_FILE for entry in entries):
         saved = yield Read(STATE_PATH, 0, FILE_BYTES_MAX)
@@ -228,6 +225,17 @@ def _read_state(*, is_alone: bool) -> Program[_Saved]:
         if not exists and (level := level_in(records)) is not None:
             check_level(level)  # before the log begins
     return _Saved(exists, replay, newest, size, state, records)
+
+
+def _read_snapshot(snapshot: SnapshotId) -> Program[tuple[Replay, int]]:
+    """Return the replay that begins with a snapshot, and the snapshot's bytes. Raises Corrupt."""
+    data = yield Read(f"{METADATA_DIRECTORY}/{snapshot.file_name()}", 0, FILE_BYTES_MAX)
+    assert isinstance(data, bytes)
+    try:
+        # On this thread: a large cluster's takes seconds.
+        return replay_of(snapshot, data), len(data)
+    except Corrupt as error:
+        raise Corrupt(f"{snapshot.file_name()}: {error}; {_RESTORE}") from error
 
 
 def _check_topic_id() -> Program[None]:

@@ -18,6 +18,7 @@ import structlog
 
 from stratalog.broker.coordination.active_controller import ActiveController
 from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.broker.coordination.metadata_log import MetadataLog
 from stratalog.broker.coordination.quorum_driver import QuorumDriver
 from stratalog.broker.coordination.quorum_peers import QuorumPeers
@@ -66,6 +67,7 @@ class MetadataQuorum:
         clock: Clock,
         peers: QuorumPeers,
         *,
+        answers: DamagedAnswers,
         open_controller: Callable[[Mapping[int, int]], Awaitable[ActiveController]],
         on_failed: Callable[[BaseException], None],
     ) -> None:
@@ -78,6 +80,8 @@ class MetadataQuorum:
         """The controller; None while another node leads, or none does."""
         self.on_leader_change: list[Callable[[], None]] = []
         """Called after `leader_id`, `leader_epoch` or `active` changed."""
+        self.on_damaged_log: Callable[[], None] = lambda: None
+        """Called where bytes of the log or its snapshot on this node's disk are damaged."""
         self.log = log
         self.caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once this node has all that was committed when it first knew of a leader."""
@@ -107,7 +111,9 @@ class MetadataQuorum:
             load=self._load_snapshot,
             on_step=self._on_step,
             on_idle=self._on_idle,
+            on_damaged=self._log_is_damaged,
             on_failed=self._failed,
+            answers=answers,
         )
 
     def start(self) -> None:
@@ -225,16 +231,19 @@ class MetadataQuorum:
     def _send(self, sent: Send) -> None:
         """Send a request, and pass on what comes back."""
 
-        def answered(response: Response | None) -> None:
+        def answered(response: Response | Corrupt | None) -> None:
             is_known = sent.to in self._silent_since
             if response is not None and (is_known or sent.to == self.leader_id):
                 self._silent_since = {}
             elif response is None and not is_known and sent.to == self.leader_id:
                 self._silent_since = {sent.to: self._clock.steady_ms()}
+            raft, number = self._raft, sent.correlation_id
             if response is None:
-                self._driver.take(partial(self._raft.on_broken_connection, sent.to))
+                self._driver.take(partial(raft.on_broken_connection, sent.to))
+            elif isinstance(response, Corrupt):
+                self._driver.take(partial(raft.on_damaged_response, number, str(response)))
             else:
-                self._driver.take(partial(self._raft.on_response, sent.correlation_id, response))
+                self._driver.take(partial(raft.on_response, number, response))
 
         self._peers.send(sent, answered)
 
@@ -245,7 +254,7 @@ class MetadataQuorum:
             self._voters = raft.voters
             for voter in raft.voters.voters:
                 for endpoint in voter.endpoints[:1]:
-                    self._peers.learn(voter.id, endpoint.host, endpoint.port)
+                    self._peers.learn_voter(voter.id, endpoint.host, endpoint.port)
         if self._led_epoch >= 0 and not (raft.is_leader and raft.epoch == self._led_epoch):
             self._led_epoch = -1
             opened, self._opened = self._opened, None
@@ -265,6 +274,9 @@ class MetadataQuorum:
         self._seen = (self.leader_id, self.leader_epoch)
         for react in self.on_leader_change:
             react()
+
+    def _log_is_damaged(self) -> None:
+        self.on_damaged_log()
 
     def _failed(self, error: BaseException) -> None:
         if not self._is_closed:
@@ -322,10 +334,12 @@ class MetadataQuorum:
                 try:
                     await load(self.log, partial(_apply, delta), start=start, end=end)
                 except Corrupt as error:
+                    await self.resign()  # the others go on, at once
                     level = delta.image().features.get(METADATA_VERSION)
                     path = f"{self.log.directory.path}/{self.log.log.directory}"
                     raise UserError(f"{path}: {unreadable(error, level)}") from error
                 if delta.offset + 1 < end:
+                    await self.resign()
                     raise Corrupt(
                         f"{self.log.path_of(start)}: offsets {start} to {end} are missing"
                     )

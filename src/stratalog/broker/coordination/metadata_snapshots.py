@@ -43,6 +43,9 @@ class MetadataSnapshots:
         self._writing: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
         self._looking: asyncio.Handle | None = None
+        self._is_wanted = False
+        """Whether the log or its newest snapshot is damaged: the next snapshot replaces both."""
+        quorum.on_damaged_log = self._replace
         image.on_published.append(self._look)
 
     def close(self) -> None:
@@ -50,6 +53,11 @@ class MetadataSnapshots:
         for one in (self._writing, self._looking):
             if one is not None:
                 one.cancel()
+
+    def _replace(self) -> None:
+        """Write a snapshot as soon as possible: the image in memory has all that is committed, the disk has not."""
+        self._is_wanted = True
+        self._look()
 
     def _look(self) -> None:
         """Write a snapshot once the log has `metadata.log.max.record.bytes.between.snapshots`, and with the first
@@ -59,7 +67,7 @@ class MetadataSnapshots:
         the leader's next records begin with a whole batch. So the snapshot is of the image at the turn's end.
         """
         is_late = self._clock.steady_ms() - self._written_ms >= self._interval_ms
-        is_due = is_late or self._metadata_log.log.size >= self._limit_bytes
+        is_due = is_late or self._is_wanted or self._metadata_log.log.size >= self._limit_bytes
         if is_due and self._writing is None and self._looking is None:
             self._looking = asyncio.get_running_loop().call_soon(self._write_if_possible)
 
@@ -77,6 +85,7 @@ class MetadataSnapshots:
         if log.directory.failure is not None or any(hold() for hold in self._image.holds):
             return
         self._written_ms = self._clock.steady_ms()
+        self._is_wanted = False
         work = self._write(self._image.image)
         self._writing = asyncio.get_running_loop().create_task(work)
 

@@ -15,11 +15,14 @@ from stratalog.broker.background import Background
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.quorum_wire import response_of, wire_request
 from stratalog.config import BrokerConfig
-from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
-from stratalog.quorum.messages import VoteRequest
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
+from stratalog.quorum.messages import EPOCH_MAX, VoteRequest
 from stratalog.quorum.voters import ReplicaKey
 
 __all__ = ["keep_alone"]
+
+_REFUSALS = 2
+"""So many answers in a row end the node: one may be damaged."""
 
 
 async def keep_alone(
@@ -51,18 +54,22 @@ async def _check(quorum: MetadataQuorum, node_id: int) -> None:
     is_alone = len(voters.voters) == 1 and voters.has(me)
     if address is None or is_alone:
         return
-    for _ in range(2):  # the other node's epoch may be newer
+    refusals = 0
+    for _ in range(3):  # the other node's epoch may be newer, and one answer may be damaged
         question = VoteRequest(epoch, me, me, last_epoch=0, last_offset=0, pre_vote=True)
         request = wire_request(question, quorum.image.cluster_id)
         try:
-            answer = response_of(await quorum.ask(address, request))
-        except (Unavailable, Rejected):
+            answer = response_of(question, await quorum.ask(address, request))
+        except (Unavailable, Rejected, Corrupt):
             return
         if answer.error is ErrorCode.invalid_voter_key:
+            refusals += 1
+            if refusals < _REFUSALS:
+                continue
             raise UserError(
                 f"node.id: {node_id}: another node serves at {address.host}:{address.port}, which is the address of "
                 "this controller; stop that node, give this one an id of its own, or correct the voters' addresses"
             )
-        if answer.error is not ErrorCode.fenced_leader_epoch:
+        if answer.error is not ErrorCode.fenced_leader_epoch or answer.leader_epoch > EPOCH_MAX:
             return
         epoch = answer.leader_epoch

@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.broker.coordination.metadata_log import MetadataLog
-from stratalog.broker.coordination.quorum_wire import FETCH_BYTES_MAX
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.broker.coordination.quorum_wire import FETCH_BYTES_MAX, api_key_of
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.log.reading import Slices
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.ports import Clock
@@ -25,6 +26,7 @@ from stratalog.quorum.messages import (
     AppendControl,
     AppendFetched,
     Committed,
+    Discarded,
     FetchResponse,
     FetchSnapshotResponse,
     LoadSnapshot,
@@ -58,12 +60,16 @@ class QuorumDriver:
         load: Callable[[SnapshotId], Awaitable[VoterSet | None]],
         on_step: Callable[[], None],
         on_idle: Callable[[], None],
+        on_damaged: Callable[[], None],
         on_failed: Callable[[BaseException], None],
+        answers: DamagedAnswers,
     ) -> None:
-        """`send` sends a request; `load` puts a fetched snapshot in the log's place, and returns its voters.
+        """`send` sends a request; `load` puts a fetched snapshot in the log's place, and returns its voters. It raises
+        Corrupt for a damaged one, and has changed nothing then.
 
         `on_step` is called after each input, before its outputs are performed: leadership may have changed. `on_idle`
-        once nothing is left to do. `on_failed` receives, once, why the member works no more.
+        once nothing is left to do. `on_damaged` where bytes of this node's own log or snapshot are damaged. `on_failed`
+        receives, once, why the member works no more.
         """
         self._raft = raft
         self._log = log
@@ -72,6 +78,8 @@ class QuorumDriver:
         self._load = load
         self._on_step = on_step
         self._on_idle = on_idle
+        self._on_damaged = on_damaged
+        self._answers = answers
         self._on_failed = on_failed
         self._steps: deque[Step] = deque()
         self._outputs: deque[Output] = deque()
@@ -185,6 +193,8 @@ class QuorumDriver:
                 return asyncio.create_task(self._load_snapshot(snapshot))
             case Committed(high_watermark):
                 log.commit(high_watermark)
+            case Discarded(node_id, request, reason):
+                self._answers.note(str(node_id), api_key_of(request), reason)
         return None
 
     async def _truncate(self, offset: int) -> None:
@@ -192,7 +202,12 @@ class QuorumDriver:
         self._durable(self._log.end_offset)
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> None:
-        voters = await self._load(snapshot)
+        try:
+            voters = await self._load(snapshot)
+        except Corrupt as damage:
+            reason = str(damage)
+            self.take(lambda now_ms: self._raft.on_snapshot_damaged(reason, now_ms))
+            return
         self.take(lambda now_ms: self._raft.on_snapshot_loaded(voters, now_ms))
 
     # Answers
@@ -214,7 +229,10 @@ class QuorumDriver:
             _resolve(one.token, replace(one.response, error=ErrorCode.not_leader_or_follower))
 
     async def _read(self, answer: Answer) -> None:
-        """Answer with the records or bytes that belong to a response; refuse where they are gone meanwhile."""
+        """Answer with the records or bytes that belong to a response; refuse where they are gone meanwhile, or damaged.
+
+        A leader whose own log is damaged resigns: a voter with the same records leads then.
+        """
         response = answer.response
         try:
             if isinstance(response, FetchResponse) and answer.read_from is not None:
@@ -223,6 +241,8 @@ class QuorumDriver:
                     raise Rejected(ErrorCode.not_leader_or_follower, "another node leads")
                 _resolve(answer.token, replace(response, records=records))
             elif isinstance(response, FetchSnapshotResponse) and answer.snapshot is not None:
+                if not response.position:
+                    await self._log.check_snapshot(answer.snapshot)
                 data = await self._log.read_snapshot(
                     answer.snapshot, response.position, FETCH_BYTES_MAX
                 )
@@ -230,12 +250,18 @@ class QuorumDriver:
         except FileNotFoundError:
             _resolve(answer.token, replace(response, error=ErrorCode.snapshot_not_found))
         except Rejected as error:
+            if error.code is ErrorCode.corrupt_message:
+                self.take(self._raft.on_damaged_log)
+                self._on_damaged()
             _resolve(answer.token, replace(response, error=error.code))
 
     async def _records(self, offset: int) -> bytes:
+        """Return batches from the one at `offset`. Raises Rejected: CORRUPT_MESSAGE for damaged ones."""
         found = self._log.read(offset, FETCH_BYTES_MAX, end_offset=self._log.log.log_end_offset)
         slices = found if isinstance(found, Slices) else await found
-        return b"".join(slices.buffers)
+        records = b"".join(slices.buffers)
+        self._log.check_read(records)
+        return records
 
 
 def _resolve(token: "asyncio.Future[Response]", response: Response) -> None:

@@ -1,20 +1,22 @@
 """The other nodes of the metadata quorum: where they listen, and the connections to them.
 
-In: requests of this node's member. Out: responses, or that there is none. It never repeats a request: the quorum does.
+In: requests of this node's member. Out: responses, or that there is none, or none that can be read. It never repeats a
+request: the quorum does.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from stratalog.broker.coordination.quorum_wire import response_of, wire_request
+from stratalog.client.core import DamagedAnswer
 from stratalog.client.peer import Peer
 from stratalog.client.security import Dialer
 from stratalog.config.quorum_settings import Address
-from stratalog.errors import ErrorCode, Rejected, Unavailable, UserError
+from stratalog.errors import Corrupt, ErrorCode, Rejected, Unavailable, UserError
 from stratalog.metadata.image import Endpoint
 from stratalog.quorum.messages import (
     ANY_NODE,
@@ -30,6 +32,7 @@ from stratalog.wire.messages.api_versions import ApiVersionsRequest
 __all__ = ["QuorumPeers"]
 
 R = TypeVar("R")
+Answered = Callable[[Response | Corrupt | None], None]
 _log = structlog.get_logger()
 
 
@@ -49,6 +52,8 @@ class QuorumPeers:
         """`own_listener` names this node's controller listener, which a leader makes known."""
         self._dialer = dialer
         self._addresses = dict(addresses)
+        self._named_addresses = dict(addresses)
+        """The addresses that the settings or the log name. Another node's word counts until it leads nowhere."""
         self._servers = deque(servers)
         self._cluster_id = cluster_id
         self._own_listener = own_listener
@@ -63,8 +68,14 @@ class QuorumPeers:
         self.on_elsewhere: Callable[[UserError], None] | None = None
         """Called where so many nodes belong to another cluster that this node cannot join a quorum."""
 
+    def learn_voter(self, node_id: int, host: str, port: int) -> None:
+        """Note where a voter listens, as the log says."""
+        if host and port:
+            self._named_addresses[node_id] = Address(host, port)
+            self.learn(node_id, host, port)
+
     def learn(self, node_id: int, host: str, port: int) -> None:
-        """Note where a node's controller listens, as the log or another node says."""
+        """Note where a node's controller listens, as another node says."""
         address = Address(host, port)
         if node_id >= 0 and host and port and self._addresses.get(node_id) != address:
             self._addresses[node_id] = address
@@ -74,8 +85,8 @@ class QuorumPeers:
         """Return where a node's controller listens; None where that is not known."""
         return self._addresses.get(node_id)
 
-    def send(self, sent: Send, answered: Callable[[Response | None], None]) -> None:
-        """Send a request; `answered` gets the response, or None where the node cannot be asked."""
+    def send(self, sent: Send, answered: Answered) -> None:
+        """Send a request; `answered` gets the response, why it is damaged, or None where the node cannot be asked."""
         task = asyncio.get_running_loop().create_task(self._send(sent, answered))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -104,8 +115,9 @@ class QuorumPeers:
         found = [one for one in answer.supported_features if one.name == "kraft.version"]
         return (found[0].min_version, found[0].max_version) if found else (0, 0)
 
-    async def _send(self, sent: Send, answered: Callable[[Response | None], None]) -> None:
-        response = address = None
+    async def _send(self, sent: Send, answered: Answered) -> None:
+        response: Response | Corrupt | None = None
+        address = None
         try:
             is_fetch = isinstance(sent.request, FetchRequest | FetchSnapshotRequest)
             peer = self._peer(sent.to, is_fetch=is_fetch)
@@ -113,11 +125,16 @@ class QuorumPeers:
             if peer is not None:
                 request = wire_request(sent.request, self._cluster_id, self._own_endpoint(sent))
                 answer = await peer.request(request)
-                for one in getattr(answer, "node_endpoints", ()):
-                    self.learn(one.node_id, one.host, one.port)
-                response = response_of(answer)
+                response = response_of(sent.request, answer)
+                self._learn_leader(response.leader_id, getattr(answer, "node_endpoints", ()))
+                if address is not None:
+                    self._elsewhere.discard(address)
+        except DamagedAnswer as error:
+            response = Corrupt(str(error))
+        except Corrupt as error:
+            response = error
         except Unavailable:
-            pass  # the quorum asks again
+            self._forget(sent.to)  # the quorum asks again
         except Rejected as error:
             if (sent.to, error.message) not in self._refused:
                 self._refused.add((sent.to, error.message))
@@ -125,6 +142,18 @@ class QuorumPeers:
             if error.code is ErrorCode.inconsistent_cluster_id and address is not None:
                 self._note_elsewhere(address)
         answered(response)
+
+    def _learn_leader(self, leader_id: int, endpoints: Sequence[Any]) -> None:
+        """Note where the leader listens that an answer names; a node of the voters or the settings has its address."""
+        for one in endpoints:
+            if one.node_id == leader_id:
+                self.learn(leader_id, one.host, one.port)
+
+    def _forget(self, node_id: int) -> None:
+        """Return to the address that voters or settings name: the one that another node named leads nowhere."""
+        address = self._named_addresses.get(node_id)
+        if address is not None:
+            self.learn(node_id, *address)
 
     def _own_endpoint(self, sent: Send) -> Endpoint | None:
         """Return where this node's controller listens, for a request with which it makes itself known as the leader."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from stratalog.config.quorum_settings import Address
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.image import Endpoint
 from stratalog.metadata.snapshot import SnapshotId
 from stratalog.quorum import messages as raft
@@ -21,12 +21,21 @@ from stratalog.wire.messages import begin_quorum_epoch as begin
 from stratalog.wire.messages import end_quorum_epoch as end
 from stratalog.wire.messages import fetch, fetch_snapshot, vote
 
-__all__ = ["answer_to", "request_of", "response_of", "wire_request"]
+__all__ = ["answer_to", "api_key_of", "request_of", "response_of", "wire_request"]
 
 FETCH_BYTES_MAX: Final = 1 << 20
 """Kafka: the defaults of controller.quorum.fetch.max.bytes and controller.quorum.fetch.snapshot.max.bytes."""
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
+
+
+_KEYS: Final[dict[type[raft.Request], int]] = {
+    raft.VoteRequest: vote.VoteRequest.KEY,
+    raft.BeginQuorumEpochRequest: begin.BeginQuorumEpochRequest.KEY,
+    raft.EndQuorumEpochRequest: end.EndQuorumEpochRequest.KEY,
+    raft.FetchRequest: fetch.FetchRequest.KEY,
+    raft.FetchSnapshotRequest: fetch_snapshot.FetchSnapshotRequest.KEY,
+}
 
 
 # Requests that this node sends
@@ -76,6 +85,11 @@ def wire_request(request: raft.Request, cluster_id: str, own: Endpoint | None = 
             return _fetch_request(request, cluster_id)
         case raft.FetchSnapshotRequest():
             return _snapshot_request(request, cluster_id)
+
+
+def api_key_of(request: raft.Request) -> int:
+    """Return the number of a request's RPC."""
+    return _KEYS[type(request)]
 
 
 def _end_request(request: raft.EndQuorumEpochRequest, cluster_id: str) -> end.EndQuorumEpochRequest:
@@ -136,15 +150,19 @@ def _snapshot_request(
 # Responses to them
 
 
-def response_of(response: Any) -> raft.Response:
-    """Return the quorum's response in an RPC's. Raises Rejected with the code of a request that was refused whole."""
+def response_of(request: raft.Request, response: Any) -> raft.Response:
+    """Return the quorum's response to a request, in an RPC's.
+
+    Raises Rejected with the code of a request that was refused whole, Corrupt for an answer to another question.
+    """
     if response.error_code:
         code = ErrorCode(response.error_code)
         raise Rejected(code, f"the node answers {code.name}")
     topics = response.responses if isinstance(response, fetch.FetchResponse) else response.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise Rejected(ErrorCode.invalid_request, f"the node answers without {METADATA_TOPIC}-0")
+        raise Corrupt(f"an answer without {METADATA_TOPIC}-0")
     data: Any = topics[0].partitions[0]
+    _check_names(request, topics[0], data)
     error = ErrorCode(data.error_code)
     match response:
         case vote.VoteResponse():
@@ -168,6 +186,29 @@ def response_of(response: Any) -> raft.Response:
         case _:
             return raft.EpochResponse(
                 error=error, leader_id=data.leader_id, leader_epoch=data.leader_epoch
+            )
+
+
+def _check_names(request: raft.Request, topic: Any, data: Any) -> None:
+    """Raise Corrupt where an answer names another partition, or another snapshot."""
+    index = data.index if isinstance(request, raft.FetchSnapshotRequest) else data.partition_index
+    name: Any = METADATA_TOPIC
+    match request:
+        case raft.FetchRequest():
+            # Of the two, a version of Fetch has one.
+            named = topic.topic or topic.topic_id
+            name = METADATA_TOPIC if topic.topic else METADATA_TOPIC_ID
+        case raft.FetchSnapshotRequest():
+            named = topic.name
+        case _:
+            named = topic.topic_name
+    if named != name or index != 0:
+        raise Corrupt(f"an answer for {named}-{index}, not {METADATA_TOPIC}-0")
+    if isinstance(request, raft.FetchSnapshotRequest):
+        found = SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch)
+        if not data.error_code and found != request.snapshot:
+            raise Corrupt(
+                f"bytes of snapshot {found.file_name()}, not {request.snapshot.file_name()}"
             )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.broker.coordination.dialing import dialer_to_brokers
 from stratalog.broker.coordination.registration import Registration
 from stratalog.broker.partitions.hosting import Hosting
@@ -47,6 +48,7 @@ class Followed:
         throttle: Throttle,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         find_history: FindHistory | None,
+        answers: DamagedAnswers,
     ) -> None:
         self._node_id = config.int("node.id")
         self._fetchers = config.int("num.replica.fetchers")
@@ -70,7 +72,7 @@ class Followed:
             timeout_s=config.int("replica.socket.timeout.ms") / 1000,
             clock=outside.clock,
             dialer=replace(
-                dialer_to_brokers(config, outside.network),
+                dialer_to_brokers(config, outside.network, answers),
                 buffers=SocketBuffers(receive=config.int("replica.socket.receive.buffer.bytes")),
             ),
             image=image,

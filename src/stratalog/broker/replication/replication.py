@@ -54,6 +54,7 @@ class Replication:
             self.throttles["follower"],
             spawn,
             find_history,
+            cluster.answers,
         )
         self.proposals = IsrProposals(
             config.int("node.id"),

@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 
 from stratalog.adapters.network import TcpNetwork
+from stratalog.broker.coordination.damaged_answers import DamagedAnswers
 from stratalog.broker.coordination.dialing import dialer_to_brokers, dialer_to_controllers
 from stratalog.client.security import Dialer
 from stratalog.config import BrokerConfig
@@ -25,7 +26,10 @@ SETTINGS: Final = {
     "sasl.enabled.mechanisms": "SCRAM-SHA-256",
 }
 TO: Final[dict[str, tuple[str, Callable[[BrokerConfig, Network], Dialer]]]] = {
-    "nodes": ("sasl.mechanism.inter.broker.protocol", dialer_to_brokers),
+    "nodes": (
+        "sasl.mechanism.inter.broker.protocol",
+        lambda *given: dialer_to_brokers(*given, DamagedAnswers()),
+    ),
     "controller": ("sasl.mechanism.controller.protocol", dialer_to_controllers),
 }
 
