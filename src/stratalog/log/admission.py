@@ -45,9 +45,11 @@ def check_row(header: BatchHeader, config: LogConfig, now_ms: int | None) -> Non
         )
 
 
-def check_fetched(view: memoryview, next_offset: int, directory: str) -> list[BatchHeader]:
+def check_fetched(
+    view: memoryview, next_offset: int, directory: str, leader_epoch: int
+) -> list[BatchHeader]:
     """Return the headers of batches that have offsets already; raises Corrupt unless they are whole, sound and in
-    order.
+    order, and of `leader_epoch` or an earlier epoch (KAFKA-18723).
     """
     headers: list[BatchHeader] = []
     end = 0
@@ -57,6 +59,11 @@ def check_fetched(view: memoryview, next_offset: int, directory: str) -> list[Ba
             raise Corrupt(f"{directory}: the CRC of fetched batch {header.base_offset} fails")
         if header.base_offset < offset or header.last_offset_delta < 0:
             raise Corrupt(f"{directory}: fetched batch {header.base_offset} at {offset}")
+        if header.leader_epoch > leader_epoch:
+            raise Corrupt(
+                f"{directory}: fetched batch {header.base_offset} of epoch {header.leader_epoch} from a leader of "
+                f"epoch {leader_epoch}"
+            )
         offset = header.next_offset
         end = position + header.size
         headers.append(header)

@@ -37,6 +37,7 @@ __all__ = ["AppendingLog"]
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 _NOWHERE: Final = (-1, -1, -1)
+_EPOCH_MAX: Final = (1 << 31) - 1
 _STATE_BYTES: Final = 2 << 20
 """A coordinator loads so much in 15 ms; there are 50 of them by default."""
 _last_offset: Final = itemgetter(1)
@@ -138,12 +139,15 @@ class AppendingLog(LogFiles):
         self.next_offset = base
         return rows, self._appended(taken, rows, view, append_time)
 
-    def append_as_follower(self, view: memoryview, now_ms: int) -> Appended:
-        """Append batches that already have offsets and epochs, from a leader or a restore.
+    def append_as_follower(
+        self, view: memoryview, now_ms: int, *, leader_epoch: int = _EPOCH_MAX
+    ) -> Appended:
+        """Append batches that already have offsets and epochs, from the leader of `leader_epoch`.
 
-        Raises Corrupt where they are not whole and sound, or begin below `next_offset`. Gaps are kept.
+        Raises Corrupt where they are not whole and sound, begin below `next_offset`, or have a later epoch. Gaps are
+        kept.
         """
-        headers = check_fetched(view, self.next_offset, self.directory)
+        headers = check_fetched(view, self.next_offset, self.directory, leader_epoch)
         taken = _Taken()
         last = headers[-1].last_offset
         segment = self._make_room(taken, len(view), headers, last, now_ms)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from stratalog.errors import ErrorCode
 from stratalog.replication.fetch_sessions import NEW_SESSION, NO_SESSION
-from stratalog.replication.following import Append, Halt, Log, Step, Wait, step
+from stratalog.replication.following import Append, Log, Step, Wait, step
 from stratalog.wire.ids import TopicIdPartition
 from stratalog.wire.messages.fetch import (
     FetchPartition,
@@ -184,7 +184,7 @@ class Fetcher:
     ) -> list[tuple[TopicIdPartition, int, Step]]:
         """Return (partition, leader epoch, step) for each partition that is answered.
 
-        The caller carries each step out and calls `resume`. `Wait` and `Halt` need neither.
+        The caller carries each step out and calls `resume`. `Wait` needs neither.
         """
         assert self._in_flight, "one answer for each fetch"
         if response.error_code in _SESSION_ERRORS:
@@ -208,10 +208,11 @@ class Fetcher:
                 if (
                     requested is None
                     or followed is None
+                    or followed.ready_ms == inf
                     or requested.current_leader_epoch != followed.leader_epoch
                     or requested.fetch_offset != followed.log.log_end_offset
                 ):
-                    continue  # no longer followed, or in a new epoch, since the fetch was sent
+                    continue  # no longer followed, in a new epoch since the fetch was sent, or answered twice
                 taken = step(followed.log, answer)
                 followed.ready_ms = inf
                 self._changed[key] = None
@@ -219,7 +220,7 @@ class Fetcher:
                     followed.leader_high_watermark = taken.high_watermark
                 if isinstance(taken, Wait):
                     followed.ready_ms = now_ms + self._limits.backoff_ms
-                if not isinstance(taken, Wait | Halt):
+                if not isinstance(taken, Wait):
                     steps.append((key, followed.leader_epoch, taken))
         return steps
 

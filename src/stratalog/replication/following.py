@@ -13,7 +13,7 @@ Kafka: `AbstractFetcherThread`, `ReplicaFetcherThread`; for the leader's side `P
 from typing import Final, NamedTuple, Protocol
 
 from stratalog.errors import ErrorCode, Rejected
-from stratalog.log.epochs import NO_EPOCH, LeaderEpochs
+from stratalog.log.epochs import NO_EPOCH, NO_OFFSET, LeaderEpochs
 from stratalog.ports import Buffer
 from stratalog.wire.messages.fetch import (
     NO_EPOCH_END_OFFSET,
@@ -25,8 +25,8 @@ __all__ = [
     "Append",
     "AskOffsets",
     "BeginAnew",
+    "Discard",
     "FetchFromTier",
-    "Halt",
     "Log",
     "Step",
     "Truncate",
@@ -82,18 +82,22 @@ class FetchFromTier(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Try again after `replica.fetch.backoff.ms`. Either the leader or this broker lacks the newest metadata."""
+    """Try again after `replica.fetch.backoff.ms`. Either the leader or this broker lacks the newest metadata.
+
+    Kafka ends the fetches of a partition after FENCED_LEADER_EPOCH. One damaged answer with that code would end them
+    for good: no metadata would come.
+    """
 
     error: ErrorCode
 
 
-class Halt(NamedTuple):
-    """Stop fetching in this leader epoch: the leader has a newer one, and metadata will announce it."""
+class Discard(NamedTuple):
+    """Count a damaged answer, and fetch again later: no sound leader sends it."""
 
-    error: ErrorCode
+    reason: str
 
 
-Step = Append | Truncate | BeginAnew | AskOffsets | FetchFromTier | Wait | Halt
+Step = Append | Truncate | BeginAnew | AskOffsets | FetchFromTier | Wait | Discard
 _NOTHING: Final = b""
 
 
@@ -102,7 +106,11 @@ def step(log: Log, answer: PartitionData) -> Step:
     error = ErrorCode(answer.error_code)
     if error is ErrorCode.none:
         if answer.diverging_epoch != NO_EPOCH_END_OFFSET:
-            return Truncate(_common_end(log, answer.diverging_epoch))
+            return _part(log, answer.diverging_epoch)
+        if answer.high_watermark < 0 or answer.log_start_offset < NO_OFFSET:
+            return Discard(
+                f"high watermark {answer.high_watermark}, log start {answer.log_start_offset}"
+            )
         records = answer.records
         assert records is None or isinstance(records, memoryview), "a read answer has one piece"
         return Append(records or _NOTHING, answer.high_watermark, answer.log_start_offset)
@@ -110,15 +118,17 @@ def step(log: Log, answer: PartitionData) -> Step:
         return AskOffsets()
     if error is ErrorCode.offset_moved_to_tiered_storage:
         return FetchFromTier()
-    if error is ErrorCode.fenced_leader_epoch:
-        return Halt(error)
     return Wait(error)
 
 
-def reposition(log: Log, leader_start: int, leader_end: int) -> Truncate | BeginAnew | None:
+def reposition(
+    log: Log, leader_start: int, leader_end: int
+) -> Truncate | BeginAnew | Discard | None:
     """Return the step that brings the log back into the leader's range after OFFSET_OUT_OF_RANGE; None within the
     range.
     """
+    if not 0 <= leader_start <= leader_end:
+        return Discard(f"a log from {leader_start} to {leader_end}")
     if leader_end < log.log_end_offset:
         return Truncate(leader_end)
     if leader_start > log.log_end_offset:
@@ -143,6 +153,20 @@ def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> Epo
     if epoch < last_fetched_epoch or end < fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end)
     return None
+
+
+def _part(log: Log, diverging: EpochEndOffset) -> Truncate | Discard:
+    """Return the truncation that a diverging epoch demands.
+
+    A sound leader names none that cuts neither a record nor an epoch: this broker may have led one without appending.
+    """
+    end = _common_end(log, diverging)
+    cuts = end < log.log_end_offset or diverging.epoch < log.epochs.latest
+    if diverging.epoch < 0 or end < 0 or not cuts:
+        return Discard(
+            f"the logs part at the end {diverging.end_offset} of epoch {diverging.epoch}"
+        )
+    return Truncate(end)
 
 
 def _common_end(log: Log, diverging: EpochEndOffset) -> int:

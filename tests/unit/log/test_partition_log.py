@@ -154,6 +154,16 @@ def test_a_follower_keeps_offsets_epochs_and_gaps():
         follower.log.append_as_follower(memoryview(damaged), NOW)
 
 
+def test_a_follower_refuses_a_batch_of_a_later_epoch_than_its_leaders():
+    leader, follower = Steps(LogConfig()), Steps(LogConfig())
+    leader.append(batch(2), leader_epoch=3)
+    data = memoryview(bytearray(leader.read_all()))
+    with pytest.raises(Corrupt, match="epoch 3 from a leader of epoch 2"):
+        follower.log.append_as_follower(data, NOW, leader_epoch=2)
+    assert follower.log.next_offset == 0
+    assert follower.log.append_as_follower(data, NOW, leader_epoch=3).last_offset == 1
+
+
 # Rolling
 
 

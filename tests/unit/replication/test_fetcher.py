@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 from tests.golden.group_script import CountingEntropy
 
 from stratalog.errors import ErrorCode, Rejected
@@ -162,15 +163,36 @@ def test_a_partition_that_fails_waits_alone(fetcher, leader, logs):
     assert fetch(fetcher, leader, logs, now_ms=110) == [KEYS[2]]
 
 
-def test_a_fenced_partition_waits_for_a_new_leader_epoch(fetcher, leader, logs):
+def test_a_fenced_partition_is_fetched_again_because_the_answer_may_be_damaged(
+    fetcher, leader, logs
+):
     leader.errors[KEYS[2]] = ErrorCode.fenced_leader_epoch
     fetch(fetcher, leader, logs)
     del leader.errors[KEYS[2]]
-    fetch(fetcher, leader, logs, now_ms=10**9)
+    fetch(fetcher, leader, logs, now_ms=99)
     assert KEYS[2] not in leader.read[-1]
-    fetcher.follow(KEYS[2], logs[KEYS[2]], EPOCH + 1)
-    fetch(fetcher, leader, logs)
+    fetch(fetcher, leader, logs, now_ms=100)
     assert KEYS[2] in leader.read[-1]
+
+
+def test_a_code_of_a_newer_leader_waits_as_an_unknown_error(fetcher, leader, logs):
+    leader.errors[KEYS[2]] = 9999
+    assert KEYS[2] not in fetch(fetcher, leader, logs)
+    assert fetcher.due_ms == -inf, "the others go on"
+
+
+def test_a_partition_that_is_answered_twice_gets_one_step(fetcher, leader):
+    leader.ends[KEYS[1]] = 3
+    answer = leader.answer(fetcher.request(0))
+    answer.responses.extend(answer.responses)
+    steps = fetcher.on_response(answer, 0)
+    assert [key for key, _, _ in steps].count(KEYS[1]) == 1
+
+
+def test_an_answer_for_other_partitions_changes_nothing(fetcher, leader):
+    answer = leader.answer(fetcher.request(0))
+    rows = [replace(row, topic_id=uuid.UUID(int=99)) for row in answer.responses]
+    assert fetcher.on_response(replace(answer, responses=rows), 0) == []
 
 
 def test_a_failed_connection_begins_a_new_session_after_the_backoff(fetcher, leader, logs):

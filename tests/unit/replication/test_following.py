@@ -10,8 +10,8 @@ from stratalog.replication.following import (
     Append,
     AskOffsets,
     BeginAnew,
+    Discard,
     FetchFromTier,
-    Halt,
     Truncate,
     Wait,
     diverging_epoch,
@@ -35,7 +35,7 @@ class Log:
 
 
 def answer(error=ErrorCode.none, **more):
-    values = {"high_watermark": -1, "records": None} | more
+    values = {"high_watermark": 0, "records": None} | more
     return PartitionData(partition_index=0, error_code=error, aborted_transactions=None, **values)
 
 
@@ -51,7 +51,7 @@ def test_records_are_appended_with_the_leaders_offsets():
     [
         (ErrorCode.offset_out_of_range, AskOffsets()),
         (ErrorCode.offset_moved_to_tiered_storage, FetchFromTier()),
-        (ErrorCode.fenced_leader_epoch, Halt(ErrorCode.fenced_leader_epoch)),
+        (ErrorCode.fenced_leader_epoch, Wait(ErrorCode.fenced_leader_epoch)),
         (ErrorCode.unknown_leader_epoch, Wait(ErrorCode.unknown_leader_epoch)),
         (ErrorCode.not_leader_or_follower, Wait(ErrorCode.not_leader_or_follower)),
         (ErrorCode.corrupt_message, Wait(ErrorCode.corrupt_message)),
@@ -109,3 +109,29 @@ def test_a_follower_outside_the_leaders_range_moves_into_it():
     assert reposition(mine, leader_start=0, leader_end=15) == Truncate(15)
     assert reposition(mine, leader_start=25, leader_end=40) == BeginAnew(25)
     assert reposition(mine, leader_start=5, leader_end=40) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"high_watermark": -5},
+        {"high_watermark": 7, "log_start_offset": -9},
+        {"diverging_epoch": EpochEndOffset(epoch=-1, end_offset=4)},
+        {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=-4)},
+        {"diverging_epoch": EpochEndOffset(epoch=1, end_offset=1 << 40)},
+        {"diverging_epoch": EpochEndOffset(epoch=1 << 30, end_offset=1 << 40)},
+    ],
+)
+def test_an_answer_that_no_sound_leader_sends_is_discarded(more):
+    assert isinstance(step(Log(20, [(1, 0)]), answer(**more)), Discard)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (9, 8), (0, -1)])
+def test_offsets_that_no_sound_leader_has_are_discarded(start, end):
+    assert isinstance(reposition(Log(20, [(1, 0)]), start, end), Discard)
+
+
+def test_an_epoch_that_the_follower_led_without_a_record_is_forgotten():
+    found = diverging_epoch(Log(30, [(2, 1), (4, 2)]), 3, 2)
+    assert found == EpochEndOffset(epoch=2, end_offset=2)
+    assert step(Log(2, [(2, 1), (3, 2)]), answer(diverging_epoch=found)) == Truncate(2)

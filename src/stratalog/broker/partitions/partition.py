@@ -291,13 +291,15 @@ class HostedPartition(PlacedLog):
     def append_fetched(self, view: memoryview, then: Done) -> None:
         """Append batches of the leader; `then` is called once they are performed, perhaps before this returns.
 
-        Raises Corrupt where they are not whole and sound or not behind the log's end, Rejected where the partition is
-        not hosted any more.
+        Raises Corrupt where they are not whole and sound, not behind the log's end or of a later epoch than the leader,
+        Rejected where the partition is not hosted any more.
         """
         self.check_hosted()
         log = self.log
         segments = len(log.segments)
-        appended = log.append_as_follower(view, self._clock.steady_ms())
+        appended = log.append_as_follower(
+            view, self._clock.steady_ms(), leader_epoch=self.replica.leader_epoch
+        )
         rolled = len(log.segments) != segments
         self.metrics.replication_bytes_in += appended.size
 

@@ -6,18 +6,20 @@ changes no log.
 Kafka: `RemoteLeaderEndPoint.fetchOffset`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from stratalog.client.peer import Peer
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
+from stratalog.log.epochs import NO_OFFSET
 from stratalog.wire.ids import TopicPartition
 from stratalog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsTopic,
 )
 
-__all__ = ["ask_offsets"]
+__all__ = ["ask_offsets", "read_offsets"]
 
 
 async def ask_offsets(
@@ -34,7 +36,17 @@ async def ask_offsets(
         )
         topics.setdefault(topic, []).append(row)
     rows = [ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()]
-    response = await peer.request(ListOffsetsRequest(replica_id=node_id, topics=rows))
+
+    def read(response: ListOffsetsResponse) -> dict[TopicPartition, int | Rejected]:
+        return read_offsets(response, timestamp, leader_epochs)
+
+    return await peer.read(ListOffsetsRequest(replica_id=node_id, topics=rows), read)
+
+
+def read_offsets(
+    response: ListOffsetsResponse, timestamp: int, wanted: Collection[TopicPartition]
+) -> dict[TopicPartition, int | Rejected]:
+    """Return what the response says. Raises Corrupt where it answers another question."""
     found: dict[TopicPartition, int | Rejected] = {}
     for answered in response.topics:
         for one in answered.partitions:
@@ -45,4 +57,10 @@ async def ask_offsets(
                 if error is ErrorCode.none
                 else Rejected(error, f"{key}: timestamp {timestamp}")
             )
+            if error is ErrorCode.none and one.offset < NO_OFFSET:
+                raise Corrupt(f"{key}: offset {one.offset}")
+    if found.keys() != set(wanted):
+        raise Corrupt(
+            f"offsets of {len(found)} partitions, others than the {len(wanted)} asked for"
+        )
     return found

@@ -17,6 +17,7 @@ import structlog
 
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.coordination.registration import Registration
+from stratalog.broker.metrics import is_power_of_ten
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.broker.replication.leader_offsets import ask_offsets
 from stratalog.broker.replication.throttle import Throttle
@@ -40,6 +41,7 @@ from stratalog.replication.following import (
     Append,
     AskOffsets,
     BeginAnew,
+    Discard,
     FetchFromTier,
     Step,
     Truncate,
@@ -219,8 +221,10 @@ class Source:
                 self._around.finish(self._reposition(hosted, leader_epoch))
             case FetchFromTier():
                 self._around.finish(self._begin_after_tier(hosted, leader_epoch))
+            case Discard(reason):
+                self._refuse(hosted, leader_epoch, reason)
             case _:
-                pass  # the fetcher waits, or needs newer metadata
+                pass  # the fetcher waits
 
     def _append(self, hosted: HostedPartition, leader_epoch: int, taken: Append) -> None:
         def performed(error: Failure) -> None:
@@ -242,7 +246,7 @@ class Source:
             if isinstance(
                 error, Corrupt
             ):  # a failed directory has its own line, and does not come back
-                self._refuse(hosted, leader_epoch, error)
+                self._refuse(hosted, leader_epoch, str(error))
 
     def _appended(self, hosted: HostedPartition, leader_epoch: int, taken: Append) -> None:
         if not self._is_current(hosted, leader_epoch):
@@ -254,15 +258,18 @@ class Source:
             log.raise_log_start(taken.log_start_offset)
         self._resume(hosted, leader_epoch)
 
-    def _refuse(self, hosted: HostedPartition, leader_epoch: int, error: Corrupt) -> None:
-        """Fetch these batches again, without affecting other partitions."""
+    def _refuse(self, hosted: HostedPartition, leader_epoch: int, reason: str) -> None:
+        """Discard a damaged answer and fetch again, without affecting other partitions."""
         hosted.metrics.corrupt_fetches += 1
-        if hosted.metrics.corrupt_fetches == 1:
+        count = hosted.metrics.corrupt_fetches
+        if is_power_of_ten(count):
+            name, broker = str(hosted.name), self.leader_id
             self._log.error(
                 "leader sent damaged batches",
-                partition=str(hosted.name),
-                broker=self.leader_id,
-                reason=str(error),
+                partition=name,
+                broker=broker,
+                reason=reason,
+                count=count,
             )
         self._again_later(hosted, leader_epoch)
 
@@ -287,10 +294,16 @@ class Source:
             return
         moved = reposition(hosted.log, start, end)
         try:
-            if isinstance(moved, Truncate):
-                await hosted.truncate(moved.offset)
-            elif isinstance(moved, BeginAnew):
-                await hosted.restart_at(moved.offset)
+            match moved:
+                case Truncate(offset):
+                    await hosted.truncate(offset)
+                case BeginAnew(offset):
+                    await hosted.restart_at(offset)
+                case Discard(reason):
+                    self._refuse(hosted, leader_epoch, reason)
+                    return
+                case None:
+                    pass
         except Rejected:
             return
         self._again_later(hosted, leader_epoch)
@@ -375,7 +388,9 @@ class Source:
         for name, (hosted, epoch, config) in partitions.items():
             newest = found.get(name)
             is_same = self._is_current(hosted, epoch) and hosted.log.config is config
-            if is_same and isinstance(newest, int) and newest >= hosted.log.tiered_end:
+            if not is_same or not isinstance(newest, int):
+                continue
+            if hosted.log.tiered_end <= newest < hosted.high_watermark:
                 hosted.log.mark_tiered(newest + 1)
 
     async def _ask_offset(self, hosted: HostedPartition, leader_epoch: int, timestamp: int) -> int:
