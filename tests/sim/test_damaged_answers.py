@@ -17,6 +17,9 @@ from tests.sim.lies import Answer, lying
 from tests.sim.test_quorum import on_three, write, written
 
 from stratalog.broker.storage.survey import METADATA_DIRECTORY
+from stratalog.client import calls
+from stratalog.client.admin import alter_configs
+from stratalog.client.calls import NewTopic
 from stratalog.errors import ErrorCode, UserError
 from stratalog.wire.batch import HEADER_SIZE, scan
 
@@ -252,6 +255,87 @@ def test_a_leader_whose_snapshot_is_damaged_resigns_and_writes_another(seed: int
         await cluster.machines[leader].start()
 
     on_three(tell, seed, settings=SMALL)
+
+
+# Answers of the controller to brokers
+
+
+BROKERS: dict[str, Any] = {"roles": None, "settings": {"default.replication.factor": "3"}}
+ENVELOPE, REGISTRATION = 58, 62
+
+
+def other_than(node_id: int, cluster: Cluster) -> int:
+    return next(one for one in cluster.machines if one != node_id)
+
+
+def set_retention(value: int) -> Any:
+    return alter_configs(calls.TOPIC, "t", {"retention.ms": str(value)})
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda data: None,
+        lambda data: b"",
+        lambda data: bytes(data[:-3]),
+        lambda data: b"\xff" * len(data),
+        lambda data: bytes([data[0] ^ 1, *data[1:]]),
+    ],
+    ids=["none", "empty", "cut off", "noise", "another request's"],
+)
+def test_a_damaged_envelope_reaches_no_client(lie: Callable[[bytes], bytes | None]) -> None:
+    def change(answer: Answer, number: int, body: Any) -> tuple[int, Any]:
+        if answer.api_key != ENVELOPE:
+            return number, body
+        lies.liars = set()  # once
+        return number, replace(body, response_data=lie(bytes(body.response_data)))
+
+    lies = Lies(change)
+
+    async def tell(cluster: Cluster) -> None:
+        leader = await cluster.until_active()
+        asked = other_than(leader, cluster)
+        client = await cluster.machines[asked].connect()
+        await client.create_topics([NewTopic("t", 1)])
+        lies.liars = {host_of(leader)}
+        altered = await client.call(set_retention(1000), asked)
+        assert lies.changes == 1
+        assert altered.error is ErrorCode.none, "the broker has asked again"
+        assert counts_of(cluster, asked) == {"envelope": 1}
+
+    with lying(lies):
+        on_three(tell, **BROKERS)
+
+
+def counts_of(cluster: Cluster, node_id: int) -> dict[str, int]:
+    return dict(cluster.machines[node_id].broker.answers.counts)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 1, 1 << 40])
+def test_a_broker_takes_its_epoch_from_the_metadata(epoch: int) -> None:
+    """A lower one would be of an earlier life, whose leaderships are not this one's; a higher one never comes."""
+
+    def change(answer: Answer, number: int, body: Any) -> tuple[int, Any]:
+        if answer.api_key != REGISTRATION or lies.changes:
+            return number, body
+        return number, replace(body, error_code=0, broker_epoch=epoch)
+
+    lies = Lies(change)
+
+    async def tell(cluster: Cluster) -> None:
+        leader = await cluster.until_active()
+        late = other_than(leader, cluster)
+        await cluster.machines[late].stop()
+        lies.liars = {host_of(leader)}
+        await cluster.machines[late].start()
+        assert lies.changes == 1
+        broker = cluster.machines[late].broker
+        own = broker.metadata.image.brokers[late]
+        assert broker.registration.broker_epoch == own.epoch
+        assert own.is_active
+
+    with lying(lies):
+        on_three(tell, **BROKERS)
 
 
 def test_one_damaged_answer_of_its_own_address_ends_no_controller() -> None:

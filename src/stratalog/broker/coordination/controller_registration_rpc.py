@@ -3,8 +3,7 @@
 In: the record of a controller, or its message. Out: the other one. It never sends anything.
 """
 
-from stratalog.client.calls import error_of
-from stratalog.errors import Rejected
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.internal.metadata_records import (
     ControllerEndpoint,
     ControllerFeature,
@@ -79,5 +78,5 @@ def controller_of(
 def check_registered(body: ControllerRegistrationResponse) -> None:
     """Raise Rejected where the controller was not registered."""
     if body.error_code:
-        code = error_of(body.error_code)
+        code = ErrorCode(body.error_code)
         raise Rejected(code, f"the controller answers ControllerRegistration with {code.name}")

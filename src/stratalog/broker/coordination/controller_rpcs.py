@@ -3,16 +3,15 @@
 In: a request or an answer of `quorum/`, or its message. Out: the other one. It never sends anything.
 
 Reading a response raises Rejected with the error that the whole response carries. NOT_CONTROLLER in one topic of a
-response counts for the whole, as in NodeToControllerRequestThread.
+response counts for the whole, as in NodeToControllerRequestThread. Corrupt means that no sound controller sends it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 from uuid import UUID
 
-from stratalog.client.calls import error_of
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.image import Endpoint, FeatureRange, Partition
 from stratalog.quorum.controller import (
     BrokerHeartbeat,
@@ -65,7 +64,7 @@ _EPOCHS_FROM: Final = 3
 
 def _check(error_code: int, request: str) -> None:
     if error_code:
-        code = error_of(error_code)
+        code = ErrorCode(error_code)
         raise Rejected(code, f"the controller answers {request} with {code.name}")
 
 
@@ -124,6 +123,8 @@ def registration_of(body: broker_registration.BrokerRegistrationRequest) -> Brok
 def registered_epoch(body: broker_registration.BrokerRegistrationResponse) -> int:
     """Return the broker's epoch."""
     _check(body.error_code, "BrokerRegistration")
+    if body.broker_epoch < 0:
+        raise Corrupt(f"broker epoch {body.broker_epoch}")
     return body.broker_epoch
 
 
@@ -264,11 +265,33 @@ def _partition_row(answer: IsrAnswer) -> alter_partition.AlterPartitionResponseP
     )
 
 
-def isr_answers(body: alter_partition.AlterPartitionResponse) -> list[IsrAnswer]:
-    """Return one answer for each partition. The message has no replicas: `Partition.replicas` is empty."""
+def isr_answers(
+    body: alter_partition.AlterPartitionResponse, changes: Sequence[IsrChange]
+) -> list[IsrAnswer]:
+    """Return one answer for each change. The message has no replicas: `Partition.replicas` is empty.
+
+    An ISR may be smaller than the proposed one, where the change ends a reassignment.
+    """
     _check(body.error_code, "AlterPartition")
+    answers = _isr_answers(body)
+    changes_by_key = {one.key: one for one in changes}
+    keys = {one.key for one in answers}
+    if len(answers) != len(keys) or keys != changes_by_key.keys():
+        raise Corrupt(
+            f"ISRs of {len(answers)} partitions, others than the {len(changes)} asked for"
+        )
+    for one in answers:
+        now = one.partition
+        if now is not None:
+            proposed = {broker for broker, _ in changes_by_key[one.key].members}
+            if not now.isr or not proposed.issuperset(now.isr):
+                raise Corrupt(f"ISR {now.isr} where {sorted(proposed)} was proposed")
+    return answers
+
+
+def _isr_answers(body: alter_partition.AlterPartitionResponse) -> list[IsrAnswer]:
     return [
-        IsrAnswer(key, error_of(one.error_code))
+        IsrAnswer(key, ErrorCode(one.error_code))
         if one.error_code
         else IsrAnswer(
             key,
@@ -366,15 +389,21 @@ def assignment_response(
 
 def assignment_codes(
     body: assign_replicas_to_dirs.AssignReplicasToDirsResponse,
+    assigned: Collection[TopicIdPartition],
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Return one code for each partition."""
+    """Return one code for each of the `assigned` partitions."""
     _check(body.error_code, "AssignReplicasToDirs")
-    return {
-        TopicIdPartition(topic.topic_id, one.partition_index): error_of(one.error_code)
+    codes = {
+        TopicIdPartition(topic.topic_id, one.partition_index): ErrorCode(one.error_code)
         for directory in body.directories
         for topic in directory.topics
         for one in topic.partitions
     }
+    if codes.keys() != set(assigned):
+        raise Corrupt(
+            f"codes of {len(codes)} partitions, others than the {len(assigned)} asked for"
+        )
+    return codes
 
 
 # AllocateProducerIds
@@ -399,7 +428,10 @@ def producer_ids_response(block: range) -> allocate_producer_ids.AllocateProduce
 def producer_ids(body: allocate_producer_ids.AllocateProducerIdsResponse) -> range:
     """Return the block."""
     _check(body.error_code, "AllocateProducerIds")
-    return range(body.producer_id_start, body.producer_id_start + body.producer_id_len)
+    start, size = body.producer_id_start, body.producer_id_len
+    if start < 0 or size < 1:
+        raise Corrupt(f"{size} producer ids from {start}")
+    return range(start, start + size)
 
 
 # CreateTopics
@@ -432,16 +464,22 @@ def creation_request(
     )
 
 
-def topics_created(body: create_topics.CreateTopicsResponse) -> list[Created]:
-    """Return one result for each topic."""
+def topics_created(
+    body: create_topics.CreateTopicsResponse, names: Collection[str]
+) -> list[Created]:
+    """Return one result for each of the topics with these names."""
     for one in body.topics:
         if one.error_code == ErrorCode.not_controller:
             _check(one.error_code, "CreateTopics")
+    if {one.name for one in body.topics} != set(names):
+        raise Corrupt(
+            f"results of {len(body.topics)} topics, others than the {len(names)} asked for"
+        )
     return [
         Created(
             one.name,
             one.topic_id,
-            error_of(one.error_code),
+            ErrorCode(one.error_code),
             one.error_message,
             one.num_partitions,
             one.replication_factor,

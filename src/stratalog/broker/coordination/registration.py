@@ -95,9 +95,26 @@ class Registration:
             directories=self._directory_ids,
             previous_epoch=previous_epoch,
         )
-        self.broker_epoch = await self._registered(registration)
-        while self._image.image.offset < self.broker_epoch:  # noqa: ASYNC110 - no longer than a heartbeat
+        while True:
+            await self._registered(registration)
+            if await self._is_in_image(registration):
+                break
+            self._log.info("registration not in the metadata yet", node=self.node_id)
+
+    async def _is_in_image(self, registration: BrokerRegistration) -> bool:
+        """Wait until the image has this incarnation, and take its epoch from there: an answer may be damaged.
+
+        Return False after a session's time: the same registration sent again changes nothing.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._session_s
+        while loop.time() < deadline:
+            own = self._image.image.brokers.get(self.node_id)
+            if own is not None and own.incarnation_id == registration.incarnation_id:
+                self.broker_epoch = own.epoch
+                return True
             await asyncio.sleep(_CATCH_UP_S)
+        return False
 
     async def unfence(self) -> None:
         """Wait until this broker is unfenced, also in its image. It leads in new leader epochs what it led before."""

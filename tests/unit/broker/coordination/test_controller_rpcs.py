@@ -1,5 +1,6 @@
 """Goal: a broker's requests to the controller survive Kafka's messages. Method: over the wire, in every version."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from stratalog.broker.coordination.controller_registration_rpc import (
     controller_of,
     controller_request,
 )
-from stratalog.errors import ErrorCode, Rejected
+from stratalog.errors import Corrupt, ErrorCode, Rejected
 from stratalog.metadata.image import Endpoint, FeatureRange, Partition
 from stratalog.quorum.controller import (
     BrokerHeartbeat,
@@ -128,7 +129,7 @@ def test_changes_of_isrs_arrive_as_they_were_sent() -> None:
         IsrAnswer(KEYS[1], ErrorCode.fenced_leader_epoch),
         IsrAnswer(KEYS[2], partition=Partition((), (7,), 7, 4, 11, leader_recovery_state=1)),
     ]
-    assert rpcs.isr_answers(answered(56, rpcs.isr_response(answers))) == answers
+    assert rpcs.isr_answers(answered(56, rpcs.isr_response(answers)), CHANGES) == answers
 
 
 def test_directories_of_replicas_arrive_as_they_were_sent() -> None:
@@ -141,7 +142,8 @@ def test_directories_of_replicas_arrive_as_they_were_sent() -> None:
         KEYS[1]: ErrorCode.not_leader_or_follower,
         KEYS[2]: ErrorCode.unknown_topic_id,
     }
-    assert rpcs.assignment_codes(answered(73, rpcs.assignment_response(body, codes))) == codes
+    found = answered(73, rpcs.assignment_response(body, codes))
+    assert rpcs.assignment_codes(found, assigned) == codes
 
 
 def test_producer_ids_arrive_as_they_were_sent() -> None:
@@ -168,7 +170,7 @@ def test_topics_to_create_arrive_as_they_were_sent() -> None:
         result("a", topic_id=TOPIC, num_partitions=2, replication_factor=2),
         result("b", error_code=ErrorCode.invalid_replication_factor, error_message="why"),
     ]
-    assert rpcs.topics_created(answered(19, CreateTopicsResponse(topics=rows))) == [
+    assert rpcs.topics_created(answered(19, CreateTopicsResponse(topics=rows)), ["a", "b"]) == [
         Created("a", TOPIC, partitions=2, replication_factor=2),
         Created("b", error=ErrorCode.invalid_replication_factor, message="why"),
     ]
@@ -183,14 +185,17 @@ def result(name: str, **fields: Any) -> CreatableTopicResult:
     [
         (rpcs.registered_epoch, BrokerRegistrationResponse(error_code=41)),
         (rpcs.heartbeat_answer, BrokerHeartbeatResponse(error_code=41, should_shut_down=False)),
-        (rpcs.isr_answers, AlterPartitionResponse(error_code=41, topics=())),
-        (rpcs.assignment_codes, AssignReplicasToDirsResponse(error_code=41, directories=())),
+        (partial(rpcs.isr_answers, changes=()), AlterPartitionResponse(error_code=41, topics=())),
+        (
+            partial(rpcs.assignment_codes, assigned=()),
+            AssignReplicasToDirsResponse(error_code=41, directories=()),
+        ),
         (
             rpcs.producer_ids,
             AllocateProducerIdsResponse(error_code=41, producer_id_start=0, producer_id_len=0),
         ),
         (
-            rpcs.topics_created,
+            partial(rpcs.topics_created, names=("a", "b")),
             CreateTopicsResponse(topics=[result("a"), result("b", error_code=41)]),
         ),
     ],
@@ -200,3 +205,69 @@ def test_an_error_of_the_whole_response_is_raised(read: Any, response: Any) -> N
     with pytest.raises(Rejected) as refused:
         read(response)
     assert refused.value.code is ErrorCode.not_controller
+
+
+ISR = Partition((), (7, 8), 7, 4, 10)
+REFUSED = [IsrAnswer(key, ErrorCode.fenced_leader_epoch) for key in KEYS]
+NO_CODES = dict.fromkeys(KEYS, ErrorCode.none)
+
+
+def isrs(*answers: IsrAnswer) -> AlterPartitionResponse:
+    return rpcs.isr_response(answers)
+
+
+def assigned_codes(codes: dict[Any, ErrorCode]) -> AssignReplicasToDirsResponse:
+    return rpcs.assignment_response(
+        rpcs.assignment_request(7, 41, dict.fromkeys(codes, HERE)), codes
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "response"),
+    [
+        (rpcs.registered_epoch, BrokerRegistrationResponse(error_code=0, broker_epoch=-1)),
+        (
+            rpcs.producer_ids,
+            AllocateProducerIdsResponse(error_code=0, producer_id_start=-1, producer_id_len=10),
+        ),
+        (
+            rpcs.producer_ids,
+            AllocateProducerIdsResponse(error_code=0, producer_id_start=5, producer_id_len=0),
+        ),
+        (
+            rpcs.producer_ids,
+            AllocateProducerIdsResponse(error_code=0, producer_id_start=5, producer_id_len=-7),
+        ),
+        (partial(rpcs.isr_answers, changes=CHANGES), isrs(*REFUSED[:2])),
+        (partial(rpcs.isr_answers, changes=CHANGES[:2]), isrs(*REFUSED)),
+        (partial(rpcs.isr_answers, changes=CHANGES[:1]), isrs(REFUSED[0], REFUSED[0])),
+        (
+            partial(rpcs.isr_answers, changes=CHANGES[:1]),
+            isrs(IsrAnswer(KEYS[0], partition=replace(ISR, isr=()))),
+        ),
+        (
+            partial(rpcs.isr_answers, changes=CHANGES[:1]),
+            isrs(IsrAnswer(KEYS[0], partition=replace(ISR, isr=(7, 9)))),
+        ),
+        (partial(rpcs.assignment_codes, assigned=KEYS[:2]), assigned_codes(NO_CODES)),
+        (
+            partial(rpcs.assignment_codes, assigned=[*KEYS, KEYS[0]._replace(partition=99)]),
+            assigned_codes(NO_CODES),
+        ),
+        (
+            partial(rpcs.topics_created, names=("a", "b")),
+            CreateTopicsResponse(topics=[result("a"), result("c")]),
+        ),
+        (partial(rpcs.topics_created, names=("a",)), CreateTopicsResponse(topics=[])),
+    ],
+    ids=lambda value: getattr(value, "__name__", "answer"),
+)
+def test_an_answer_that_no_sound_controller_sends_is_damaged(read: Any, response: Any) -> None:
+    with pytest.raises(Corrupt):
+        read(response)
+
+
+def test_a_code_that_is_newer_than_ours_refuses_as_an_unknown_error() -> None:
+    with pytest.raises(Rejected) as refused:
+        rpcs.registered_epoch(BrokerRegistrationResponse(error_code=9999, broker_epoch=1))
+    assert refused.value.code is ErrorCode.unknown_server_error
