@@ -11,22 +11,24 @@ import sys
 from collections import Counter
 
 import structlog
-from tests.cluster.bugs import BUGS, OF_COMPACTION, OF_THE_TIER, planted
+from tests.cluster.bugs import BUGS, OF_COMPACTION, OF_LIES, OF_THE_TIER, planted
 from tests.cluster.checks import Broken
 from tests.cluster.compacted_run import CompactedRun
 from tests.cluster.lax import LaxCompactedRun, LaxRun
+from tests.cluster.lying_run import LyingRun
 from tests.cluster.run import Run, check_counts, run_seed
 from tests.cluster.schedule import Fault, shorter
 
 MANY = 20
 """So many runs together must have had every kind of event."""
 KINDS = {
-    (False, False): Run,
-    (False, True): LaxRun,
-    (True, False): CompactedRun,
-    (True, True): LaxCompactedRun,
+    (False, False, False): Run,
+    (False, True, False): LaxRun,
+    (True, False, False): CompactedRun,
+    (True, True, False): LaxCompactedRun,
+    (False, False, True): LyingRun,
 }
-"""By whether a run has a compacted topic, and whether its disks are lax."""
+"""By whether a run has a compacted topic, whether its disks are lax, and whether nodes lie."""
 
 
 def outcome(
@@ -80,6 +82,8 @@ def found_after(name: str, first: int, count: int) -> tuple[int, str] | None:
     with planted(name):
         for number, seed in enumerate(range(first, first + count), 1):
             kind = CompactedRun if name in OF_COMPACTION else Run
+            if name in OF_LIES:
+                kind = LyingRun
             found = outcome(seed, tiered=name in OF_THE_TIER, kind=kind)
             if isinstance(found, Broken):
                 return number, str(found).partition("\n")[0]
@@ -108,8 +112,12 @@ def main() -> int:
     parser.add_argument("--tiered", action="store_true", help="with a bucket, which fails too")
     parser.add_argument("--compacted", action="store_true", help="with a compacted topic too")
     parser.add_argument("--lax", action="store_true", help="with disks that keep no order")
+    parser.add_argument("--lies", action="store_true", help="with nodes that send damaged answers")
     parser.add_argument("--shrink", action="store_true", help="leave out faults that do not matter")
     chosen = parser.parse_args()
+    kind = KINDS.get((chosen.compacted, chosen.lax, chosen.lies))
+    if kind is None:
+        parser.error("--lies goes with neither --compacted nor --lax")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if chosen.bugs or chosen.bug:
         return bugs(chosen.first, chosen.seeds, [chosen.bug] if chosen.bug else list(BUGS))
@@ -118,7 +126,7 @@ def main() -> int:
         chosen.seeds,
         shrink=chosen.shrink,
         tiered=chosen.tiered,
-        kind=KINDS[chosen.compacted, chosen.lax],
+        kind=kind,
     )
 
 

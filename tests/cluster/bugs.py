@@ -18,6 +18,7 @@ from stratalog.broker.partitions import cleaning as partition_cleaning
 from stratalog.broker.partitions.purgatory import Waiting
 from stratalog.coordinators.groups import GroupShard
 from stratalog.errors import ErrorCode
+from stratalog.log import admission
 from stratalog.log.cleaning.filtering import NOWHERE_ELSE
 from stratalog.log.producers import ProducerStates
 from stratalog.metadata import delta
@@ -198,6 +199,11 @@ def cleans_what_is_not_committed() -> Iterator[Patch]:
     yield partition_cleaning, "cleanable", cleanable
 
 
+def damaged_batches_appended() -> Iterator[Patch]:
+    """A follower checks no CRC of what its leader sends."""
+    yield admission, "crc_holds", lambda *_: True
+
+
 BUGS = named(
     (
         acknowledged_before_the_isr,
@@ -220,10 +226,13 @@ BUGS = named(
         news_that_is_passed_over,
         tombstones_leave_the_disk_early,
         cleans_what_is_not_committed,
+        damaged_batches_appended,
     )
 )
 OF_COMPACTION = frozenset({"tombstones leave the disk early", "cleans what is not committed"})
 """Bugs that only a run with a compacted topic can show."""
+OF_LIES = frozenset({"damaged batches appended"})
+"""Bugs that only a run with damaged answers can show."""
 OF_THE_TIER = frozenset({"archiver not fenced", "tombstones leave the disk early"})
 """Bugs that only a run with a bucket can show."""
 

@@ -15,7 +15,8 @@ from errno import EIO, ENOSPC
 
 from tests.cluster.checks import newest, partitions_of, quorums
 from tests.cluster.late_archiver import LateArchiver
-from tests.cluster.schedule import LATE_ARCHIVER, Fault
+from tests.cluster.lies import Liars
+from tests.cluster.schedule import LATE_ARCHIVER, LIE, Fault
 from tests.cluster.voters import Voters
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.machine import Machine
@@ -26,7 +27,7 @@ from stratalog.metadata.image import Partition
 
 FIRST, SECOND = "/data", "/more"
 NETWORK = ("cut", "cut in one direction", "bad network", "late proposal")
-BESIDE = ("slow disk", "stalled disk", "slow bucket", "clock step")
+BESIDE = ("slow disk", "stalled disk", "slow bucket", "clock step", LIE)
 """Faults that change no process: another fault may strike the same node meanwhile."""
 OF_ALL = ("lost election", "last replica", LATE_ARCHIVER)
 """Stories in which every node has a part."""
@@ -50,6 +51,8 @@ class Faults:
     ) -> None:
         """`late_archiver`: in a run with a bucket."""
         self._archiver = late_archiver
+        self.liars: Liars | None = None
+        """In a run in which nodes lie."""
         self._cluster = cluster
         self._counts = counts
         self._note = note
@@ -85,6 +88,7 @@ class Faults:
                 "stalled disk": self._stall,
                 "slow bucket": self._slow_bucket,
                 "clock step": self._step,
+                LIE: self._lie,
             }[fault.kind](machine, fault)
             return
         if fault.kind == LATE_ARCHIVER:
@@ -179,9 +183,9 @@ class Faults:
                 await machine.start()
                 break
             except UserError as error:
-                if "tier.url" not in str(error):
+                if "tier.url" not in str(error) and self.liars is None:
                     raise
-                # The bucket answered with damaged bytes: a supervisor starts the node again.
+                # The bucket, or a lying node, answered with damaged bytes: a supervisor starts the node again.
                 self._counts["starts refused"] += 1
                 machine.is_up = False
                 await asyncio.sleep(0.5)
@@ -260,6 +264,15 @@ class Faults:
         pauses = fault.choice < 0.5
         self._begin(fault, f"of partition {index}: {leader} {'pauses' if pauses else 'is cut off'}")
         self._note(await self._archiver.carry_out(leader, index, pauses=pauses))
+
+    async def _lie(self, machine: Machine, fault: Fault) -> None:
+        """A node damages its answers to other nodes: few of them, some, or all."""
+        assert self.liars is not None, "of a run in which nodes lie"
+        rates = self.liars.rates
+        self._begin(fault)
+        rates[machine.host.name] = (0.02, 0.2, 1.0)[int(3 * fault.choice)]
+        await asyncio.sleep(fault.lasts_s)
+        rates.pop(machine.host.name, None)
 
     async def _step(self, machine: Machine, fault: Fault) -> None:
         self._begin(fault)

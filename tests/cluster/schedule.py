@@ -36,6 +36,8 @@ KINDS = {
 
 LATE_ARCHIVER = "late archiver"
 """A story for runs with a bucket (module late_archiver), which comes last: it needs a cluster that is whole."""
+LIE = "lies"
+"""A node damages some of its answers to other nodes: in runs of that kind (module lying_run)."""
 REST_S = 5.0
 
 
