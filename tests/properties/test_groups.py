@@ -323,7 +323,7 @@ class Crowd(RuleBasedStateMachine):
             if timers.deadline(TimerKey(TimerKind.SESSION, "g", one)) is not None
         }
         excused = {one.member_id for one in group.members.values() if one.is_excused()}
-        assert sessions | excused == set(group.members) | group.pending
+        assert sessions | excused == set(group.members) | group.pending.keys()
         joining = timers.deadline(TimerKey(TimerKind.JOIN, "g")) is not None
         assert joining == (group.state is GroupState.PREPARING_REBALANCE)
         syncing = timers.deadline(TimerKey(TimerKind.SYNC, "g")) is not None

@@ -78,7 +78,8 @@ class Group(Struct):
     """In order of arrival: the first member leads."""
     instances: dict[str, str] = field(default_factory=dict)
     """Static members (KIP-345): instance id to member id."""
-    pending: set[str] = field(default_factory=set)
+    pending: dict[str, None] = field(default_factory=dict)
+    """In the order in which they were sent."""
     unsynced: set[str] = field(default_factory=set)
     """Members of this generation that have not sent SyncGroup yet."""
     awaiting_join: int = 0
@@ -90,6 +91,8 @@ class Group(Struct):
     initial_remaining_ms: int = 0
     persisted: bool = False
     """The log has a record of the group."""
+    metadata_bytes: int = 0
+    """Of all protocols of all members."""
     support: Counter[str] = field(default_factory=Counter)
     """Number of supporting members by protocol."""
     topics: frozenset[str] | None = None
@@ -139,17 +142,19 @@ class Group(Struct):
             self.leader_id = member.member_id
         self.members[member.member_id] = member
         self.support.update(member.protocols.keys())
+        self.metadata_bytes += metadata_bytes(member.protocols.values())
         self.awaiting_join += member.join_token is not None
-        self.pending.discard(member.member_id)
+        self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending id; if it led, the next member in order of arrival leads."""
-        self.pending.discard(member_id)
+        self.pending.pop(member_id, None)
         self.unsynced.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is None:
             return
         self.support.subtract(member.protocols.keys())
+        self.metadata_bytes -= metadata_bytes(member.protocols.values())
         self.awaiting_join -= member.join_token is not None
         if member.group_instance_id is not None:
             del self.instances[member.group_instance_id]
@@ -166,8 +171,10 @@ class Group(Struct):
     ) -> None:
         """Update a member from its new JoinGroup."""
         self.support.subtract(member.protocols.keys())
+        self.metadata_bytes -= metadata_bytes(member.protocols.values())
         member.protocols = {one.name: one.metadata for one in protocols}
         self.support.update(member.protocols.keys())
+        self.metadata_bytes += metadata_bytes(member.protocols.values())
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -262,6 +269,12 @@ class Group(Struct):
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 return member_id in self.members or len(self.members) < size_max
 
+    def metadata_bytes_with(self, member_id: str, size: int) -> int:
+        """Return the bytes of all members' protocols where those of one, or of a new member, are `size` bytes."""
+        member = self.members.get(member_id)
+        before = 0 if member is None else metadata_bytes(member.protocols.values())
+        return self.metadata_bytes - before + size
+
     def rebalance_timeout_ms(self) -> int:
         """Return the longest rebalance timeout of the members."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
@@ -308,3 +321,8 @@ class Group(Struct):
                 for one in self.members.values()
             ),
         )
+
+
+def metadata_bytes(protocols: Iterable[bytes]) -> int:
+    """Return the bytes of a member's protocols."""
+    return sum(map(len, protocols))

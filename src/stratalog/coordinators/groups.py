@@ -13,14 +13,14 @@ members join again. Offsets, and the assignments that make a group Stable, chang
 Kafka: `GroupCoordinatorShard`, `GroupMetadataManager` (classic protocol).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
 from stratalog.coordinators.administration import delete_group, delete_offsets, expire
 from stratalog.coordinators.group import Group
-from stratalog.coordinators.join import join
+from stratalog.coordinators.join import join, take_back
 from stratalog.coordinators.members import heartbeat, leave, sync
 from stratalog.coordinators.messages import (
     NO_MEMBER_ID,
@@ -31,6 +31,7 @@ from stratalog.coordinators.messages import (
     GroupDescription,
     Heartbeat,
     HeartbeatAnswer,
+    IdsTakenBack,
     JoinGroup,
     JoinGroupAnswer,
     LeaveGroup,
@@ -45,6 +46,7 @@ from stratalog.coordinators.messages import (
     SyncGroupAnswer,
 )
 from stratalog.coordinators.offsets import Offsets, Pending, refused
+from stratalog.coordinators.pending import PendingId, PendingIds
 from stratalog.coordinators.rebalance import (
     on_join_deadline,
     on_session_deadline,
@@ -93,6 +95,7 @@ class GroupShard:
         self._offsets = Offsets(settings.offset_metadata_bytes_max)
         self._loading: LastValues | None = LastValues()
         self._loading_pending: Pending[bytes, bytes] = Pending()
+        self._pending_ids = PendingIds(self._is_pending)
         self._to_expire: list[str] = []
         """Groups that the current expiry has still to examine."""
         self.batch_bytes_max = 100 << 20
@@ -108,11 +111,33 @@ class GroupShard:
         group_id = request.group_id
         is_new = group_id not in self._groups and group_id not in self._offsets
         group = self._groups.setdefault(group_id, Group(group_id))
+        pending = len(group.pending)
         join(turn, group, request, token)
+        if len(group.pending) > pending:
+            self._limit_pending(turn, group, request.holder)
         if is_new and (group.members or group.pending):
             turn.records.append(new_group_record(group_id, now.wall_ms))
         self._drop_if_nothing(turn, group)
         return self._decision(turn)
+
+    def _limit_pending(self, turn: Turn, group: Group, holder: Hashable) -> None:
+        """Take ids back where the group, or the shard, has too many with the newest one of `group`."""
+        sent = PendingId(group.group_id, next(reversed(group.pending)))
+        gone = self._pending_ids.add(sent, holder)
+        if len(group.pending) > self._settings.size_max:
+            gone.append(PendingId(group.group_id, next(iter(group.pending))))
+        if gone:
+            turn.news.append(IdsTakenBack(len(gone)))
+        for one in gone:
+            other = self._groups[one.group_id]
+            if one.member_id in other.pending:
+                take_back(turn, other, one.member_id)
+            if other is not group and other.is_vacant and not other.persisted:
+                del self._groups[one.group_id]
+
+    def _is_pending(self, one: PendingId) -> bool:
+        group = self._groups.get(one.group_id)
+        return group is not None and one.member_id in group.pending
 
     def sync(self, request: SyncGroup, token: Any, now: Now) -> GroupDecision:
         """Answer a SyncGroup once the leader's assignment is committed."""
@@ -182,6 +207,10 @@ class GroupShard:
         turn = self._turn(now)
         turn.records.extend(self._offsets.forget(group_id, is_gone))
         return self._decision(turn)
+
+    def pending_id_count(self) -> int:
+        """Return how many member ids clients have received, and have not joined with."""
+        return self._pending_ids.count()
 
     def describe(self, group_id: str) -> GroupDescription:
         """Return one group's present state."""

@@ -7,11 +7,11 @@ Kafka: `GroupMetadataManager.classicGroupJoin`; KIP-345 (static members), KIP-39
 (static leaders that come back).
 """
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from stratalog.coordinators.group import Group, Member
+from stratalog.coordinators.group import Group, Member, metadata_bytes
 from stratalog.coordinators.messages import (
     NO_MEMBER_ID,
     OK,
@@ -31,11 +31,19 @@ from stratalog.coordinators.states import GroupState
 from stratalog.coordinators.turn import Turn
 from stratalog.errors import ErrorCode
 
+_NAME_MAX: Final = 255
+"""Most characters that a group keeps of a client id: clients choose it, up to 32 KB long."""
+METADATA_BYTES_MAX: Final = 32 << 20
+"""Most bytes of all protocols of a group's members. Kafka refuses a generation of 1 MB, whose record is too large."""
+
 
 def join(turn: Turn, group: Group, request: JoinGroup, token: Any) -> None:
     """Answer or park one JoinGroup."""
     member_id = request.member_id
-    if not group.accepts(member_id, turn.settings.size_max):
+    size = metadata_bytes(one.metadata for one in request.protocols)
+    if group.metadata_bytes_with(member_id, size) > METADATA_BYTES_MAX:
+        turn.answer(token, JoinGroupAnswer(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
+    elif not group.accepts(member_id, turn.settings.size_max):
         turn.end_session(group, member_id)
         group.remove(member_id)
         turn.answer(token, JoinGroupAnswer(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
@@ -54,22 +62,29 @@ def join(turn: Turn, group: Group, request: JoinGroup, token: Any) -> None:
 
 def _join_unknown(turn: Turn, group: Group, request: JoinGroup, token: Any) -> None:
     instance_id = request.group_instance_id
-    member_id = f"{instance_id or request.client_id}-{turn.entropy.uuid()}"
+    member_id = f"{(instance_id or request.client_id)[:_NAME_MAX]}-{turn.entropy.uuid()}"
     if instance_id is not None and instance_id in group.instances:
         _replace(turn, group, request, member_id, token)
     elif instance_id is None and request.member_id_required:
-        group.pending.add(member_id)
+        group.pending[member_id] = None
         turn.keep_waiting(group, member_id, request.session_timeout_ms)
         turn.answer(token, JoinGroupAnswer(ErrorCode.member_id_required, member_id))
     else:
         _add(turn, group, request, member_id, token)
 
 
+def take_back(turn: Turn, group: Group, member_id: str) -> None:
+    """Forget an id that was sent and has not joined: its client asks for another one."""
+    turn.end_session(group, member_id)
+    group.remove(member_id)
+    complete_if_joined(turn, group)
+
+
 def _add(turn: Turn, group: Group, request: JoinGroup, member_id: str, token: Any) -> None:
     member = Member(
         member_id,
         request.group_instance_id,
-        request.client_id,
+        request.client_id[:_NAME_MAX],
         request.client_host,
         request.rebalance_timeout_ms,
         request.session_timeout_ms,

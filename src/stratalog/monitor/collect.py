@@ -327,6 +327,9 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
     yield from _family(m.THROTTLED_SECONDS, seconds)
     sessions = broker.fetch_sessions
+    groups = broker.groups
+    yield from _family(m.PENDING_MEMBER_IDS, [("", groups.pending_id_count())])
+    yield from _family(m.MEMBER_IDS_TAKEN_BACK, [("", groups.ids_taken_back)])
     yield from _family(m.FETCH_SESSIONS, [("", len(sessions))])
     yield from _family(m.FETCH_SESSION_PARTITIONS, [("", sessions.partitions)])
     yield from _family(m.FETCH_SESSION_EVICTIONS, [("", sessions.evictions)])

@@ -92,6 +92,7 @@ DASHBOARDS: Final = (
             "group_lag_left_out group_lookups_left",
             "Until retention deletes what is unread": "group_retention_headroom_seconds "
             "group_retention_headroom_bytes",
+            "Members": "group_pending_member_ids group_member_ids_taken_back_total",
         },
     ),
     Dashboard(

@@ -341,6 +341,19 @@ ELECTIONS = _metric(
     "`eligible`: of the eligible leader replicas; `unclean`: of neither, so acknowledged records may be lost (Kafka: "
     "ElectionFromEligibleLeaderReplicasPerSec, UncleanLeaderElectionsPerSec).",
 )
+PENDING_MEMBER_IDS = _metric(
+    "group_pending_member_ids",
+    _GAUGE,
+    "",
+    "Member ids that clients of this broker's groups have received, and have not joined with yet.",
+)
+MEMBER_IDS_TAKEN_BACK = _metric(
+    "group_member_ids_taken_back_total",
+    _COUNTER,
+    "",
+    "Member ids that became unknown before their client joined, because a partition of groups had 1,000 of them, or a "
+    "group `group.max.size`: the oldest of the principal with most.",
+)
 PRODUCER_IDS = _metric(
     "producer_ids", _GAUGE, "", "Idempotent producers remembered, each in each partition it wrote."
 )

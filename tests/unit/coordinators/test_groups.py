@@ -11,9 +11,11 @@ from stratalog.coordinators.groups import (
     RECORDS_PER_EXPIRY,
     GroupShard,
 )
+from stratalog.coordinators.join import METADATA_BYTES_MAX
 from stratalog.coordinators.messages import (
     CommitPartition,
     CommitTopic,
+    IdsTakenBack,
     JoinGroup,
     JoinGroupAnswer,
     MemberExpired,
@@ -23,6 +25,7 @@ from stratalog.coordinators.messages import (
     Rebalanced,
     SyncGroup,
 )
+from stratalog.coordinators.pending import IDS_MAX
 from stratalog.coordinators.records import KeptOffset, group_record, offset_record
 from stratalog.coordinators.states import TRANSITIONS, GroupState
 from stratalog.coordinators.subscriptions import subscribed_topics
@@ -43,8 +46,8 @@ def at(ms):
     return Now(ms, ms)
 
 
-def join(group_id, client_id="c"):
-    return JoinGroup(
+def join(group_id, client_id="c", **more):
+    request = JoinGroup(
         group_id=group_id,
         member_id="",
         client_id=client_id,
@@ -55,6 +58,34 @@ def join(group_id, client_id="c"):
         protocols=(Protocol("range", b"x"),),
         member_id_required=False,
     )
+    return replace(request, **more)
+
+
+class Shard:
+    """A shard whose decisions are applied at once; `ask` returns the answer to its request, or None."""
+
+    def __init__(self, **settings):
+        self.shard = loaded_shard(**settings)
+        self.news = []
+
+    def ask(self, request):
+        return self.take(self.shard.join(request, "token", at(0)))
+
+    def take(self, decision):
+        for key, value in decision.records:
+            self.shard.replay(0, key, value)
+        self.news += decision.answer.news
+        return next((answer for token, answer in decision.answer.answers), None)
+
+    def id_for(self, group_id, holder=""):
+        """Return a member id for a client that does not join."""
+        answer = self.ask(join(group_id, member_id_required=True, holder=holder))
+        assert answer.error is ErrorCode.member_id_required
+        return answer.member_id
+
+    def knows(self, group_id, member_id):
+        answer = self.ask(join(group_id, member_id=member_id))
+        return answer is None or answer.error is not ErrorCode.unknown_member_id
 
 
 def loaded_shard(**settings):
@@ -244,3 +275,83 @@ def test_sessions_use_the_steady_clock_and_records_the_wall_clock():
     alone = OffsetCommit("alone", topics, -1, "")
     [(key, value)] = shard.commit(alone, 3, Now(5_999, 1_234)).records
     assert decode_value(decode_key(key), value).commit_timestamp == 1_234
+
+
+def test_a_member_id_has_the_beginning_of_a_long_client_id():
+    one = Shard()
+    long = "c" * 30_000
+    answer = one.ask(join("g", long, member_id_required=True))
+    assert answer.member_id.startswith("c" * 255 + "-")
+    assert len(answer.member_id) == 255 + 37
+    answer = one.ask(join("g", long, member_id_required=True, group_instance_id="i" * 30_000))
+    (member,) = one.shard.describe("g").members
+    assert (len(member.member_id), len(member.client_id)) == (255 + 37, 255)
+    assert answer is None, "it waits for the group"
+
+
+def test_the_ids_of_one_client_that_never_joins_do_not_grow_and_others_keep_theirs():
+    one = Shard()
+    honest = [one.id_for(f"h{number}", holder=f"user{number}") for number in range(50)]
+    for number in range(3 * IDS_MAX):
+        one.id_for(f"g{number % 7}", holder="flood")
+    assert one.shard.pending_id_count() <= IDS_MAX
+    taken_back = sum(news.count for news in one.news if isinstance(news, IdsTakenBack))
+    assert taken_back == 50 + 3 * IDS_MAX - one.shard.pending_id_count()
+    assert all(one.knows(f"h{number}", id_) for number, id_ in enumerate(honest))
+
+
+def test_ids_that_join_at_once_are_never_taken_back():
+    one = Shard(new_member_join_timeout_ms=60_000)
+    for _ in range(2 * IDS_MAX):
+        assert one.knows("g", one.id_for("g"))
+    assert not one.news
+    assert one.shard.pending_id_count() == 0
+
+
+def test_a_group_has_as_many_pending_ids_as_it_may_have_members():
+    one = Shard(size_max=2)
+    first, second, third = (one.id_for("g") for _ in range(3))
+    assert [one.knows("g", id_) for id_ in (first, second, third)] == [False, True, True]
+    assert one.news == [IdsTakenBack(1)]
+
+
+def test_a_group_that_waits_for_an_id_that_is_taken_back_goes_on():
+    one = Shard(initial_rebalance_delay_ms=0)
+    assert one.ask(join("g")) is None
+    (answer,) = [found for _, found in one.shard.tick(at(0)).answer.answers]
+    waiting = one.id_for("g", holder="flood")
+    again = join("g", member_id=answer.member_id)
+    assert one.ask(replace(again, protocols=(Protocol("range", b"y"),))) is None, "an id is awaited"
+    while one.shard.describe("g").state != GroupState.COMPLETING_REBALANCE.value:
+        one.id_for("other", holder="flood")
+    assert not one.knows("g", waiting)
+
+
+def test_an_id_taken_back_leaves_no_timer_and_no_group_without_a_record():
+    one = Shard()
+    topics = (CommitTopic("t", (CommitPartition(0, 1),)),)
+    one.take(one.shard.commit(OffsetCommit("alone", topics, -1, ""), "token", at(0)))
+    one.id_for("alone", holder="flood")
+    assert "alone" in one.shard._groups
+    while "alone" in one.shard._groups:
+        one.id_for("other", holder="flood")
+    assert one.shard.describe("alone").state == "Empty"
+    for _ in range(2 * IDS_MAX):
+        one.take(one.shard.tick(at(6_001)))
+    assert one.shard.pending_id_count() == 0
+
+
+def test_a_groups_members_have_a_limit_of_metadata():
+    one = Shard()
+    half = (Protocol("range", bytes(METADATA_BYTES_MAX // 2)),)
+    assert one.ask(join("g", protocols=half)) is None
+    assert one.ask(join("g", protocols=half)) is None
+    refused = one.ask(join("g"))
+    assert refused.error is ErrorCode.group_max_size_reached
+    ticks = (one.take(one.shard.tick(at(ms))) for ms in range(1_000, 10_000, 1_000))
+    found = next(answer for answer in ticks if answer is not None)
+    assert found.error is ErrorCode.none
+    again = join("g", member_id=found.member_id, protocols=(Protocol("range", b""),))
+    assert one.ask(again) is None, "a member may ask for less"
+    assert one.ask(join("g")) is None, "and leaves room"
+    assert one.ask(join("h", protocols=half)) is None

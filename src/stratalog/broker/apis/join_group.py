@@ -48,6 +48,7 @@ async def handle(call: Call[JoinGroupRequest, Needs]) -> JoinGroupResponse:
         group_instance_id=body.group_instance_id,
         member_id_required=call.version >= 4,
         supports_skip_assignment=call.version >= 9,
+        holder=call.session.holder,
     )
     try:
         answer = await call.needs.groups.join(request)

@@ -25,6 +25,7 @@ from stratalog.coordinators.messages import (
     GroupDescription,
     Heartbeat,
     HeartbeatAnswer,
+    IdsTakenBack,
     JoinGroup,
     JoinGroupAnswer,
     LeaveGroup,
@@ -82,13 +83,28 @@ class Groups:
         self._topic_id = topic_id
         self._creating = asyncio.Lock()
         self._shards: LedShards[_Shard] = LedShards(self._shard_of)
+        self.ids_taken_back = 0
+        """How many member ids were, since the start, because there were too many."""
 
     def _shard_of(
         self, partition: HostedPartition, fell: Callable[[BaseException], None]
     ) -> "_Shard":
         return _Shard(
-            partition, self._settings, self._clock, self._entropy, fell, is_gone=self._is_gone
+            partition,
+            self._settings,
+            self._clock,
+            self._entropy,
+            fell,
+            is_gone=self._is_gone,
+            note_taken_back=self._note_taken_back,
         )
+
+    def _note_taken_back(self, count: int) -> None:
+        self.ids_taken_back += count
+
+    def pending_id_count(self) -> int:
+        """Return how many member ids clients have received, and have not joined with."""
+        return sum(one.pending_id_count() for one in self._shards.by_index.values())
 
     async def lead(self, partition: HostedPartition) -> None:
         """Load a partition of the offsets topic that this broker now leads, then coordinate its groups.
@@ -245,7 +261,7 @@ class _Shard:
     lost = ErrorCode.not_coordinator
     flush = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of its owner
         self,
         partition: HostedPartition,
         settings: GroupSettings,
@@ -254,6 +270,7 @@ class _Shard:
         fell: Callable[[BaseException], None],
         *,
         is_gone: Callable[[str, UUID], bool],
+        note_taken_back: Callable[[int], None],
     ) -> None:
         self.partition = partition
         self._machine = GroupShard(settings, entropy)
@@ -262,6 +279,7 @@ class _Shard:
             partition, clock, self, limit_ms=settings.commit_timeout_ms, fell=fell
         )
         self._is_gone = is_gone
+        self._note_taken_back = note_taken_back
         self._tokens: set[Token] = set()
         """Requests without an answer; some wait until their group has rebalanced."""
         self._producer: tuple[int, int] | None = None
@@ -417,11 +435,16 @@ class _Shard:
                         members=members,
                         reason=reason,
                     )
+                case IdsTakenBack(count):
+                    self._note_taken_back(count)
                 case MemberExpired(group, member, reason):
                     self._log.warning("member expired", group=group, member=member, reason=reason)
 
     def committed(self) -> Iterator[tuple[str, list[tuple[str, int, KeptOffset]]]]:
         return self._machine.committed()
+
+    def pending_id_count(self) -> int:
+        return self._machine.pending_id_count()
 
     def fetch_offsets(self, request: OffsetFetch) -> "asyncio.Future[OffsetFetchAnswer]":
         return self.look(lambda shard: shard.fetch_offsets(request))
