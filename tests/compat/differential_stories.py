@@ -117,6 +117,9 @@ def topics_are_created(broker: Broker) -> None:
         "tuned", configs=[("retention.ms", "1000"), ("cleanup.policy", "compact")], validate=True
     )
     create("odd", configs=[("no.such.setting", "1")])
+    create("unset", configs=[("retention.ms", "1000"), ("cleanup.policy", None)])
+    create("empty-items", configs=[("cleanup.policy", "delete,,compact")])
+    create("no-policy", configs=[("cleanup.policy", "")])
     create("wrong", configs=[("retention.ms", "soon")])
     create("below", configs=[("segment.bytes", "1")])
     create("policy", configs=[("cleanup.policy", "shred")])

@@ -346,6 +346,25 @@ def test_keys_and_certificates_of_a_running_broker_are_those_of_one_listener(
     assert not any("planted" in one for one in lines)
 
 
+def test_a_new_topics_setting_without_a_value_is_refused() -> None:
+    async def tell(_machine: Machine, client: Client, raw: Raw) -> None:
+        config = CreatableTopicConfig(name="retention.ms", value=None)
+        topics = [
+            CreatableTopic(
+                name=name, num_partitions=1, replication_factor=1, assignments=[], configs=configs
+            )
+            for name, configs in (("unset", [config]), ("plain", []))
+        ]
+        body = CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=False)
+        answers = {one.name: one for one in (await raw.ask(7, body)).topics}
+        assert answers["unset"].error_code == ErrorCode.invalid_config
+        assert answers["unset"].error_message == "retention.ms without a value"
+        assert answers["plain"].error_code == ErrorCode.none
+        assert "unset" not in (await client.metadata()).topics
+
+    story(tell)
+
+
 def test_a_new_topic_is_answered_with_kafkas_settings_and_those_it_sets() -> None:
     async def tell(_machine: Machine, _client: Client, raw: Raw) -> None:
         async def create(name: str, **configs: str) -> dict[str, Any]:

@@ -60,7 +60,14 @@ async def handle(call: Call[CreateTopicsRequest, Needs]) -> CreateTopicsResponse
             continue
         denied = [topic.name for topic in part if not _may_create(call, topic.name)]
         created += [Created(name, error=_DENIED) for name in dict.fromkeys(denied)]
-        requested = [await _new_topic(call, topic) for topic in part if topic.name not in denied]
+        unset = {one.name: text for one in part if (text := _without_value(one))}
+        created += [
+            Created(name, error=ErrorCode.invalid_config, message=f"{text} without a value")
+            for name, text in unset.items()
+            if name not in denied
+        ]
+        refused = {*denied, *unset}
+        requested = [await _new_topic(call, topic) for topic in part if topic.name not in refused]
         try:
             created += await call.needs.local_controller.create_topics(
                 [call.needs.topics.tiered(one) for one in requested],
@@ -86,6 +93,12 @@ def _may_create(call: Call[CreateTopicsRequest, Needs], name: str) -> bool:
     )
 
 
+def _without_value(topic: CreatableTopic) -> str:
+    """Return the first setting whose value is null; "" for none."""
+    settings = topic.configs[: SETTINGS_MAX + 1]  # the controller refuses more
+    return next((one.name for one in settings if one.value is None), "")
+
+
 async def _is_too_much(call: Call[CreateTopicsRequest, Needs]) -> bool:
     """Return whether the topics together have more partitions than one request may ask for."""
     count = 0
@@ -108,9 +121,8 @@ async def _new_topic(call: Call[CreateTopicsRequest, Needs], topic: CreatableTop
         },
         configs=dict(
             [
-                our_setting(one.name, one.value)
+                our_setting(one.name, one.value or "")
                 async for one in call.pace.each(topic.configs[: SETTINGS_MAX + 1])
-                if one.value is not None
             ]
         ),
     )
