@@ -37,7 +37,7 @@ from stratalog.log.reading import (
     read_batches,
 )
 from stratalog.log.replacing import Swaps
-from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments
+from stratalog.log.retention import DeletedFiles, deleted_paths, expired_segments, is_due_for_tier
 from stratalog.log.scanning import load_producers
 from stratalog.log.segment import SNAPSHOT, Segment, segment_path
 from stratalog.log.tail import TailBudget, TailCache
@@ -165,17 +165,24 @@ class PartitionLog(AppendingLog):
     ) -> tuple[Effect, ...]:
         """Return the effects that are due; call it regularly. It deletes only below `limit_offset` (high watermark).
 
-        Rolls by `tier_max_lag_ms` with `tier`; expires producers; deletes durable segments by retention. Retention uses
-        the records' time, and so does rolling by `segment_ms`, at an append.
+        Rolls by `tier_max_lag_ms` with `tier` (for the archiver), else a tiered log's active segment that has expired;
+        expires producers; deletes durable segments by retention. Retention uses the records' time, and so does rolling
+        by `segment_ms`, at an append.
         """
         config = self.config
         effects: list[Effect] = []
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         active = self.segments[-1]
-        if tier and active.size and 0 <= config.tier_max_lag_ms <= now_ms - active.first_append_ms:
-            effects += self.roll(now_ms)
         limit = self.log_end_offset if limit_offset is None else limit_offset
-        effects += self._expire(now_ms, wall_ms, min(limit, self.log_end_offset))
+        limit = min(limit, self.log_end_offset)
+        if tier:
+            lag_ms = now_ms - active.first_append_ms if active.size else -1
+            is_due = 0 <= config.tier_max_lag_ms <= lag_ms
+        else:
+            is_due = is_due_for_tier(active, config, now_ms, wall_ms=wall_ms, limit_offset=limit)
+        if is_due:
+            effects += self.roll(now_ms)
+        effects += self._expire(now_ms, wall_ms, limit)
         return tuple(effects)
 
     def removable(self, now_ms: int) -> list[Effect]:

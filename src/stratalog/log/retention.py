@@ -14,7 +14,7 @@ from stratalog.config import LogConfig
 from stratalog.log.effects import Effect, Rename, Unlink
 from stratalog.log.segment import DELETED, SNAPSHOT, Segment, segment_path
 
-__all__ = ["DeletedFiles", "deleted_paths", "expired_segments", "unconfirmed"]
+__all__ = ["DeletedFiles", "deleted_paths", "expired_segments", "is_due_for_tier", "unconfirmed"]
 
 
 def expired_segments(  # noqa: PLR0913 - what retention looks at
@@ -29,9 +29,7 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
     tiered_end: int,
 ) -> int:
     """Return how many of the oldest segments to delete; the active one counts if it is expired too (roll it first)."""
-    retention_ms, retention_bytes = _limits(config)
-    # A hotset of 0 is empty: even records with timestamps in the future leave the disk.
-    at_once = config.copies_to_tier and retention_ms == 0
+    _, retention_bytes = _limits(config)
     bounded = "delete" in config.cleanup_policy or config.copies_to_tier
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
@@ -43,17 +41,33 @@ def expired_segments(  # noqa: PLR0913 - what retention looks at
             break
         gone = segment.next_offset <= log_start_offset and not active
         if not gone and bounded and not _only_here(segment, config, tiered_end):
-            is_old = segment.is_time_confirmed and 0 <= retention_ms < segment.age_ms(
-                now_ms, wall_ms
-            )
-            too_old = at_once or is_old
             too_much = retention_bytes >= 0 and excess >= segment.size
-            gone = too_old or too_much
+            gone = too_much or _is_too_old(segment, config, now_ms, wall_ms)
         if not gone:
             break
         excess -= segment.size
         count += 1
     return count
+
+
+def is_due_for_tier(
+    active: Segment, config: LogConfig, now_ms: int, *, wall_ms: int, limit_offset: int
+) -> bool:
+    """Return whether the active segment must be closed: no record of it may stay, and the bucket lacks it.
+
+    The archiver uploads closed segments only; retention then deletes this one (Kafka: KAFKA-16855).
+    """
+    if not (config.copies_to_tier and active.size) or active.next_offset > limit_offset:
+        return False
+    return _limits(config)[1] == 0 or _is_too_old(active, config, now_ms, wall_ms)
+
+
+def _is_too_old(segment: Segment, config: LogConfig, now_ms: int, wall_ms: int) -> bool:
+    retention_ms, _ = _limits(config)
+    # A hotset of 0 is empty: even records with timestamps in the future leave the disk.
+    if config.copies_to_tier and retention_ms == 0:
+        return True
+    return segment.is_time_confirmed and 0 <= retention_ms < segment.age_ms(now_ms, wall_ms)
 
 
 def unconfirmed(

@@ -120,11 +120,11 @@ TIERED = LogConfig(remote_storage_enable=True, retention_ms=-1, local_retention_
 
 def test_local_retention_takes_only_what_is_tiered_and_leaves_the_log_start():
     steps = kept(TIERED)
-    assert bases(steps) == [0, 2, 4, 6, 8]
+    assert bases(steps) == [0, 2, 4, 6, 8, 10]
     steps.log.mark_tiered(5)
     steps.due()
     steps.perform_all()
-    assert bases(steps) == [4, 6, 8]
+    assert bases(steps) == [4, 6, 8, 10]
     assert (steps.log.log_start_offset, steps.log.local_start_offset) == (0, 4)
     # The tail still has these batches. Their index of aborted transactions went with the segment.
     with pytest.raises(NotLocal):
@@ -146,7 +146,40 @@ def test_a_log_whose_tier_is_disabled_starts_at_its_first_local_segment():
     steps.log.mark_tiered(10)  # an upload that was in progress
     steps.log.configure(TIERED)
     steps.due()
-    assert bases(steps) == [4, 6, 8], "the bucket has no record of the log"
+    assert bases(steps) == [4, 6, 8, 10], "the bucket has no record of the log"
+
+
+@pytest.mark.parametrize(
+    ("limits", "rolls"),
+    [
+        ({"retention_ms": 2000}, True),
+        ({"retention_ms": 60_000, "local_retention_ms": 2000}, True),
+        ({"local_retention_ms": 0}, True),
+        ({"retention_bytes": 0}, True),
+        ({"retention_ms": 60_000}, False),
+        ({"retention_bytes": 1}, False),
+        ({"retention_ms": 2000, "remote_log_copy_disable": True}, None),
+        ({"retention_ms": 2000, "remote_storage_enable": False}, None),
+    ],
+)
+def test_an_expired_active_segment_is_closed_for_the_tier_as_soon_as_it_is_committed(limits, rolls):
+    """None: without copies to a tier the segment goes at once."""
+    config = replace(TIERED, retention_ms=-1, local_retention_ms=-2, tier_max_lag_ms=-1)
+    steps = Steps(replace(config, **limits))
+    steps.append(batch(5, timestamp=steps.now_ms))
+    steps.now_ms += 5000
+    steps.due(limit_offset=4)
+    assert bases(steps) == [0]
+    steps.due()
+    steps.perform_all()
+    assert bases(steps) == {True: [0, 5], False: [0], None: [5]}[rolls]
+    assert steps.log.log_start_offset == (5 if rolls is None else 0), "the tier expires the rest"
+    steps.log.mark_tiered(5)
+    steps.due()
+    steps.perform_all()
+    assert bases(steps) == ([0] if rolls is False else [5])
+    steps.due()
+    assert bases(steps) == ([0] if rolls is False else [5]), "an empty segment stays"
 
 
 def test_an_empty_hotset_keeps_no_tiered_record_of_the_future():
@@ -155,7 +188,7 @@ def test_an_empty_hotset_keeps_no_tiered_record_of_the_future():
     steps.log.mark_tiered(5)
     steps.due()
     steps.perform_all()
-    assert bases(steps) == [4, 6, 8]
+    assert bases(steps) == [4, 6, 8, 10]
 
 
 def test_local_retention_of_minus_two_means_the_total_retention():
@@ -167,7 +200,7 @@ def test_local_retention_of_minus_two_means_the_total_retention():
 
 
 def test_a_quiet_segment_is_closed_for_the_tier_once_it_lags():
-    steps = Steps(replace(TIERED, tier_max_lag_ms=1000))
+    steps = Steps(replace(TIERED, local_retention_ms=-1, tier_max_lag_ms=1000))
     steps.now_ms += 5000
     steps.append(batch(1))
     steps.now_ms += 999
