@@ -34,6 +34,12 @@ class Wire:
             self._socket = trusting.wrap_socket(self._socket, server_hostname=host)
         self._stream = self._socket.makefile("rb")
         self._correlation = 0
+        self.client_id = "wire"
+
+    @property
+    def socket(self) -> socket.socket:
+        """The connection itself."""
+        return self._socket
 
     def __enter__(self) -> Self:
         return self
@@ -44,13 +50,17 @@ class Wire:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
         self._stream.close()
         self._socket.close()
 
     def send(self, version: int, body: Request[Any]) -> None:
         """Send a request; `receive` returns the answer."""
         self._correlation += 1
-        pieces = encode_request(version, self._correlation, "wire", body)
+        pieces = encode_request(version, self._correlation, self.client_id, body)
         self._socket.sendall(b"".join(bytes(piece) for piece in pieces))
 
     def receive(self, key: int, version: int) -> Any:

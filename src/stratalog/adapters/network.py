@@ -5,6 +5,7 @@ or writes a byte itself.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 
 _BACKLOG = 1024
+_ACCEPTED_A_TURN = 8
+"""uvloop accepts one connection of a listening socket in a turn of the loop: behind a thousand others that come at once
+a client waited a thousand turns. So each socket listens by as many descriptors."""
 _RECEIVED_BYTES = 64 << 10
 _WITH_TLS = ("SSL", "SASL_SSL")
 _PLAIN = ("PLAINTEXT", "SASL_PLAINTEXT")
@@ -46,7 +50,7 @@ class TcpListener(Struct):
 
     host: str
     port: int
-    server: asyncio.AbstractServer
+    servers: Sequence[asyncio.AbstractServer]
     secured: "_Secured | None" = None
 
     def secure(self, security: Security) -> bool:
@@ -60,11 +64,13 @@ class TcpListener(Struct):
 
     async def accept(self) -> None:
         """Accept connections."""
-        await self.server.start_serving()
+        for server in self.servers:
+            await server.start_serving()
 
     async def close(self) -> None:
         """Stop accepting. The protocol closes existing connections."""
-        self.server.close()
+        for server in self.servers:
+            server.close()
         if self.secured is not None:
             await self.secured.steps.close()
 
@@ -116,6 +122,11 @@ def _size(one: socket.socket, buffers: SocketBuffers) -> None:
             one.setsockopt(socket.SOL_SOCKET, option, size)
 
 
+def _duplicate(one: socket.socket) -> socket.socket:
+    """Return the same socket by another descriptor. An event loop's own object for it has no `dup`."""
+    return socket.socket(fileno=os.dup(one.fileno()))
+
+
 class TcpNetwork:
     """`ports.Network` over TCP sockets."""
 
@@ -136,13 +147,21 @@ class TcpNetwork:
         if security.tls is not None:
             secured = _Secured(security.tls)
             protocol = secured.around(protocol)
-        server = await asyncio.get_running_loop().create_server(
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
             protocol, host or None, port, backlog=_BACKLOG, start_serving=False
         )
+        servers = [server]
         for one in server.sockets:
             _size(one, buffers)  # its connections inherit it
+            servers += [
+                await loop.create_server(
+                    protocol, sock=_duplicate(one), backlog=_BACKLOG, start_serving=False
+                )
+                for _ in range(_ACCEPTED_A_TURN - 1)
+            ]
         bound = server.sockets[0].getsockname()
-        return TcpListener(host, bound[1], server, secured)
+        return TcpListener(host, bound[1], servers, secured)
 
     async def connect(
         self,

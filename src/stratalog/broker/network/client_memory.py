@@ -151,7 +151,8 @@ class ClientMemory:
         """
         if connection.is_unknown:
             self.unknown_bytes += held - before
-            self.unknown[connection] = held
+            if connection in self.unknown:
+                self.unknown[connection] = held
             if held > before and self.unknown_bytes > self.unknown_bytes_max:
                 self._end_unknown()
             return

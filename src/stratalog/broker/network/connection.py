@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._opened(self):
             self.abort()
         elif self.is_unknown:
-            self._memory.hold(self, 0, 0)
+            self._memory.unknown[self] = 0
 
     def secured(self, subject: str) -> None:
         """Name the client by its certificate, on a listener that authenticates by TLS alone."""
@@ -291,6 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
         self._reader.end()
         self._count_held(0)
+        self._memory.unknown.pop(self, None)  # it must not give way twice
 
     def _forget(self) -> None:
         self._reader.drop_rest()

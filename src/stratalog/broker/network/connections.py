@@ -8,8 +8,8 @@ Connections beyond `max.connection.creation.rate`, for all listeners or one, are
 (KIP-612).
 
 All connections together have a part of the process's file descriptors at most: the log needs the others. At the limit
-of all a new connection takes the place of the oldest one whose client has not logged in, else of an idle one of the
-address that has most, if its own has fewer.
+of all a new connection takes the place of an old one whose client has not logged in, else of an idle one of the address
+that has most. An address with fewer connections does not give way to one with more.
 """
 
 import asyncio
@@ -184,15 +184,23 @@ class Connections:
         return None
 
     def _gives_way(self, host: str) -> bool:
-        """End a connection for a new one of an address; return whether one gives way."""
-        now = asyncio.get_running_loop().time()
-        gone = cast("Connection | None", next(iter(self.memory.unknown), None))
-        if gone is None:
+        """End a connection for a new one of an address; return whether one gives way.
+
+        An address with more connections gives way at once; another one only the client that had time to log in.
+        """
+        late_s = asyncio.get_running_loop().time() - _ENTERED_S
+        own = len(self._of_host.get(host, ()))
+        unknown = cast("dict[Connection, int]", self.memory.unknown)
+        gone: Connection | None = None
+        for one in islice(unknown, _ASKED_MAX):
+            count = len(self._of_host[one.session.host])
+            if count > own + 1 or (count >= own and one.opened_s <= late_s):
+                gone = one
+                break
+        if not unknown:
             largest = max(self._of_host.values(), key=len)
-            if len(largest) > len(self._of_host.get(host, ())) + 1:
+            if len(largest) > own + 1:
                 gone = next((one for one in islice(largest, _ASKED_MAX) if one.is_idle), None)
-        elif now - gone.opened_s < _ENTERED_S:
-            gone = None
         if gone is None:
             return False
         self.memory.ended["displaced"] += 1

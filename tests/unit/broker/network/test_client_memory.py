@@ -69,7 +69,7 @@ class Node:
 class Client:
     def __init__(self, node: Node, user: str, host: str, *, sasl: bool) -> None:
         listener = ListenerContext("T", sasl=SaslListener(("PLAIN",), {}) if sasl else None)
-        state = SaslState(listener.logins) if sasl else None
+        state = SaslState(listener.logins, listener.bearer) if sasl else None
         session = Session(listener, sasl=state)
         session.principal = Principal(USER, user) if user else ANONYMOUS
         never = asyncio.get_running_loop().create_future
@@ -136,6 +136,8 @@ def test_half_requests_before_a_login_end_where_they_hold_most() -> None:
         assert sum(ended(many)) > 10
         assert node.memory.ended["before_login"] == sum(ended(many))
         assert not ended([login])[0]
+        open_still = [one.connection for one in many if not one.transport.ended]
+        assert list(node.memory.unknown) == [login.connection, *open_still]
         assert not node.memory.requests, "clients with a login have all of theirs"
 
     played(tell)
