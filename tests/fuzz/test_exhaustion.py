@@ -17,7 +17,7 @@ LONG_S = 120
 REASONS = {"before_login", "half_request", "displaced"}
 """For which the broker ends connections of others."""
 DESCRIPTORS = 400
-REQUEST_BYTES = 48 * MIB
+REQUEST_BYTES = 24 * MIB
 
 
 @pytest.mark.timeout(300)
