@@ -9,7 +9,16 @@ Disk and ObjectStore block: the caller runs them on a `Worker`, never on the eve
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -451,8 +460,11 @@ class Door(Protocol):
 class AuditLog(Protocol):
     """Where the audit writes its lines."""
 
-    def write(self, line: str) -> None:
-        """Write a line, now or later. It never blocks, and never raises."""
+    lines_dropped: int
+    """Lines that came faster than they could be written."""
+
+    def write(self, line: str, holder: Hashable) -> None:
+        """Write a line about a client, now or later. It never blocks, and never raises."""
 
     def close(self) -> None:
         """Write the lines that wait."""

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -201,7 +201,9 @@ def test_a_client_without_rights_gets_kafkas_error_and_changes_nothing(name: str
 class Lines(list[str]):
     """An audit's file."""
 
-    def write(self, line: str) -> None:
+    lines_dropped = 0
+
+    def write(self, line: str, _holder: Hashable) -> None:
         self.append(line)
 
     def close(self) -> None: ...

@@ -6,7 +6,7 @@ also in another process, or something looked at the real world.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -53,10 +53,12 @@ class SimClock:
 class SimAudit:
     """An audit file in memory, without a bound."""
 
+    lines_dropped = 0
+
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, _holder: Hashable) -> None:
         self._lines.append(line)
 
     def close(self) -> None:

@@ -1,18 +1,22 @@
 """The file of the audit: lines of JSON, written by a thread of its own, of bounded size.
 
 In: lines. Out: the file, and older ones beside it (`audit.log.1` is the newest of those). It never blocks and never
-raises after it is open: lines that cannot be written are counted, and the node's log says so.
+raises after it is open: lines that cannot be written are counted, and the node's log says so. A client whose lines are
+a quarter of those that wait, while many wait, loses further ones, so that the others' lines have room.
 """
 
 import json
 import logging
 import os
+from collections import deque
+from collections.abc import Hashable
 from io import FileIO, TextIOWrapper
 from logging.handlers import QueueListener, RotatingFileHandler
 from queue import Full, Queue
 from typing import Final
 
 from stratalog.errors import UserError
+from stratalog.shares import Shares
 
 __all__ = ["AuditFile"]
 
@@ -38,26 +42,39 @@ class AuditFile:
         self._lines: Queue[logging.LogRecord | None] = Queue(_WAITING_MAX)
         self._writer = _LineWriter(self._lines, self._file)
         self._dropped = 0
+        self.lines_dropped = 0
+        self._holders: deque[Hashable] = deque()
+        """The clients of the lines that wait, and of some that are written."""
+        self._waiting = Shares()
         self._taken = 0
         """Characters of all lines that were put among those that wait."""
         self._writer.start()
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, holder: Hashable = "") -> None:
         """Write a line later. While too many wait it is dropped, and a later line says how many were."""
+        while len(self._holders) > self._lines.qsize():
+            self._waiting.add(self._holders.popleft(), -1)
+        if not self._is_written(line, holder):
+            self._dropped += 1
+            self.lines_dropped += 1
+
+    def _is_written(self, line: str, holder: Hashable) -> bool:
+        waiting = self._waiting.total
+        if waiting > _WAITING_MAX // 2 and self._waiting.of(holder) > waiting // 4:
+            return False
         if self._dropped:
             note = json.dumps({"event": "audit lines dropped", "lines": self._dropped})
-            if not self._put(note):
-                self._dropped += 1
-                return
+            if not self._put(note, ""):
+                return False
             self._dropped = 0
-        self._dropped += not self._put(line)
+        return self._put(line, holder)
 
     def close(self) -> None:
         """Write the lines that wait, and close the file."""
         self._writer.stop()
         self._file.close()
 
-    def _put(self, line: str) -> bool:
+    def _put(self, line: str, holder: Hashable) -> bool:
         if self._taken - self._writer.written > _WAITING_CHARACTERS_MAX:
             return False
         record = logging.LogRecord("audit", logging.INFO, "", 0, line, None, None)
@@ -66,6 +83,8 @@ class AuditFile:
         except Full:
             return False
         self._taken += len(line)
+        self._holders.append(holder)
+        self._waiting.add(holder, 1)
         return True
 
 

@@ -326,6 +326,9 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     yield from _family(m.THROTTLED, _by_label(m.THROTTLED, throttled))
     seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
     yield from _family(m.THROTTLED_SECONDS, seconds)
+    yield from _family(m.QUOTA_RATES, [("", broker.throttling.counted)])
+    if broker.audit is not None:
+        yield from _family(m.AUDIT_DROPPED, [("", broker.audit.lines_dropped)])
     sessions = broker.fetch_sessions
     groups = broker.groups
     yield from _family(m.PENDING_MEMBER_IDS, [("", groups.pending_id_count())])

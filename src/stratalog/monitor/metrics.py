@@ -374,6 +374,18 @@ LATE_TRANSACTIONS = _metric(
 FETCH_SESSIONS = _metric(
     "fetch_sessions", _GAUGE, "", "Fetch sessions held (Kafka: NumIncrementalFetchSessions)."
 )
+QUOTA_RATES = _metric(
+    "client_quota_rates",
+    _GAUGE,
+    "",
+    "Users, client ids and addresses whose use counts for a quota; at most 20,000 and one more of each user.",
+)
+AUDIT_DROPPED = _metric(
+    "audit_lines_dropped_total",
+    _COUNTER,
+    "",
+    "Lines of the audit that came faster than the disk takes them; there is none without `audit.log.path`.",
+)
 FETCH_SESSION_PARTITIONS = _metric(
     "fetch_session_partitions",
     _GAUGE,

@@ -95,6 +95,27 @@ def test_long_lines_fill_no_memory_while_the_disk_is_stuck(tmp_path: Path) -> No
     assert len(rest) + json.loads(note)["lines"] == count
 
 
+def test_a_client_that_is_denied_without_end_costs_no_line_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    os.mkfifo(path)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as stuck:
+        audit = AuditFile(str(path), 1 << 30, 2)
+        for _ in range(20_000):
+            audit.write("x" * 100, "greedy")
+        assert audit.lines_dropped > 10_000
+        before = audit.lines_dropped
+        for _ in range(1000):
+            audit.write("honest", "honest")
+        assert audit.lines_dropped == before
+        os.set_blocking(stuck.fileno(), True)
+        found: list[str] = []
+        reading = threading.Thread(target=lambda: found.extend(stuck))
+        reading.start()
+        audit.close()
+        reading.join()
+    assert found.count("honest\n") == 1000
+
+
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"audit\.log\.path: cannot write .*; accepted"):
         AuditFile(str(tmp_path / "none" / "audit.log"), 4096, 2)

@@ -95,6 +95,11 @@ class Audit:
         self.has_data_requests = has_data_requests
         """Whether Produce and Fetch have a line where they are allowed, too."""
 
+    @property
+    def lines_dropped(self) -> int:
+        """Lines that came faster than they could be written."""
+        return self._log.lines_dropped
+
     def close(self) -> None:
         """Write what waits, and close the file."""
         self._log.close()
@@ -183,7 +188,7 @@ class Audit:
             "listener": session.listener.name,
             "client_id": _short(session.client_id),
         }
-        self._log.write(json.dumps(line))
+        self._log.write(json.dumps(line), session.holder)
 
 
 async def _noted(

@@ -45,6 +45,9 @@ _LIMITS_MAX: Final = 10_000
 _CLIENT_ID_MAX: Final = 255
 """Characters of a client id that is remembered; of a longer one, of up to 32,767, its hash."""
 _SWEEP_FROM: Final = 1000
+_COUNTED_MAX: Final = 20_000
+"""Rates that are counted: a client chooses its client id. Beyond it all further ids of a user share one rate."""
+_OTHERS: Final = "\0others"
 
 
 class HasClientQuotas(Protocol):
@@ -115,6 +118,7 @@ class Throttling:
         self._counted: dict[tuple[str, ...], SampledRate | TokenBucket] = {}
         """What counts, by quota and the clients that share it."""
         self._sweep_at = _SWEEP_FROM
+        self._swept_ms = 0
         self.is_on = False
         """Whether a user or a client id has a quota."""
         self.throttled: Counter[str] = Counter()
@@ -178,7 +182,7 @@ class Throttling:
         if over_ms:
             limit = self._limit(CONSUMER_BYTE_RATE, session.principal.name, client_id)
             assert limit is not None, "a client without a limit is not over it"
-            self._rate(CONSUMER_BYTE_RATE, limit.user, limit.client_id).record(-size, now_ms)
+            self._rate_of(CONSUMER_BYTE_RATE, session, limit).record(-size, now_ms)
             self._note(CONSUMER_BYTE_RATE, over_ms)
         return over_ms
 
@@ -225,7 +229,7 @@ class Throttling:
         limit = self._limit(key, session.principal.name, client_id)
         if limit is None:
             return 0
-        rate = self._rate(key, limit.user, limit.client_id)
+        rate = self._rate_of(key, session, limit)
         rate.record(amount, now_ms)
         return min(rate.wait_ms(limit.bound, now_ms), _INT_MAX)
 
@@ -243,6 +247,19 @@ class Throttling:
         self._limits[wanted] = found
         return found
 
+    def _rate_of(self, key: str, session: Session, limit: Limit) -> SampledRate:
+        wanted = (key, limit.user, limit.client_id)
+        if wanted not in self._counted and len(self._counted) >= _COUNTED_MAX:
+            self._sweep()
+            if len(self._counted) >= _COUNTED_MAX:
+                wanted = (key, limit.user or session.principal.name, _OTHERS)
+        return self._rate(*wanted)
+
+    @property
+    def counted(self) -> int:
+        """How many users, client ids and addresses have a rate that counts for a quota."""
+        return len(self._counted)
+
     def _rate(self, *key: str) -> SampledRate:
         found = self._counted.get(key)
         if found is None:
@@ -253,11 +270,12 @@ class Throttling:
 
     def _sweep(self) -> None:
         """Drop what counts nothing any more, from time to time."""
-        if len(self._counted) < self._sweep_at:
-            return
         now_ms = self._clock.steady_ms()
+        if len(self._counted) < self._sweep_at or now_ms - self._swept_ms < self._sample_ms:
+            return
+        self._swept_ms = now_ms
         self._counted = {key: one for key, one in self._counted.items() if not one.is_over(now_ms)}
-        self._sweep_at = 2 * len(self._counted) + _SWEEP_FROM
+        self._sweep_at = min(2 * len(self._counted) + _SWEEP_FROM, _COUNTED_MAX)
 
     def _note(self, key: str, throttle_ms: int) -> None:
         self.throttled[key] += 1

@@ -1,11 +1,13 @@
 """Pass clients' metrics on to a receiver of OTLP over HTTP.
 
 In: bodies of `ExportMetricsServiceRequest`. Out: a POST each, in order, on a thread of its own. A receiver that is slow
-or refuses holds up no client: at most `QUEUE_BYTES_MAX` wait, and what finds no room is dropped and counted.
+or refuses holds up no client: at most `QUEUE_BYTES_MAX` wait, and what finds no room is dropped and counted. Of one
+principal half of that may wait.
 """
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -14,6 +16,7 @@ import structlog
 
 from stratalog.errors import Unavailable, UserError
 from stratalog.ports import Outside, Worker
+from stratalog.shares import Shares
 
 __all__ = ["QUEUE_BYTES_MAX", "Exporter"]
 
@@ -35,21 +38,28 @@ class Exporter:
         self._post = outside.post
         self._workers = outside.workers
         self._worker: Worker | None = None
-        self._bodies: deque[bytes] = deque()
+        self._bodies: deque[tuple[bytes, Hashable]] = deque()
+        self._queued = Shares()
         self._wanted = asyncio.Event()
         self._is_failing = False
-        self.queued_bytes = 0
         self.counts: Counter[str] = Counter()
         """Pushes by result: `sent`, `refused` by the receiver, `dropped` because too many waited."""
         self._log = structlog.get_logger()
 
-    def offer(self, body: bytes) -> None:
-        """Send a body later, or drop it while too much waits."""
-        if self.queued_bytes + len(body) > QUEUE_BYTES_MAX:
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._queued.total
+
+    def offer(self, body: bytes, holder: Hashable) -> None:
+        """Send a body of a principal later, or drop it while too much waits."""
+        size = len(body)
+        is_its_share = self._queued.of(holder) + size <= QUEUE_BYTES_MAX // 2
+        if not is_its_share or self.queued_bytes + size > QUEUE_BYTES_MAX:
             self.counts["dropped"] += 1
             return
-        self._bodies.append(body)
-        self.queued_bytes += len(body)
+        self._bodies.append((body, holder))
+        self._queued.add(holder, size)
         self._wanted.set()
 
     async def run(self) -> None:
@@ -60,7 +70,7 @@ class Exporter:
             await self._wanted.wait()
             self._wanted.clear()
             while self._bodies:
-                body = self._bodies[0]
+                body, holder = self._bodies[0]
                 status, reason = await self._send(self._worker, body)
                 if status is None or status in _RETRIED:
                     self._note_failure(reason)
@@ -75,7 +85,7 @@ class Exporter:
                 else:
                     self._note_failure(reason)
                 self._bodies.popleft()
-                self.queued_bytes -= len(body)
+                self._queued.add(holder, -len(body))
 
     async def close(self) -> None:
         """End the thread; one that waits for its receiver is left behind, and ends with the process."""

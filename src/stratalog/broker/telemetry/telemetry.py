@@ -81,7 +81,7 @@ class Telemetry:
             instance.error = ErrorCode.invalid_record
             raise Rejected(ErrorCode.invalid_record, str(error)) from None
         if self.exporter is not None:
-            self.exporter.offer(read.otlp)
+            self.exporter.offer(read.otlp, session.holder)
         await self._keep(session.holder, name, client, read, instance.expires_ms, pace)
 
     async def run(self) -> None:

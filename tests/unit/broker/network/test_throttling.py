@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.metadata.test_client_quotas import following, record, replayed
 
-from stratalog.broker.network.session import ListenerContext, Session
+from stratalog.broker.network import throttling as throttling_module
+from stratalog.broker.network.session import ListenerContext, Principal, Session
 from stratalog.broker.network.throttling import Throttling, Usage
 from stratalog.config import BrokerConfig
 from stratalog.metadata.client_quotas import CLIENT_ID, USER, ClientQuotas
@@ -164,6 +165,35 @@ def test_clients_that_are_gone_are_forgotten() -> None:
     assert (
         len(throttling._counted) < 3500
     )  # those of the last 11 s, and as many again until the next look
+
+
+def test_clients_that_invent_ids_share_one_rate_of_their_user_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(throttling_module, "_COUNTED_MAX", 50)
+    monkeypatch.setattr(throttling_module, "_SWEEP_FROM", 50)
+    story = Story()
+    quota = record(((CLIENT_ID, None),), 1000, "producer_byte_rate")
+    throttling = Throttling(BrokerConfig.load()[0], Cluster(quota), story.now)
+
+    def produce(session: Session, client_id: str) -> None:
+        received = Received(RequestHeader(PRODUCE, 9, 1, client_id), None)
+        usage = throttling.usage(session, received, 100, is_of_node=False)
+        throttling.charge(usage, ProduceResponse(responses=[]))
+
+    for number in range(500):
+        produce(story.session, str(number))
+    assert throttling.counted == 51
+    assert story.muted, "the shared rate is over its bound"
+    muted: list[float] = []
+    honest = Session(ListenerContext("PLAINTEXT"), mute=muted.append)
+    honest.principal = Principal("User", "honest")
+    produce(honest, "own")
+    assert not muted, "another user has another rate"
+    assert throttling.counted == 52
+    story.now.ns += 60_000_000_000
+    produce(honest, "own")
+    assert throttling.counted == 1, "rates of the past are forgotten"
 
 
 def test_long_client_ids_are_limited_and_fill_no_memory() -> None:
