@@ -10,8 +10,9 @@ client of another address finds a place where one address has taken all.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final, cast
 
 import h11
@@ -21,7 +22,7 @@ from uvicorn.server import ServerState
 
 from stratalog.ports import PLAINTEXT, Listener, Network, Security
 
-__all__ = ["HttpLimits", "HttpServer"]
+__all__ = ["Hosts", "HttpLimits", "HttpServer"]
 
 _CLOSE_S: Final = 1.0
 _BUFFER_BYTES: Final = 16 << 10
@@ -38,6 +39,28 @@ class HttpLimits:
     connections_max: int = 32
     silent_s: float = 10.0
     answer_s: float = 60.0
+
+
+class Hosts:
+    """The names by which clients may address a server, besides localhost and each IP address.
+
+    A page of a foreign site may be made to look like one of a server's own by its name alone (DNS rebinding).
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {"localhost", *(name.lower() for name in names)} - {""}
+
+    def knows(self, header: str) -> bool:
+        """Return whether a Host header names this server: no foreign name can stand for an IP address."""
+        name = header.rsplit(":", 1)[0] if not header.endswith("]") else header
+        name = name.strip("[]").lower()
+        if name in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 class HttpServer:

@@ -302,7 +302,13 @@ class Node:
                 connections=lambda: self._connections,
                 stopping=lambda: self._is_stopping,
                 console_url=lambda: self.console_url,
-            )
+            ),
+            [
+                host,
+                os.uname().nodename,
+                *(one.host for one in self.config.advertised_listeners),
+                *self.config.list("monitor.allowed.hosts"),
+            ],
         )
         try:
             bound = await self._monitor.open(self.outside.network, host, port)

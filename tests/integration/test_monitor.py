@@ -6,6 +6,7 @@ that a client can compute exactly; of times they check only that they exist.
 
 import json
 import math
+import os
 import re
 import socket
 import time
@@ -420,7 +421,7 @@ def test_a_taken_port_and_a_wrong_address_are_one_line(tmp_path: Path) -> None:
 def test_a_broker_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
     with broker_process(tmp_path, monitor__listener="127.0.0.1:0") as broker:
         port = monitor_port(broker)
-        asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with (
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as unread,
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as half,
@@ -433,7 +434,7 @@ def test_a_broker_stops_with_scrapes_in_flight(tmp_path: Path) -> None:
             assert broker.stop() == 0
 
 
-CHUNKED = b"POST /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 NO_CHUNK = b"ZZZZ\r\nabc\r\n"
 
 
@@ -464,3 +465,34 @@ def test_a_malformed_chunk_is_a_400_and_nothing_in_the_log(
     log = broker.log_text
     assert "Traceback" not in log
     assert "Exception in ASGI application" not in log
+
+
+def test_the_monitor_answers_to_its_own_names_and_to_addresses_alone(tmp_path: Path) -> None:
+    def status(port: int, head: str) -> int:
+        with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as raw:
+            raw.sendall(head.replace("\n", "\r\n").encode())
+            return int(raw.makefile("rb").readline().split()[1])
+
+    names = {"monitor__listener": "127.0.0.1:0", "monitor__allowed__hosts": "metrics.example,other"}
+    with broker_process(tmp_path, **names) as broker:
+        port = monitor_port(broker)
+        for host in (
+            "127.0.0.1",
+            f"127.0.0.1:{port}",
+            "[::1]:9404",
+            "10.1.2.3",
+            "localhost",
+            "METRICS.example:9404",
+            os.uname().nodename,
+        ):
+            for path in ("/healthz", "/metrics", "/"):
+                assert status(port, f"GET {path} HTTP/1.1\nHost: {host}\n\n") == 200, host
+        for host in (
+            "attacker.example",
+            "metrics.example.attacker.example",
+            "127.0.0.1.attacker.example",
+            "",
+        ):
+            for path in ("/healthz", "/metrics", "/readyz", "/"):
+                assert status(port, f"GET {path} HTTP/1.1\nHost: {host}\n\n") == 403, host
+        assert status(port, "GET /healthz HTTP/1.0\n\n") == 200

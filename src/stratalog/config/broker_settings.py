@@ -433,6 +433,15 @@ MONITOR = (
         Shaped(check_address, "host:port or nothing; port 0 is a free port"),
         ours=True,
     ),
+    Setting(
+        "monitor.allowed.hosts",
+        Kind.LIST,
+        (),
+        "Further names by which clients may address the monitor. Without them it answers to IP addresses, localhost, "
+        "the name of the machine, and the hosts of `monitor.listener` and `advertised.listeners`; it refuses a request "
+        "with another Host.",
+        ours=True,
+    ),
 )
 
 METADATA = (

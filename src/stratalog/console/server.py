@@ -11,7 +11,6 @@ and forms of other origins (CSP).
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -24,7 +23,7 @@ from stratalog.console.pages import page_of
 from stratalog.console.pages.pipelines import query_samples
 from stratalog.console.rendering import STATIC, html, json_bytes
 from stratalog.errors import Corrupt, Fenced, Rejected, Unavailable, UserError
-from stratalog.http_server import HttpLimits, HttpServer
+from stratalog.http_server import Hosts, HttpLimits, HttpServer
 from stratalog.ports import PLAINTEXT, Network, Security
 
 __all__ = ["ConsoleServer"]
@@ -80,7 +79,7 @@ class ConsoleServer:
         self._logins = logins
         self._context = context
         self._host = host
-        self._names = {"localhost", host.lower(), *(name.lower() for name in names)} - {""}
+        self._hosts = Hosts([host, *names])
         self._pages = asyncio.Semaphore(_PAGES_AT_A_TIME)
         self._server = HttpServer(self._application, _LIMITS)
 
@@ -107,7 +106,7 @@ class ConsoleServer:
 
     async def _answer(self, request: Request) -> Response:
         parts, as_json = _parts_of(request.scope.get("raw_path") or b"/")
-        if not self._knows(request.headers.get("host", "")):
+        if not self._hosts.knows(request.headers.get("host", "")):
             # Plain, for a foreign site's script may read it: it says nothing about the cluster.
             return PlainTextResponse(_FOREIGN, 403)
         given = request.headers.get("authorization", "")
@@ -192,18 +191,6 @@ class ConsoleServer:
                 "load the page again"
             )
         return PageRequest(parts, query, form, is_post=True)
-
-    def _knows(self, host: str) -> bool:
-        """Return whether a Host is ours: a known name or an IP address, since no foreign name can stand for those."""
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        name = name.strip("[]").lower()
-        if name in self._names:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
 
     def _is_same_origin(self, request: Request) -> bool:
         origin = request.headers.get("origin")

@@ -1,21 +1,23 @@
 """The monitor's HTTP server: `/`, `/metrics`, `/healthz`, `/readyz`.
 
 In: HTTP requests on a port of their own. Out: text. It changes nothing on a node, and serves only a few connections
-at a time. It runs on the broker's event loop.
+at a time. It runs on the broker's event loop. As the console, it answers to its own names and to IP addresses alone.
 """
 
 import asyncio
+from collections.abc import Iterable
 from email.utils import formatdate
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from stratalog.broker.metrics import Histogram
-from stratalog.http_server import HttpServer
+from stratalog.http_server import Hosts, HttpServer
 from stratalog.monitor.collect import Scraper
 from stratalog.monitor.exposition import CONTENT_TYPE
 from stratalog.monitor.health import health
@@ -28,6 +30,10 @@ _ROOT: Final = (
     '<meta name="color-scheme" content="light dark"><title>Stratalog</title><h1>A node of Stratalog</h1>'
     "<ul>{rows}</ul>{more}</html>"
 )
+_FOREIGN: Final = (
+    "The monitor does not answer to this name: address it by its IP address or by a host of advertised.listeners, or "
+    "set monitor.allowed.hosts.\n"
+)
 _PROBE_S: Final = 0.1
 _SECOND_NS: Final = 1_000_000_000
 
@@ -35,8 +41,10 @@ _SECOND_NS: Final = 1_000_000_000
 class Monitor:
     """Serves one node's monitor. `open`, then `close`."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: Watched, names: Iterable[str]) -> None:
+        """`names` are those by which clients may address it."""
         self._watched = watched
+        self._hosts = Hosts(names)
         self._loop_delay = Histogram()
         self._scraper = Scraper(watched, self._loop_delay)
         routes = [
@@ -45,7 +53,8 @@ class Monitor:
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
         ]
-        self._server = HttpServer(Starlette(routes=routes))
+        self._server = HttpServer(self._application)
+        self._pages = Starlette(routes=routes)
         self._probe: asyncio.Task[None] | None = None
 
     async def open(self, network: Network, host: str, port: int) -> int:
@@ -59,6 +68,15 @@ class Monitor:
         if self._probe is not None:
             self._probe.cancel()
         await self._server.close()
+
+    async def _application(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host")
+            # A request of HTTP/1.0 without a Host is a load balancer's: browsers send one.
+            is_known = host is None or self._hosts.knows(host)
+            await (self._pages if is_known else PlainTextResponse(_FOREIGN, 403))(
+                scope, receive, send
+            )
 
     async def _root(self, _request: Request) -> Response:
         """List the pages, and the web console where one runs beside the node."""
