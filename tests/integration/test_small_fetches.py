@@ -260,47 +260,106 @@ def test_a_request_behind_a_waiting_fetch_is_answered_after_it(kind, tmp_path):
         one.close()
 
 
-@pytest.mark.parametrize("version", [11, 13])
-def test_a_client_that_may_no_longer_read_is_refused_beside_one_that_waits(kind, version, tmp_path):
-    class_name = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    everything = {"authorizer.class.name": class_name, "allow.everyone.if.no.acl.found": "true"}
-    with serving(tmp_path, DOOR | everything) as (broker, wire):
+class Pair:
+    """Two consumers at 127.0.0.1 and 127.0.0.2 of a broker with ACLs, whose fetches wait at the door."""
+
+    def __init__(self, broker: TemporaryBroker, wire: Wire, version: int) -> None:
+        self._broker, self._wire, self._version = broker, wire, version
         topic_id = wire.topic_id("t")
-        topic = "t" if version < 13 else topic_id
-        both = [Consumer(port(broker), 3, topic_id, f"127.0.0.{at}") for at in (1, 2)]
-        lender = broker._node._connections._shared.lender
+        self.topic = "t" if version < 13 else topic_id
+        self.both = [Consumer(port(broker), 3, topic_id, f"127.0.0.{at}") for at in (1, 2)]
+        self.lender = broker._node._connections._shared.lender
         for end in range(50):
-            for one in both:
-                one.version = version
-                one.send(fetch(topic, end))
+            self.ask(end)
             wait_until(lambda: len(broker._node.broker.purgatory), "a fetch waits")
             time.sleep(0.05)  # in most rounds both wait then
-            are_lent = len(lender._fetches._groups) == 2
-            assert wire.produce("t", batch(b"x"), acks=1).error_code == 0
-            for one in both:
+            are_lent = len(self.lender._fetches._groups) == 2
+            self.produce()
+            for one in self.both:
                 one.receive()
             if are_lent:
                 break
         assert are_lent
-        authorizer = broker._node.broker.authorizer
+        self.end = end + 1
+
+    def ask(self, offset: int) -> None:
+        for one in self.both:
+            one.version = self._version
+            one.send(fetch(self.topic, offset))
+
+    def produce(self) -> None:
+        assert self._wire.produce("t", batch(b"record"), acks=1).error_code == 0
+
+    def take_the_right_of_the_second(self) -> None:
+        authorizer = self._broker._node.broker.authorizer
         (session,) = [
-            one.session for one in lender._connections.values() if one.session.host == "127.0.0.2"
+            one.session
+            for one in self.lender._connections.values()
+            if one.session.host == "127.0.0.2"
         ]
-        wire.permit_host("t", "127.0.0.1")
+        self._wire.permit_host("t", "127.0.0.1")
         right = (Operation.READ, Resource.TOPIC, "t")
         wait_until(lambda: not authorizer.allows(session, *right), "the ACL counts")
-        for one in both:
-            one.send(fetch(topic, end + 1))
-        both[1].receive()
-        wait_until(lambda: len(lender._fetches._groups) == 1, "the other one waits at the door")
-        assert wire.produce("t", batch(b"x"), acks=1).error_code == 0
-        both[0].receive()
-        errors = [
-            decode_response(FETCH, version, memoryview(one.answers[-1])[4:])[1] for one in both
-        ]
-        assert [one.responses[0].partitions[0].error_code for one in errors] == [0, 29]
-        for one in both:
+
+    def close(self) -> list[int]:
+        """Return the errors of the last answers."""
+        last = [memoryview(one.answers[-1])[4:] for one in self.both]
+        answers = [decode_response(FETCH, self._version, one)[1] for one in last]
+        for one in self.both:
             one.close()
+        return [one.responses[0].partitions[0].error_code for one in answers]
+
+
+RIGHTS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_client_that_may_no_longer_read_is_refused_beside_one_that_waits(kind, version, tmp_path):
+    with serving(tmp_path, DOOR | RIGHTS) as (broker, wire):
+        pair = Pair(broker, wire, version)
+        pair.take_the_right_of_the_second()
+        pair.ask(pair.end)
+        pair.both[1].receive()
+        wait_until(lambda: len(pair.lender._fetches._groups) == 1, "the other one waits")
+        pair.produce()
+        pair.both[0].receive()
+        assert pair.close() == [0, 29]
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_fetch_that_began_to_wait_before_its_right_was_taken_gets_no_record(
+    kind, version, tmp_path
+):
+    with serving(tmp_path, DOOR | RIGHTS) as (broker, wire):
+        pair = Pair(broker, wire, version)
+        pair.ask(pair.end)
+        wait_until(lambda: len(pair.lender._fetches._groups) == 2, "both wait at the door")
+        pair.take_the_right_of_the_second()
+        pair.produce()
+        for one in pair.both:
+            one.receive()
+        assert [b"record" in one.answers[-1] for one in pair.both] == [True, False]
+        assert pair.close() == [0, 29]
+
+
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_waiting_fetch_that_leaves_the_door_has_its_right_checked(kind, version, tmp_path):
+    with serving(tmp_path, DOOR | RIGHTS) as (broker, wire):
+        pair = Pair(broker, wire, version)
+        pair.ask(pair.end)
+        wait_until(lambda: len(pair.lender._fetches._groups) == 2, "both wait at the door")
+        pair.take_the_right_of_the_second()
+        for one in pair.both:
+            one.send(ApiVersionsRequest())
+        wait_until(lambda: not pair.lender._fetches._groups, "the connections go on by themselves")
+        pair.produce()
+        for one in pair.both:
+            one.receive()
+        assert [b"record" in one.answers[-1] for one in pair.both] == [True, False]
+        assert pair.close() == [0, 29]
 
 
 @pytest.mark.parametrize("min_bytes", [1, 1 << 20])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from stratalog.broker.broker import Broker
 from stratalog.broker.network.answers import Answer, Later
-from stratalog.broker.network.authorizer import Operation, Resource
+from stratalog.broker.network.authorizer import Authorizer, Operation, Resource
 from stratalog.broker.network.dispatch import Call
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Pace, Turns
@@ -57,7 +57,7 @@ class _Group:
         self.received = received
         self.wait = wait
         self.began_ns = began_ns
-        self.loans: dict[int, None] = {}
+        self.loans: dict[int, Session] = {}
 
 
 class SmallFetches:
@@ -126,7 +126,9 @@ class SmallFetches:
             request, received, began_ns = group.request, group.received, group.began_ns
             left_ms = max(self._broker.purgatory.left_ms(group.wait.tick), 0)
             body = replace(received.body, max_wait_ms=min(received.body.max_wait_ms, left_ms))
-            result = self._handled(replace(received, body=body), session, 1)
+            result = self._handled(
+                replace(received, body=body), session, 1, self._broker.authorizer
+            )
         version, metrics = received.header.version, self._broker.metrics.requests
 
         def encode(correlation_id: int, response: EncodedResponse) -> Answer:
@@ -143,17 +145,17 @@ class SmallFetches:
 
     def begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
         """Begin equal fetches; `sessions` by connection. Clients that may not read go on by themselves."""
-        denied = self._denied(request, sessions)
-        loans = [one for one in sessions if one not in denied]
-        if loans:
-            self._begin(request, loans, sessions[loans[0]])
+        received = None if self._broker.authorizer is None else self._received(request)
+        denied = [] if received is None else self._denied(received, sessions)
+        allowed = {loan: one for loan, one in sessions.items() if loan not in denied}
+        if allowed:
+            self._begin(request, allowed)
         self._recall_all(denied)
 
-    def _denied(self, request: bytes, sessions: Mapping[int, Session]) -> list[int]:
+    def _denied(self, received: Received, sessions: Mapping[int, Session]) -> list[int]:
         """Return the connections whose clients may not read the topic of equal fetches."""
         authorizer = self._broker.authorizer
-        received = None if authorizer is None else self._received(request)
-        if authorizer is None or received is None:
+        if authorizer is None:
             return []
         topic = received.body.topics[0]
         name = topic.topic
@@ -166,7 +168,8 @@ class SmallFetches:
             if not authorizer.allows(session, Operation.READ, Resource.TOPIC, name)
         ]
 
-    def _begin(self, request: bytes, loans: Sequence[int], session: Session) -> None:
+    def _begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
+        loans = list(sessions)
         group = self._latest.get(request)
         purgatory = self._broker.purgatory
         if (
@@ -175,7 +178,7 @@ class SmallFetches:
             and group.wait.tick == purgatory.tick_in(group.received.body.max_wait_ms)
         ):
             group.wait.times += len(loans)
-            self._join(group, loans)
+            self._join(group, sessions)
             return
         began_ns = self._broker.clock.elapsed_ns()
         received = self._received(request)
@@ -183,7 +186,7 @@ class SmallFetches:
             self._recall_all(loans)
             return
         try:
-            result = self._handled(received, session, len(loans))
+            result = self._handled(received, sessions[loans[0]], len(loans))
         except Exception as error:  # noqa: BLE001 - logged; the handlers serve the connections
             _log.error("request failed", api="Fetch", exc_info=error)
             self._recall_all(loans)
@@ -193,21 +196,28 @@ class SmallFetches:
         elif isinstance(result, FetchWait):
             result.times = len(loans)
             group = self._latest[request] = _Group(request, received, result, began_ns)
-            self._join(group, loans)
+            self._join(group, sessions)
             result.add_done_callback(partial(self._done, group))
         else:
             # A read takes time. One connection goes on with it; the others begin by themselves.
             self._reading[loans[0]] = (request, received, began_ns, result)
             self._recall_all(loans)
 
-    def _handled(self, received: Received, session: Session, times: int) -> Any:
+    def _handled(
+        self,
+        received: Received,
+        session: Session,
+        times: int,
+        authorizer: Authorizer | None = None,
+    ) -> Any:
+        """Call the handler. Without an authorizer it checks no right: `_denied` has checked those of a group."""
         # A node imports no handler before a request needs it.
         from stratalog.broker.apis.fetch import Needs, handle  # noqa: PLC0415
 
         if self._needs is None:
             self._needs = Needs(*[getattr(self._broker, name) for name in Needs._fields])
         pace = Pace(self._turns)
-        call = Call(self._needs, session, received.header.version, received.body, pace, None)
+        call = Call(self._needs, session, received.header.version, received.body, pace, authorizer)
         return handle(call, times)
 
     def _received(self, request: bytes) -> Received | None:
@@ -230,9 +240,9 @@ class SmallFetches:
             return None
         return received
 
-    def _join(self, group: _Group, loans: Sequence[int]) -> None:
-        for loan in loans:
-            group.loans[loan] = None
+    def _join(self, group: _Group, sessions: Mapping[int, Session]) -> None:
+        group.loans.update(sessions)
+        for loan in sessions:
             self._groups[loan] = group
 
     def _forget(self, group: _Group) -> None:
@@ -240,18 +250,22 @@ class SmallFetches:
             del self._latest[group.request]
 
     def _done(self, group: _Group, wait: "FetchWait") -> None:
-        """Answer a group whose wait is over."""
+        """Answer a group whose wait is over; a client that may not read any more goes on by itself."""
         if wait.cancelled():
             return
         self._forget(group)
-        loans, group.loans = list(group.loans), {}
-        for loan in loans:
+        sessions, group.loans = group.loans, {}
+        for loan in sessions:
             del self._groups[loan]
         if wait.exception() is not None:
-            self._recall_all(loans)
-        elif loans:
+            self._recall_all(list(sessions))
+            return
+        denied = self._denied(group.received, sessions)
+        loans = [loan for loan in sessions if loan not in denied]
+        if loans:
             version = group.received.header.version
             self._answer(loans, version, wait.result(), group.began_ns)
+        self._recall_all(denied)
 
     def _answer(
         self, loans: Sequence[int], version: int, response: EncodedResponse, began_ns: int
