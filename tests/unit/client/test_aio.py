@@ -72,4 +72,6 @@ def test_a_patient_client_waits_for_its_whole_time_and_logs_one_line(
         return asyncio.get_running_loop().time()
 
     assert 60 <= run(ask()) <= 62
-    assert caplog.messages == ["broker a:1 unreachable: Connection refused: trying again for up to 60 s"]
+    assert caplog.messages == [
+        "broker a:1 unreachable: Connection refused: trying again for up to 60 s"
+    ]

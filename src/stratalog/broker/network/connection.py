@@ -22,13 +22,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, cast
 
-import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stratalog.broker.network.answers import Answer, Awaited, Later, Serve, as_it_is, may_overlap
 from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import LITTLE_BYTES, ClientMemory
 from stratalog.broker.network.lending import NOT_LENT, SOON, Lender, Loans
+from stratalog.broker.network.limited_log import LimitedLog
 from stratalog.broker.network.sending import send, takes_files
 from stratalog.broker.network.session import Session
 from stratalog.broker.network.turns import Turns
@@ -62,6 +62,7 @@ class Shared(Struct):
     unknown_bytes_max: int = 512 << 10
     """The limit of a frame before its client has authenticated by SASL."""
     buffer: Callable[[int], bytearray] = bytearray
+    log: LimitedLog = field(default_factory=LimitedLog)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -114,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unmute: asyncio.TimerHandle | None = None
         self._finishing = False
         self._loop = asyncio.get_running_loop()
-        self._log = structlog.get_logger()
+        self._log = shared.log
 
     @property
     def is_idle(self) -> bool:

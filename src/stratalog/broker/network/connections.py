@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, cast
 
-import structlog
-
 from stratalog.broker.network.answers import Serve
 from stratalog.broker.network.audit import Audit
 from stratalog.broker.network.client_memory import LITTLE_BYTES, ClientMemory
@@ -82,7 +80,7 @@ class Connections:
         self._by_listener: Counter[str] = Counter()
         # Time of the next connection by listener, if connections came at an even rate; "" stands for all listeners.
         self._turn_s: dict[str, float] = {}
-        self._log = structlog.get_logger()
+        self._log = self._shared.log
         self._listeners = {""}
         self._looking: asyncio.TimerHandle | None = None
         self._throttling: Throttling | None = None
