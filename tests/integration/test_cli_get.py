@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from confluent_kafka import Producer
@@ -100,6 +101,28 @@ def test_all_records_of_a_key_come_from_history_and_tail(
     missed = strata("get", "orders", "k3", "--partition", str(other), "-b", server.address)
     assert missed.returncode == 2
     assert missed.stderr == f"strata: orders-{other} has no record with the key k3\n"
+
+
+def test_a_key_that_another_partitioner_placed_is_explained(server: Server) -> None:
+    at = ("-b", server.address)
+    created = strata("topic", "create", "others", "--partitions", str(PARTITIONS), *at)
+    assert created.returncode == 0, created.stderr
+    keys = [f"k{number}" for number in range(50)]
+    producer = Producer({"bootstrap.servers": server.address, "partitioner": "consistent"})
+    for key in keys:
+        producer.produce("others", "value", key)
+    assert producer.flush(60) == 0
+    missed = next(
+        key
+        for key in keys
+        if crc32(key.encode()) % PARTITIONS != partition_of_key(key.encode(), PARTITIONS)
+    )
+    done = strata("get", "others", missed, "--partitioner", "murmur2", *at)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"strata: others has no record with the key {missed}; topic others: "
+    )
+    assert "and CRC32 (librdkafka's default) placed 50: read without a partitioner" in done.stderr
 
 
 def test_an_offset_is_read_from_history_and_from_the_tail(server: Server) -> None:

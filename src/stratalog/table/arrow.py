@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from logging import getLogger
 from operator import index
 from typing import SupportsIndex
 
@@ -31,6 +32,7 @@ from stratalog.table.options import (
     parsed,
     tier_url_of,
 )
+from stratalog.table.partitioners import misplaced
 from stratalog.table.places import store_at
 from stratalog.table.plan import Task
 from stratalog.table.pruning import Pruning
@@ -94,7 +96,8 @@ def read_topic(  # noqa: PLR0913 - as `stratalog.read`
         # A wrong address is an error soon; once there is something to read, brokers may be away for longer.
         tasks = batch_tasks(replace(options, api_timeout_s=PLANNING_S), pruning, metrics)
     return pa.RecordBatchReader.from_batches(
-        arrow_schema(options.columns), _batches(tasks, options, metrics)
+        arrow_schema(options.columns),
+        _batches(tasks, options, metrics, by_murmur2=pruning.by_murmur2),
     )
 
 
@@ -113,16 +116,21 @@ def _as_documented() -> Iterator[None]:
 
 
 def _batches(
-    tasks: Sequence[Task], options: Options, metrics: ReadMetrics | None
+    tasks: Sequence[Task], options: Options, metrics: ReadMetrics | None, *, by_murmur2: bool
 ) -> Iterator[pa.RecordBatch]:
     shared = shared_of(options)
+    rows = 0
     with _as_documented():
         try:
             for task in tasks:
-                yield from read_task(task, shared, metrics)
+                for batch in read_task(task, shared, metrics):
+                    rows += batch.num_rows
+                    yield batch
         finally:
             if shared.tier_url is not None:
                 released(tasks, store_at(shared.tier_url))
+        if by_murmur2 and not rows and (doubt := misplaced(options)) is not None:
+            getLogger("stratalog.table").warning("no row: %s", doubt)
 
 
 def _topic(name: object) -> str:

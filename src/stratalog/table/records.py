@@ -7,7 +7,7 @@ The newest record of a key is looked up from the end of the log: first the tail,
 read do not grow with the history behind it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -40,7 +40,9 @@ class Found(NamedTuple):
     record: Record
 
 
-def all_records(options: Options, pruning: Pruning, metrics: ReadMetrics) -> Iterator[Found]:
+def all_records(
+    options: Options, pruning: Pruning, metrics: ReadMetrics
+) -> Generator[Found, None, None]:
     """Yield the records that `pruning` permits, partition by partition, in the order of offsets.
 
     Raises BadOption for options that the log cannot fulfil, DataLoss, Unavailable, Corrupt, Rejected.

@@ -195,6 +195,7 @@ def look_up(
 ) -> None:
     """Print the records. Raises UserError where there is none."""
     from stratalog.errors import UserError
+    from stratalog.table.partitioners import misplaced
     from stratalog.table.records import all_records, newest_records
     from stratalog.wire.ids import TopicPartition
 
@@ -209,4 +210,5 @@ def look_up(
         if others:
             note(f"older records of the key are in partition {others}: --all prints them")
     if not printer.count:
-        raise UserError(str(wanted))
+        doubt = misplaced(options) if pruning.by_murmur2 else None
+        raise UserError(f"{wanted}; {doubt}" if doubt else str(wanted))
