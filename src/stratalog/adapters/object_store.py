@@ -36,14 +36,15 @@ def open_store(url: str) -> ObjectStore:
     """
     parts = split_url(url)
     if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or len(parts.path) < 2:
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or len(path) < 2 or "\0" in path:
             raise UserError(f"{shown(url)}: a directory is written file:///absolute/path")
         if parts.query:
             raise UserError(f"{shown(url)}: a directory has no settings; write ? as %3F in a path")
         # Imported here so that a broker without a bucket starts without this code; likewise below.
         from stratalog.adapters.directory_store import DirectoryStore  # noqa: PLC0415
 
-        return DirectoryStore(unquote(parts.path))
+        return DirectoryStore(path)
     if parts.scheme == "memory":
         with _memories_guard:
             return _memories.setdefault(url, MemoryStore(url))

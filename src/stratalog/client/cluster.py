@@ -89,12 +89,20 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
         if not server:
             continue
         host, colon, port = server.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not colon or not port.isdigit() or not 0 < int(port) < 65536 or not _is_host(host):
             raise ValueError(f"{server!r} is not host:port")
         servers.append((host.strip("[]"), int(port)))
     if not servers:
         raise ValueError(f"{text!r} names no host:port")
     return servers
+
+
+def _is_host(text: str) -> bool:
+    """Return whether the resolver takes the name: it raises another error for an empty or too long label."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class ClusterView:

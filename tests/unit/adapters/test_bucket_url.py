@@ -93,6 +93,7 @@ def test_a_wrong_url_is_one_line_without_its_secrets(url, named):
         ("file://key:oops@host/bucket", "keys belong"),
         ("file:///bucket?secret=oops", "a directory has no settings"),
         ("file:///bucket#1", "write # as %23"),
+        ("file:///bucket%00", "a directory is written"),
         ("memory://key:oops@name", "keys belong"),
         ("s3:///prefix", "a bucket is written"),
         ("https://host/bucket?secret=oops", "is no bucket"),

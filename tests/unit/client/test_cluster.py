@@ -241,7 +241,20 @@ def test_known_brokers_are_tried_before_the_bootstrap_list() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " , ", "host", "host:", ":1", "host:0", "host:65536", "host:x", "a:1,b"]
+    "text",
+    [
+        "",
+        " , ",
+        "host",
+        "host:",
+        ":1",
+        "host:0",
+        "host:65536",
+        "host:x",
+        "a:1,b",
+        "a..b:1",
+        f"{'x' * 64}:1",
+    ],
 )
 def test_a_wrong_list_of_servers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
