@@ -186,6 +186,26 @@ def test_a_client_that_hangs_up_ends_each_of_its_reads(monkeypatch: pytest.Monke
     story(tell)
 
 
+def test_a_client_that_hangs_up_ends_the_reads_behind_its_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def tell(machine: Machine, client: Any) -> None:
+        await send(client, SMALL)
+        raw = await Raw.connect(machine.world.network)
+        read_from_the_drive(machine, monkeypatch)
+        asked = raw.ask(11, body(11, None, 0, min_bytes=100_000))
+        await asyncio.sleep(2.2)
+        assert reads_under_way() == 0, "it waits for more"
+        await asyncio.sleep(0.5)
+        assert reads_under_way() == 1, "it looks once more"
+        raw.close()
+        await asyncio.sleep(0.1)
+        assert reads_under_way() == 0
+        assert asked.cancelled()
+
+    story(tell)
+
+
 def test_a_client_that_hangs_up_while_waiting_is_forgotten() -> None:
     async def tell(machine: Machine, client: Any) -> None:
         topic_id = await topic_id_of(client)

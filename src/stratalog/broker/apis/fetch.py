@@ -142,8 +142,7 @@ class _Waiting:
         gathering.fetch.look()
         requested = gathering.requested
         if len(requested) > _AT_ONCE:
-            work = self._look_again_in_slices()
-            self._reading = asyncio.create_task(_answer_later(wait, work))
+            self._read_on(wait, self._look_again_in_slices())
             return
         is_for_consumer, version = gathering.follower is None, gathering.call.version
         kind = gathering.read_committed, is_for_consumer, version, _reader(gathering)
@@ -153,13 +152,17 @@ class _Waiting:
         if answer is None:
             gathering.gather()
             if gathering.pending:
-                work = self._read_and_answer(wait)
-                self._reading = asyncio.create_task(_answer_later(wait, work))
+                self._read_on(wait, self._read_and_answer(wait))
                 return
             answer = found(gathering)
             if is_shared:
                 shared[key] = answer
         wait.set_result(response(gathering, answer, wait.times))
+
+    def _read_on(self, wait: FetchWait, work: Awaitable[EncodedResponse]) -> None:
+        """Answer with the result of `work`, which ends with the wait: a client that is gone needs no read."""
+        self._reading = reading = asyncio.create_task(_answer_later(wait, work))
+        wait.add_done_callback(lambda _: reading.cancel())
 
     async def _read_and_answer(self, wait: FetchWait) -> EncodedResponse:
         gathering = self._gathering
