@@ -28,8 +28,10 @@ _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_PENDING_UPLOAD: Final = -6
 _OFFSET_NOT_AVAILABLE_FROM: Final = 5
-_AT_ONCE: Final = 16
-"""Look-ups of one request that wait for a drive or the bucket at the same time."""
+_AT_ONCE: Final = 4
+"""Look-ups of one request that wait for a drive or the bucket at the same time: as many as `remote.log.reader.threads`
+by default. More would wait for a thread, and others' reads be refused (`remote.log.reader.max.pending.tasks`).
+"""
 _FIRST_VERSION: Final = {
     _MAX_TIMESTAMP: 7,
     _EARLIEST_LOCAL: 8,
