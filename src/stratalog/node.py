@@ -58,6 +58,7 @@ _NO_DOOR: Final = "stratalog has no usable library; on Linux install cargo, then
 _DRAIN_S: Final = 2.0
 _DRAIN_STEP_S: Final = 0.01
 _SLOW_DISKS_S: Final = 10.0
+_STRANDED_S: Final = 60.0
 _KEYS_S: Final = 10.0
 """How often the node looks whether keys and certificates have changed."""
 _SLOW_DISK_NS: Final = 1_000_000_000
@@ -262,6 +263,7 @@ class Node:
         if self.broker is not None:
             self._stopping.append(self.broker.telemetry.close)
             self._background.spawn(self.broker.telemetry.run())
+            self._background.repeat(self.broker.stranded().look, _STRANDED_S)
         if any(listening.has_keys for listening in self._listening):
             self._background.repeat(self._look_at_keys, _KEYS_S)
 

@@ -4,20 +4,27 @@ Method: the real node under a virtual clock. The coordinator's state is set to a
 transactions; the next record of the id carries it into the log.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
+from tests.sim.cluster import Cluster, host_of
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
+from tests.sim.test_replication import story as cluster_story
 from tests.sim.transactional import Producer, committed, eventually
 from tests.sim.world import World
 
+from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
+from stratalog.client.aio import Client
 from stratalog.client.calls import NewTopic
 from stratalog.coordinators.transaction import EPOCH_LAST, EPOCH_MAX, State
-from stratalog.errors import ErrorCode
-from stratalog.wire.messages.init_producer_id import InitProducerIdRequest
+from stratalog.errors import ErrorCode, Rejected
+from stratalog.statemachine import Decision
 
 SETTINGS = {
     "transaction.state.log.num.partitions": "1",
@@ -41,9 +48,7 @@ def story(play: Callable[[Machine, Raw], Awaitable[None]]) -> None:
 async def begin_at(machine: Machine, producer: Producer, epoch: int) -> None:
     """Begin as a producer of this epoch."""
     await eventually(lambda: producer.begin(timeout_ms=TIMEOUT_MS), ErrorCode.none)
-    shard = machine.broker.transactions._shard(producer.name).machine
-    shard.replay(producer.name, replace(shard.describe(producer.name).answer, producer_epoch=epoch))
-    producer.epoch = epoch
+    assert producer.raise_to(machine, epoch)
 
 
 async def reborn(machine: Machine, producer: Producer) -> Raw:
@@ -51,18 +56,6 @@ async def reborn(machine: Machine, producer: Producer) -> Raw:
     await machine.restart()
     producer.raw = await Raw.connect(machine.world.network)
     return producer.raw
-
-
-async def begin_again(producer: Producer) -> tuple[ErrorCode, int, int]:
-    """Ask for the next epoch with the present one (KIP-360)."""
-    request = InitProducerIdRequest(
-        transactional_id=producer.name,
-        transaction_timeout_ms=TIMEOUT_MS,
-        producer_id=producer.id,
-        producer_epoch=producer.epoch,
-    )
-    found = await producer.raw.ask(5, request)
-    return ErrorCode(found.error_code), found.producer_id, found.producer_epoch
 
 
 def is_stable(machine: Machine) -> bool:
@@ -104,8 +97,7 @@ def test_a_time_out_at_each_of_the_last_epochs_ends_the_transaction(
             assert await producer.end(commit=False) is ErrorCode.none, "the late end"
             assert (producer.id != before, producer.epoch) == (True, 0)
         elif epoch < EPOCH_MAX:
-            code, producer.id, producer.epoch = await begin_again(producer)
-            assert code is ErrorCode.none
+            assert await producer.begin_again(timeout_ms=TIMEOUT_MS) is ErrorCode.none
             is_last = epoch == EPOCH_LAST
             assert (producer.id != before, producer.epoch) == (
                 is_last,
@@ -159,3 +151,90 @@ def test_an_end_at_the_last_epoch_gives_the_producer_another_id(commit: bool) ->
         assert is_stable(machine)
 
     story(play)
+
+
+async def left_behind(machine: Machine, producer: Producer, state: State) -> None:
+    """Write a record of the id as a release before this one has left it."""
+    shard = machine.broker.transactions._shard(producer.name)
+    found = shard.machine.describe(producer.name).answer
+    is_new = state is State.EMPTY
+    left = replace(
+        found,
+        state=state,
+        producer_id=found.producer_id + 500 if is_new else found.producer_id,
+        producer_epoch=0 if is_new else EPOCH_MAX,
+        partitions=frozenset() if state is not State.PREPARE_ABORT else found.partitions,
+        version=0 if is_new else 2,
+    )
+    await shard._runtime.submit(lambda _now: Decision(((producer.name, left),), None))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("state", [State.PREPARE_ABORT, State.COMPLETE_ABORT, State.EMPTY])
+def test_what_a_release_before_left_open_for_ever_ends(state: State, is_killed: bool) -> None:
+    """Its coordinator took the transaction for ended, and its markers were refused."""
+
+    async def play(machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw, raises=True)
+        await begin_at(machine, producer, EPOCH_MAX)
+        assert await producer.write(0, b"left") is ErrorCode.none
+        await left_behind(machine, producer, state)
+        if is_killed:
+            raw = await reborn(machine, producer)
+        async with asyncio.timeout(300):
+            while not is_stable(machine):
+                await asyncio.sleep(1)
+        assert await committed(raw) == []
+        await eventually(lambda: producer.begin(timeout_ms=TIMEOUT_MS), ErrorCode.none)
+        assert await producer.write(0, b"after") is ErrorCode.none
+        assert await producer.end(commit=True) is ErrorCode.none
+        await eventually(lambda: committed(raw), [b"after"])
+
+    story(play)
+
+
+@pytest.mark.parametrize("doubt", ["it is open", "no answer"])
+def test_a_transaction_at_the_last_epoch_that_a_coordinator_may_hold_stays(doubt: str) -> None:
+    async def play(machine: Machine, raw: Raw) -> None:
+        producer = Producer(raw)
+        await eventually(lambda: producer.begin(timeout_ms=600_000), ErrorCode.none)
+        assert producer.raise_to(machine, EPOCH_MAX)
+        assert await producer.add(0) is ErrorCode.none
+        assert await producer.write(0, b"x") is ErrorCode.none
+        refused = Rejected(ErrorCode.coordinator_load_in_progress, "planted")
+        with (
+            nullcontext()
+            if doubt == "it is open"
+            else patch.object(Transactions, "listed", side_effect=refused)
+        ):
+            await asyncio.sleep(400)
+        assert not is_stable(machine)
+        assert await producer.end(commit=True) is ErrorCode.none
+        await eventually(lambda: committed(raw), [b"x"])
+
+    story(play)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_coordinator_on_another_node_is_asked(is_held: bool) -> None:
+    async def tell(cluster: Cluster, client: Client) -> None:
+        await client.create_topics(
+            [
+                NewTopic("t", assignments={0: [1]}),
+                NewTopic(TRANSACTIONS_TOPIC, assignments={0: [2]}),
+            ]
+        )
+        network = cluster.world.network
+        data, coordinator = [await Raw.connect(network, host_of(node)) for node in (1, 2)]
+        producer = Producer(coordinator)
+        await eventually(lambda: producer.begin(timeout_ms=600_000), ErrorCode.none)
+        assert producer.raise_to(cluster.machines[2], EPOCH_MAX)
+        assert await producer.add(0) is ErrorCode.none
+        producer.raw = data
+        assert await producer.write(0, b"x") is ErrorCode.none
+        if not is_held:
+            await left_behind(cluster.machines[2], producer, State.COMPLETE_ABORT)
+        await asyncio.sleep(200)
+        assert is_stable(cluster.machines[1]) != is_held
+
+    cluster_story(tell, count=2)

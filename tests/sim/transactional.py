@@ -9,11 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 from tests.produce import produce_body
+from tests.sim.machine import Machine
 from tests.sim.raw import Raw, fetch_body, records_of
 from tests.sim.records import values_in
 from tests.sim.world import START_MS
 
-from stratalog.errors import ErrorCode
+from stratalog.coordinators.transaction import State
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.wire.batch import scan
 from stratalog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from stratalog.wire.messages.add_partitions_to_txn import (
@@ -103,28 +105,68 @@ class Producer:
             self.sequences[partition] = sequence + 1
         return code
 
-    async def add_offsets(self) -> ErrorCode:
+    async def begin_again(self, *, timeout_ms: int = 60_000) -> ErrorCode:
+        """Ask for the next epoch with the present one (KIP-360)."""
+        request = InitProducerIdRequest(
+            transactional_id=self.name,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+        )
+        found = await self.raw.ask(5, request)
+        if not found.error_code:
+            self.id, self.epoch, self.sequences = found.producer_id, found.producer_epoch, {}
+        return ErrorCode(found.error_code)
+
+    def raise_to(self, machine: Machine, epoch: int) -> bool:
+        """Give the producer a higher epoch, as after so many transactions, where it has no open one.
+
+        The next record of the id carries it into the log. Return whether the producer has it.
+        """
+        if epoch <= self.epoch:
+            return False
+        try:
+            shard = machine.broker.transactions._shard(self.name).machine
+            found = shard.describe(self.name).answer
+        except Rejected:
+            return False
+        if (found.producer_id, found.producer_epoch, found.state) != (
+            self.id,
+            self.epoch,
+            State.EMPTY,
+        ):
+            return False
+        shard.replay(self.name, replace(found, producer_epoch=epoch))
+        self.epoch = epoch
+        return True
+
+    async def add_offsets(self, group_id: str = "g") -> ErrorCode:
         if self.raises:
             return ErrorCode.none
         request = AddOffsetsToTxnRequest(
-            transactional_id=self.name, producer_id=self.id, producer_epoch=self.epoch, group_id="g"
+            transactional_id=self.name,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            group_id=group_id,
         )
         return ErrorCode((await self.raw.ask(3, request)).error_code)
 
-    async def commit_offset(self, offset: int, *, generation_id: int = -1) -> ErrorCode:
+    async def commit_offset(
+        self, offset: int, *, generation_id: int = -1, group_id: str = "g", topic: str = "t"
+    ) -> ErrorCode:
         part = TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=None
         )
         request = TxnOffsetCommitRequest(
             transactional_id=self.name,
-            group_id="g",
+            group_id=group_id,
             producer_id=self.id,
             producer_epoch=self.epoch,
             generation_id=generation_id,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
         )
-        (topic,) = (await self.raw.ask(5 if self.raises else 3, request)).topics
-        return ErrorCode(topic.partitions[0].error_code)
+        (found,) = (await self.raw.ask(5 if self.raises else 3, request)).topics
+        return ErrorCode(found.partitions[0].error_code)
 
     async def end(self, *, commit: bool) -> ErrorCode:
         request = EndTxnRequest(

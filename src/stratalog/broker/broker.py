@@ -24,6 +24,7 @@ from stratalog.broker.coordination.local_controller import LocalController
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.metadata_quorum import MetadataQuorum
 from stratalog.broker.coordination.producer_ids import ProducerIds
+from stratalog.broker.coordination.stranded import StrandedTransactions
 from stratalog.broker.coordination.topics import Topics
 from stratalog.broker.coordination.transactions import TRANSACTIONS_TOPIC, Transactions
 from stratalog.broker.coordination.users import users_of
@@ -181,6 +182,12 @@ class Broker:
         self.verification.configure(in_effect)
         if self.tiering is not None:
             self.tiering.configure(in_effect)
+
+    def stranded(self) -> StrandedTransactions:
+        """Return what ends the transactions that an earlier release left open."""
+        return StrandedTransactions(
+            self.cluster, self.hosting, self.transactions, self.markers, self.markers.peers
+        )
 
     def _peers(self, outside: Outside, purpose: str) -> BrokerPeers:
         peers = BrokerPeers(

@@ -17,7 +17,7 @@ snapshot has all remembered batches of a producer: `encode`.
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -252,6 +252,13 @@ class ProducerStates:
 
     def _first_open(self) -> int | None:
         return min((self._states[one].transaction_start for one in self._open), default=None)
+
+    def open_at(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """Yield producer id and first offset of each open transaction of a producer with this epoch."""
+        for producer_id in self._open:
+            state = self._states[producer_id]
+            if state.epoch == epoch:
+                yield producer_id, state.transaction_start
 
     def has_late(self, now_ms: int, limit_ms: int) -> bool:
         """Return whether an open transaction has had no batch for longer than `limit_ms`."""

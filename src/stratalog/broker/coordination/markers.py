@@ -47,7 +47,7 @@ class Markers:
         self._hosting = hosting
         self._groups = groups
         self._clock = clock
-        self._peers = peers
+        self.peers = peers
 
     async def write_everywhere(self, ended: Ended, partitions: Collection[TopicPartition]) -> None:
         """Return once each partition that still exists has the marker. It tries again until then.
@@ -75,7 +75,7 @@ class Markers:
 
     def close(self) -> None:
         """Close the connections to other brokers."""
-        self._peers.close()
+        self.peers.close()
 
     def _leader_of(self, one: TopicPartition) -> int | None:
         current = self._cluster.current_leader(*one)
@@ -105,7 +105,7 @@ class Markers:
             ]
         )
         try:
-            response = await self._peers.get(leader).request(request)
+            response = await self.peers.get(leader).request(request)
         except (Unavailable, Rejected):
             return {}
         return {
