@@ -9,8 +9,9 @@ import sys
 from collections import Counter
 
 import structlog
+from tests.txn.broken import Broken
 from tests.txn.bugs import BUGS, planted
-from tests.txn.run import Broken, check_counts, run_seed
+from tests.txn.run import check_counts, run_seed
 
 
 def runs(first: int, count: int) -> int:

@@ -15,8 +15,10 @@ from stratalog.broker.coordination import transactions as shell
 from stratalog.broker.coordination.markers import Markers
 from stratalog.broker.coordination.verification import Verification
 from stratalog.broker.tier import reads
-from stratalog.coordinators import transactions
+from stratalog.coordinators import groups, transactions
+from stratalog.coordinators.offsets import Offsets
 from stratalog.coordinators.transactions import TransactionShard
+from stratalog.errors import ErrorCode, Rejected
 from stratalog.log.producers import ProducerStates
 from stratalog.replication.partition import PartitionReplica
 
@@ -116,6 +118,49 @@ def old_marker_accepted() -> Iterator[Patch]:
     yield ProducerStates, "check_raised", lambda *_: None
 
 
+def last_epoch_given_out() -> Iterator[Patch]:
+    """A fence uses the last epoch up, which the client gets, and no marker ends what it writes then."""
+    real = ProducerStates.check_raised
+
+    def fenced(found: Any, _fresh_id: Any, now: Any) -> Any:
+        epoch = min(found.producer_epoch + 1, 2**15 - 1)
+        prepared = transactions.State.PREPARE_ABORT
+        return replace(found, state=prepared, producer_epoch=epoch, updated_ms=now.wall_ms)
+
+    def check_raised(self: Any, producer_id: int, epoch: int) -> None:
+        state = self.get(producer_id)
+        if state is not None and epoch <= state.epoch:
+            raise Rejected(ErrorCode.invalid_producer_epoch, "no epoch is above it")
+        real(self, producer_id, epoch)
+
+    yield transactions, "fenced", fenced
+    yield transactions, "needs_id_to_fence", lambda _found: False
+    yield transactions, "EPOCH_MAX", 2**15
+    yield ProducerStates, "check_raised", check_raised
+
+
+def staged_offset_expires() -> Iterator[Patch]:
+    """Expiry does not look at what open transactions have staged."""
+    real = groups.expire
+
+    class Committed:
+        def __init__(self, offsets: Any) -> None:
+            self.of_group = offsets.of_group
+
+        def staged(self, _group_id: str) -> tuple[()]:
+            return ()
+
+    def expire(turn: Any, group_id: str, group: Any, offsets: Any) -> int:
+        return real(turn, group_id, group, Committed(offsets))  # type: ignore[arg-type]
+
+    yield groups, "expire", expire
+
+
+def staged_offset_outlives_topic() -> Iterator[Patch]:
+    """The deletion of a topic forgets committed offsets alone."""
+    yield Offsets, "_staged_of", lambda *_: iter(())
+
+
 BUGS: dict[str, Bug] = {
     "abort seen": abort_seen,
     "commit lost": commit_lost,
@@ -128,6 +173,9 @@ BUGS: dict[str, Bug] = {
     "end without a raised epoch": end_without_epoch,
     "fence without a raised epoch": fence_without_epoch,
     "marker of an old epoch accepted": old_marker_accepted,
+    "last epoch given out": last_epoch_given_out,
+    "staged offset expires": staged_offset_expires,
+    "staged offset outlives its topic": staged_offset_outlives_topic,
 }
 
 

@@ -15,6 +15,10 @@ transaction whether its producer has asked for the commit, and the answer:
 
 Producers also read, in their transactions. The history of all clients has none of the anomalies of Jepsen's Kafka
 workload (`anomalies.py`).
+
+Some producers have one of the last epochs, and some ask for the next one with the present one after a time-out. They
+stage offsets in their transactions, also of a topic that is deleted meanwhile; a slow one does so as the offset before
+expires. What readers may see of these is in `offsets.py`.
 """
 
 import asyncio
@@ -23,15 +27,27 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from tests.sim.loop import run
 from tests.sim.machine import Machine
 from tests.sim.raw import Raw
 from tests.sim.transactional import Producer, committed, polled
 from tests.sim.world import World
 from tests.txn.anomalies import ALLOWED, At, End, Operation, first_anomaly
+from tests.txn.broken import Broken
+from tests.txn.offsets import RETENTION_S, Offsets, Staged
 
 from stratalog.client.calls import NewTopic
+from stratalog.coordinators.transaction import EPOCH_LAST
 from stratalog.errors import ErrorCode
+from stratalog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from stratalog.wire.messages.delete_topics import DeleteTopicsRequest
+from stratalog.wire.messages.find_coordinator import FindCoordinatorRequest
+from stratalog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 
 A = TypeVar("A")
 Step = Callable[[Producer], Coroutine[Any, Any, ErrorCode]]
@@ -41,11 +57,21 @@ TIMEOUT_MS = 4_000
 KILLS = 3
 READS = 0.5
 """How many transactions read before they end."""
+OFFSETS = 0.5
+"""How many transactions stage an offset."""
+RAISED = 0.3
+"""How many producers have one of the last epochs."""
+GOES_ON = 0.5
+"""How many producers go on after a time-out."""
 RAISES = 0.5
 """How many producers speak the second protocol."""
 RUN_S = 60
 ENDED_WITHIN_S = 60.0
-SETTINGS = {"transaction.state.log.num.partitions": "2"}
+SETTINGS = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.retention.minutes": "1",
+    "offsets.retention.check.interval.ms": "1000",
+}
 PASSING = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -66,12 +92,15 @@ NEEDED = (
     "refused writes",
     "reads",
     "reads in transactions",
+    "offsets",
+    "reads of offsets",
+    "offsets that expired",
+    "deletions",
+    "last epochs",
+    "new producer ids",
+    "went on",
     "G0",
 )
-
-
-class Broken(AssertionError):
-    """A property does not hold."""
 
 
 class Lost(Exception):
@@ -90,6 +119,20 @@ class Transaction:
         """The producer has asked for the commit."""
         self.is_committed = False
         """The commit was acknowledged."""
+        self.staged: Staged | None = None
+        """Its offset."""
+
+    def ask(self, *, commit: bool) -> None:
+        """Note that the producer asks for the end."""
+        self.may_commit = commit
+        if self.staged is not None:
+            self.staged.may_commit = commit
+
+    def acknowledge(self, now_s: float) -> None:
+        """Note that the broker has acknowledged the end."""
+        self.is_committed = self.may_commit
+        if self.staged is not None and self.may_commit:
+            self.staged.committed_s = now_s
 
 
 def run_seed(seed: int) -> Counter[str]:
@@ -112,6 +155,7 @@ class Run:
         self.machine = Machine(World(seed), SETTINGS)
         self.by_value: dict[bytes, Transaction] = {}
         self.seen: dict[int, list[bytes]] = {one: [] for one in range(PARTITIONS)}
+        self.offsets = Offsets()
         self._polls: list[Operation] = []
         self._sessions = 0
         self._is_over = False
@@ -119,9 +163,12 @@ class Run:
     async def carry_out(self) -> None:
         """Run to the end."""
         client = await self.machine.restart()
-        await client.create_topics([NewTopic("t", PARTITIONS)])
+        await client.create_topics([NewTopic("t", PARTITIONS), NewTopic("gone", 1)])
+        raw = await self._connected()
+        await raw.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
         tasks = [asyncio.create_task(self._produce(name)) for name in IDS]
-        tasks.append(asyncio.create_task(self._read()))
+        others = (self._read, self._read_offsets, self._delete, self._stage_late)
+        tasks += [asyncio.create_task(work()) for work in others]
         for _ in range(KILLS):
             await asyncio.wait(tasks, timeout=RUN_S / KILLS, return_when=asyncio.FIRST_EXCEPTION)
             for task in tasks:
@@ -130,6 +177,7 @@ class Run:
             await self.machine.kill()
             await asyncio.sleep(self.chance.uniform(0, 2))
             await self.machine.restart()
+            self.offsets.started_s = self._now_s
             self.counts["kills"] += 1
         self._is_over = True
         await asyncio.gather(*tasks)
@@ -137,9 +185,15 @@ class Run:
         raw = await self._connected()
         for partition in range(PARTITIONS):
             self._look(partition, await self._answer(raw, committed(raw, partition)))
+        await asyncio.sleep(4)
+        await self._look_at_offsets(raw)
         self._check_whole()
         self._check_history()
         await self.machine.stop()
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _connected(self) -> Raw:
         while True:
@@ -172,22 +226,84 @@ class Run:
                 await self._repeated(producer, lambda one: one.begin(timeout_ms=TIMEOUT_MS))
                 if old is not None:
                     await self._write_again(raw, old)
+                self._raise(producer)
                 session, positions = self._session(name), dict.fromkeys(range(PARTITIONS), 0)
                 for _ in range(self.chance.randint(1, 6)):
                     number += 1
                     one = Transaction(f"{name}-{number}".encode(), session)
                     self.by_value[one.value] = one
-                    if not await self._carry_out(producer, one, positions):
+                    if await self._carry_out(producer, one, positions):
+                        continue
+                    if self.chance.random() >= GOES_ON or not await self._goes_on(producer):
                         break
                 old = producer
             except Lost:
                 await asyncio.sleep(0.2)
 
-    async def _repeated(self, producer: Producer, step: Step) -> ErrorCode:
-        """Repeat a step while its error asks for that; return the last error."""
+    def _raise(self, producer: Producer) -> None:
+        """Give some producers one of the last epochs."""
+        if self.chance.random() < RAISED:
+            epoch = EPOCH_LAST - self.chance.randrange(3)
+            self.counts["last epochs"] += producer.raise_to(self.machine, epoch)
+
+    async def _goes_on(self, producer: Producer) -> bool:
+        """Ask for the next epoch with the present one; return whether the producer got it."""
+        before = producer.id
+        code = await self._repeated(producer, lambda one: one.begin_again(timeout_ms=TIMEOUT_MS))
+        self.counts["went on"] += code is ErrorCode.none
+        self.counts["new producer ids"] += producer.id != before
+        return code is ErrorCode.none
+
+    async def _stage(self, producer: Producer, one: Transaction, group: str, topic: str) -> bool:
+        """Stage an offset in a transaction; return whether the producer may go on."""
+        offset = self.offsets.stage((group, topic), self._now_s)
+        one.staged = self.offsets.all[offset]
+        code = await self._repeated(producer, lambda it: it.add_offsets(group))
+        if code is ErrorCode.none:
+            absent = ErrorCode.unknown_topic_or_partition
+            code = await self._repeated(
+                producer,
+                lambda it: it.commit_offset(offset, group_id=group, topic=topic),
+                but=absent,
+            )
+            if code is absent:
+                return True  # the topic is deleted: there is no offset, and the transaction goes on
+        if code is not ErrorCode.none:
+            return False
+        one.staged.ended_s = self._now_s
+        self.counts["offsets"] += 1
+        return True
+
+    async def _stage_late(self) -> None:
+        """Stage an offset right before the one before expires, and commit it right after."""
+        while not self._is_over:
+            producer = Producer(
+                await self._connected(), "late", raises=self.chance.random() < RAISES
+            )
+            try:
+                await self._repeated(producer, lambda one: one.begin(timeout_ms=TIMEOUT_MS))
+                one = Transaction(b"", "late")
+                if not await self._stage(producer, one, "slow", "t"):
+                    continue
+                await asyncio.sleep(2.5)
+                one.ask(commit=True)
+                if await self._repeated(producer, lambda it: it.end(commit=True)) is ErrorCode.none:
+                    one.acknowledge(self._now_s)
+                    assert one.staged is not None
+                    rest_s = one.staged.began_s + RETENTION_S - self._now_s
+                    await asyncio.sleep(max(rest_s - self.chance.uniform(0.3, 2), 0))
+                else:
+                    one.ask(commit=False)
+            except Lost:
+                await asyncio.sleep(0.2)
+
+    async def _repeated(
+        self, producer: Producer, step: Step, *, but: ErrorCode = ErrorCode.none
+    ) -> ErrorCode:
+        """Repeat a step while its error asks for that, `but` not after that one; return the last error."""
         for _ in range(round(ENDED_WITHIN_S / 0.05)):
             code = await self._answer(producer.raw, step(producer))
-            if code not in PASSING:
+            if code not in PASSING or code is but:
                 return code
             await asyncio.sleep(0.05)
         raise Broken(f"{producer.name} gets {code.name} for {ENDED_WITHIN_S:g} s")
@@ -224,6 +340,10 @@ class Run:
         if chance.random() < READS:
             await self._poll(producer.raw, chance.randrange(PARTITIONS), positions, one.did)
             self.counts["reads in transactions"] += 1
+        if chance.random() < OFFSETS and not await self._stage(
+            producer, one, "g", chance.choice(("t", "gone"))
+        ):
+            return False
         await asyncio.sleep(chance.uniform(0, 1.5))
         ending = chance.choices(("commit", "abort", "leave", "late"), (5, 3, 1, 1))[0]
         if ending == "leave":
@@ -231,13 +351,15 @@ class Run:
             return False
         if ending == "late":
             await asyncio.sleep(chance.uniform(2, 20))
-        one.may_commit = ending != "abort"
+        one.ask(commit=ending != "abort")
+        before = producer.id
         code = await self._repeated(producer, lambda it: it.end(commit=one.may_commit))
+        self.counts["new producer ids"] += producer.id != before
         if code is ErrorCode.none:
-            one.is_committed = one.may_commit
+            one.acknowledge(self._now_s)
             self.counts["committed" if one.may_commit else "aborted"] += 1
             return True
-        one.may_commit = False
+        one.ask(commit=False)
         self.counts["too late"] += 1
         return False
 
@@ -268,6 +390,67 @@ class Run:
                     self._look(partition, await self._answer(raw, committed(raw, partition)))
                     self.counts["reads"] += 1
                     await asyncio.sleep(self.chance.uniform(0.2, 1))
+            except Lost:
+                await asyncio.sleep(0.2)
+
+    async def _read_offsets(self) -> None:
+        """Read stable offsets all the time."""
+        while not self._is_over:
+            raw = await self._connected()
+            try:
+                while not self._is_over:
+                    await self._look_at_offsets(raw)
+                    await asyncio.sleep(self.chance.uniform(0.2, 1))
+            except Lost:
+                await asyncio.sleep(0.2)
+
+    async def _look_at_offsets(self, raw: Raw) -> None:
+        places = [("g", "t"), ("g", "gone"), ("slow", "t")]
+        asked_s = self._now_s
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=group,
+                    topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
+                )
+                for group, topic in places
+            ],
+            require_stable=True,
+        )
+        # A group may be named once: each place has a request of its own.
+        for place, wanted in zip(places, request.groups, strict=True):
+            answer = await self._answer(raw, raw.ask(8, replace(request, groups=[wanted])))
+            (found,) = answer.groups
+            if found.error_code:
+                continue
+            (part,) = found.topics[0].partitions
+            if part.error_code:
+                continue
+            self.offsets.look(place, part.committed_offset, asked_s, self._now_s)
+            self.counts["reads of offsets"] += 1
+            is_gone = part.committed_offset < 0 and any(
+                one.committed_s is not None for one in self.offsets.all if one.place == place
+            )
+            self.counts["offsets that expired"] += is_gone and place[1] == "t"
+
+    async def _delete(self) -> None:
+        """Delete a topic and create it again, from time to time."""
+        topic = CreatableTopic(
+            name="gone", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        while not self._is_over:
+            raw = await self._connected()
+            try:
+                while not self._is_over:
+                    await asyncio.sleep(self.chance.uniform(1, 10))
+                    asked_s = self._now_s
+                    await self._answer(
+                        raw, raw.ask(5, DeleteTopicsRequest(topic_names=["gone"], timeout_ms=9_000))
+                    )
+                    self.offsets.deleted_s = asked_s, self._now_s
+                    self.counts["deletions"] += 1
+                    await asyncio.sleep(self.chance.uniform(0, 8))
+                    await self._answer(raw, raw.ask(5, CreateTopicsRequest(topics=[topic])))
             except Lost:
                 await asyncio.sleep(0.2)
 
