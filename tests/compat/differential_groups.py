@@ -429,3 +429,35 @@ def groups_are_listed_and_deleted(broker: Broker) -> None:
     one.connection.ask("DeleteGroups", groups_names=[name])
     describe(one.connection, "listed")
     describe(one.connection, "")
+
+
+@story
+def a_group_is_described_while_it_rebalances(broker: Broker) -> None:
+    """It shows what each member had to read."""
+    if broker.version(11) < 4:
+        return
+    one, two = formed(broker, "moving", "one", "two")
+    three = Member(broker, "moving", "three")
+    three.join()
+    three.join(wait=False)
+    describe(one.connection, "moving")
+    one.join(wait=False)
+    two.join(wait=False)
+    for member in (one, two, three):
+        member.joined()
+    describe(one.connection, "moving")
+
+
+@story
+def a_group_is_deleted_that_waits_for_a_member(broker: Broker) -> None:
+    if broker.version(11) < 4:
+        return
+    (one,) = formed(broker, "waiting", "one")
+    one.leave()
+    two = Member(broker, "waiting", "two")
+    two.join()
+    name = broker.name("waiting")
+    for _ in range(2):
+        one.connection.ask("DeleteGroups", groups_names=[name])
+        describe(one.connection, "waiting")
+    two.join()

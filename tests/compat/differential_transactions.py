@@ -386,6 +386,28 @@ def the_newest_offset_of_two_transactions_counts(broker: Broker) -> None:
 
 
 @story
+def deletions_take_what_a_transaction_has_staged(broker: Broker) -> None:
+    ask = broker.connect()
+    offsets = Offsets(ask, "deleted-of", topic(ask, "deleted-of"))
+    one = Producer(ask, "deleted-of")
+    one.begin()
+    one.find(offsets.group, key_type=0)
+    offsets.wait_until_loaded()
+    deleted = {"name": broker.name("deleted-of"), "partitions": [{"partition_index": 0}]}
+    for delete in ("OffsetDelete", "DeleteGroups"):
+        ask.ask("AddOffsetsToTxn", **one.of(group_id=offsets.group))
+        offsets.commit(one, 5)
+        ask.ask("DescribeGroups", groups=[offsets.group])
+        wanted: dict[str, Any] = {"group_id": offsets.group, "topics": [deleted]}
+        if delete == "DeleteGroups":
+            wanted = {"groups_names": [offsets.group]}
+        ask.ask(delete, **wanted)
+        offsets.look(stable=True)
+        one.end(commit=True)
+        offsets.look(stable=True)
+
+
+@story
 def offsets_of_a_replaced_static_member_are_refused(broker: Broker) -> None:
     """A member's second process takes its place: what the first one commits in a transaction is refused."""
     if broker.version(11) < 5:
