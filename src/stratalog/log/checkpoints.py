@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from stratalog.errors import Corrupt
-from stratalog.wire.ids import TopicPartition, topic_id_parse, topic_id_text
+from stratalog.wire.ids import TopicPartition, check_stored_name, topic_id_parse, topic_id_text
 
 __all__ = [
     "CLEANED_OFFSETS",
@@ -112,6 +112,10 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
     for name in ("cluster.id", "node.id"):
         if name not in values:
             raise Corrupt(f"meta.properties without {name}")
+    try:
+        check_stored_name(values["cluster.id"], "cluster id")  # a part of paths in the bucket
+    except ValueError as error:
+        raise Corrupt(f"meta.properties: {error}") from None
     directory = values.get("directory.id")
     return MetaProperties(
         values["cluster.id"],

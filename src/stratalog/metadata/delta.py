@@ -27,6 +27,7 @@ from stratalog.metadata.image import (
     Topic,
 )
 from stratalog.metadata.layered import finished, next_version
+from stratalog.wire.ids import check_stored_name
 from stratalog.wire.internal.control import ControlRecord
 from stratalog.wire.internal.marker_records import (
     AbortTransactionRecord,
@@ -281,6 +282,10 @@ class Delta:
     def _topic(self, record: TopicRecord) -> None:
         if record.topic_id in self._topics.now or record.name in self._names.now:
             raise Corrupt(f"topic {record.name} ({record.topic_id}) is there already")
+        try:
+            check_stored_name(record.name)  # it becomes the name of directories
+        except ValueError as error:
+            raise Corrupt(str(error)) from None
         self._topics.set(record.topic_id, Topic(record.topic_id, record.name))
         self._names.set(record.name, record.topic_id)
         self.created_topics.add(record.topic_id)

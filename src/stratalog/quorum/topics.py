@@ -6,7 +6,6 @@ Refusals, their order and their codes are Kafka's (ReplicationControlManager, To
 project's.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -28,11 +27,10 @@ from stratalog.ports import Entropy
 from stratalog.quorum.electorate import ElectionDefaults
 from stratalog.quorum.metadata_batches import METADATA_TOPIC
 from stratalog.quorum.placement import Replicas, default_directory, place
-from stratalog.wire.ids import ZERO_ID, topic_id_text
+from stratalog.wire.ids import ZERO_ID, name_fault, topic_id_text
 from stratalog.wire.internal.metadata_records import ConfigRecord, RemoveTopicRecord
 
 DEFAULT: Final = -1
-NAME_LENGTH_MAX: Final = 249
 SETTINGS_MAX: Final = 1000
 """Most settings of one resource in one request; a broker, which has most, has some 300."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -46,7 +44,6 @@ _TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per reques
 _REPLICAS_MAX: Final = 1000
 """Most replicas of one partition. A refusal names all of them."""
 _TWICE: Final = "topic {} is asked for twice"
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class NewTopic(Struct, frozen=True):
@@ -102,17 +99,9 @@ def free(_partitions: int) -> None:
 
 def check_topic_name(name: str) -> None:
     """Raise Rejected(INVALID_TOPIC_EXCEPTION) for a name that no topic may have."""
-    if not name:
-        reason = "it is empty"
-    elif name in (".", ".."):
-        reason = "'.' and '..' are not names"
-    elif len(name) > NAME_LENGTH_MAX:
-        reason = f"it has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = "only ASCII letters, digits, '.', '_' and '-' are allowed"
-    else:
-        return
-    raise Rejected(ErrorCode.invalid_topic_exception, f"topic name {name!r}: {reason}")
+    reason = name_fault(name)
+    if reason:
+        raise Rejected(ErrorCode.invalid_topic_exception, f"topic name {name!r}: {reason}")
 
 
 def collision_key(name: str) -> str | None:

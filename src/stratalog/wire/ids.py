@@ -1,24 +1,30 @@
-"""The identities of partitions, and topic ids as Kafka prints them.
+"""The identities of partitions, the rule for names, and topic ids as Kafka prints them.
 
-In: topics, by name or by `uuid.UUID`, and partitions. Out: `TopicPartition` and `TopicIdPartition`; a topic id's 22
-characters of url-safe base64 without padding, and back. It never makes an id.
+In: topics, by name or by `uuid.UUID`, and partitions. Out: `TopicPartition` and `TopicIdPartition`; the fault of a
+name; a topic id's 22 characters of url-safe base64 without padding, and back. It never makes an id.
 """
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 __all__ = [
     "ZERO_ID",
     "TopicIdPartition",
     "TopicPartition",
+    "check_stored_name",
+    "name_fault",
     "topic_id_of",
     "topic_id_parse",
     "topic_id_text",
 ]
 
+_NAME_LENGTH_MAX: Final = 249
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_METADATA_TOPIC: Final = "__cluster_metadata"
 ZERO_ID = UUID(int=0)
 """The zero id, which means no id in messages."""
 
@@ -38,6 +44,29 @@ class TopicIdPartition(NamedTuple):
 
     topic_id: UUID
     partition: int
+
+
+def name_fault(name: str) -> str:
+    """Return why no topic may have this name; "" for a legal one. Kafka: `Topic.detectInvalidTopic`."""
+    if not name:
+        return "it is empty"
+    if name in (".", ".."):
+        return "'.' and '..' are not names"
+    if len(name) > _NAME_LENGTH_MAX:
+        return f"it has {len(name)} characters, at most {_NAME_LENGTH_MAX} are allowed"
+    if not _LEGAL_NAME.fullmatch(name):
+        return "only ASCII letters, digits, '.', '_' and '-' are allowed"
+    return ""
+
+
+def check_stored_name(name: str, what: str = "topic name") -> None:
+    """Raise ValueError for a name that another machine wrote, where it may not become a part of a path here.
+
+    No topic has the name of the metadata log, whose directory a partition of it would share.
+    """
+    fault = "it is the metadata log's" if name == _METADATA_TOPIC else name_fault(name)
+    if fault:
+        raise ValueError(f"{what} {name[:300]!r}: {fault}")
 
 
 @lru_cache(maxsize=4096)

@@ -87,6 +87,7 @@ def test_meta_properties_are_read_as_they_were_written(directory_id):
         b"version=1\nnode.id=1\n",
         b"version=1\ncluster.id=a\n",
         b"version=1\ncluster.id=a\nnode.id=one\n",
+        b"version=1\ncluster.id=../a\nnode.id=1\n",
         b"version=1\ncluster.id=a\nnode.id=1\ndirectory.id=short\n",
     ],
 )

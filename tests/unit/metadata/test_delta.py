@@ -308,3 +308,9 @@ def test_users_rights_and_quotas_of_kafka_stay_until_they_are_removed(kept, remo
 
 def test_the_quota_of_every_user_is_not_that_of_a_user_without_a_name():
     assert len(replayed(quota(None, 1.0), quota("", 2.0), quota("", 3.0)).image().foreign) == 2
+
+
+@pytest.mark.parametrize("name", ["", "..", "../outside/x", "a/b", "x" * 250, "__cluster_metadata"])
+def test_a_topic_whose_name_could_leave_its_directory_is_corrupt(name):
+    with pytest.raises(Corrupt, match="topic name"):
+        replayed(TopicRecord(name=name, topic_id=A))

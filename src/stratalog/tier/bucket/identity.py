@@ -37,7 +37,7 @@ from stratalog.tier.formats.paths import (
     topic_version_path,
     topics_prefix,
 )
-from stratalog.wire.ids import topic_id_parse, topic_id_text
+from stratalog.wire.ids import check_stored_name, topic_id_parse, topic_id_text
 
 __all__ = [
     "Claim",
@@ -106,15 +106,38 @@ class DeletedTopic(Struct, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, kind: type[T], path: str) -> T:
-    """Return a registry object. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    """Return a registry object.
+
+    Raises Corrupt naming `path` for altered bytes, an unknown format, and a name or id that is none.
+    """
     try:
         document = json_decode(unseal(data, path), type=kind)
-    except (DecodeError, ValidationError) as error:
+        _check_names(document)
+    except (DecodeError, ValidationError, ValueError) as error:
         raise Corrupt(f"{path}: not a {kind.__name__}: {error}") from error
     found = getattr(document, "format", FORMAT)
     if found != FORMAT:
         raise Corrupt(f"{path}: of format {found}; this version reads {FORMAT}")
     return document
+
+
+def _check_names(document: object) -> None:
+    """Raise ValueError for a name or an id in a registry object that may not become a part of a path.
+
+    Any writer to the bucket can make such an object, and a restore makes directories of its names.
+    """
+    for field in ("cluster_id", "name", "id"):
+        name = getattr(document, field, None)
+        if isinstance(name, str):
+            check_stored_name(name, field.replace("_", " "))
+    topic_id = getattr(document, "topic_id", None)
+    if isinstance(topic_id, str):
+        topic_id_parse(topic_id)
+    for node_id in getattr(document, "brokers", ()):
+        if node_id and not node_id.isdecimal():
+            raise ValueError(f"node id {node_id[:300]!r}: it is no number")
+    for topic in getattr(document, "topics", ()):
+        _check_names(topic)
 
 
 def encode(document: Struct) -> bytes:
@@ -319,7 +342,11 @@ def _mark_by_name(store: ObjectStore, cluster_id: str, topic_id: str) -> Deleted
     """Return the content of a damaged mark, from the registry. The registry entry is removed last, so without one the
     topic has no objects left.
     """
-    versions = _versions(store, topic_path(cluster_id, topic_id_parse(topic_id)))
+    try:
+        path = topic_path(cluster_id, topic_id_parse(topic_id))
+    except ValueError as error:
+        raise Corrupt(f"{deleted_prefix(cluster_id)}{topic_id}: not a mark: {error}") from error
+    versions = _versions(store, path)
     sound = _sound_ones(versions)
     return DeletedTopic(
         cluster_id=cluster_id,

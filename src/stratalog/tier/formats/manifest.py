@@ -22,7 +22,7 @@ from stratalog.errors import Corrupt
 from stratalog.tier.formats.envelope import seal, unseal
 from stratalog.tier.formats.key_filter import PAGE_BYTES
 from stratalog.tier.formats.paths import SegmentName, archive_path, partition_prefix, segment_path
-from stratalog.wire.ids import topic_id_parse
+from stratalog.wire.ids import check_stored_name, topic_id_parse
 
 __all__ = [
     "ArchivedManifest",
@@ -276,7 +276,10 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """Return the manifest in stored bytes. Raises Corrupt naming `path` for altered bytes or an unknown format."""
+    """Return the manifest in stored bytes.
+
+    Raises Corrupt naming `path` for altered bytes, an unknown format, and a name or id that is none.
+    """
     try:
         manifest = _decoder.decode(unseal(data, path))
     except (DecodeError, ValidationError) as error:
@@ -286,4 +289,11 @@ def decode(data: bytes, path: str) -> Manifest:
             f"{path}: a manifest of format {manifest.format}; "
             f"this version reads {FORMAT} and {FORMAT_WITH_ARCHIVES}"
         )
+    try:
+        check_stored_name(manifest.topic)
+        check_stored_name(manifest.cluster_id, "cluster id")
+        for text in (manifest.topic_id, *(one.id for one in manifest.everything())):
+            topic_id_parse(text)
+    except ValueError as error:
+        raise Corrupt(f"{path}: not a manifest: {error}") from error
     return manifest

@@ -4,18 +4,31 @@ from threading import Barrier, Thread
 from uuid import UUID
 
 import pytest
+from msgspec.json import encode as json_encode
+from msgspec.structs import replace
 from tests.faulty_store import Fault, FaultyStore
+from tests.unit.tier.writing.test_tier_writer import archive, segments, tier_of
 
 from stratalog.adapters.object_store import MemoryStore
 from stratalog.errors import Corrupt, Unavailable
+from stratalog.tier.bucket.cluster_state import ClusterState
 from stratalog.tier.bucket.identity import (
+    Claim,
+    DeletedTopic,
+    TierTopic,
     claim_bucket,
+    decode,
     delete_topic,
     list_deleted,
     list_topics,
     register_topic,
     remove_deleted_topics,
 )
+from stratalog.tier.bucket.leases import Lease
+from stratalog.tier.formats.envelope import seal
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.manifest import decode as decode_manifest
+from stratalog.tier.formats.manifest import encode as encode_manifest
 from stratalog.tier.formats.paths import partition_prefix, topic_path, topics_prefix
 from stratalog.wire.ids import topic_id_text
 
@@ -158,3 +171,64 @@ def test_a_removal_that_is_interrupted_anywhere_leaves_nothing_in_the_end():
         assert (entries(store), list_deleted(store, CLUSTER)) == ([], [])
         calls, number = len(failing.calls), number + 1
     assert number > 4, "too few calls: nothing was tried"
+
+
+ODD_NAMES = ["", ".", "..", "../outside/x", "/etc/x", "a/b", "a\0", "x" * 250, "__cluster_metadata"]
+ODD_IDS = ["", "..", "../../x", "a" * 21, "a" * 23, "not/an+id=============="]
+
+
+def forged(kind, fields):
+    """Return a sealed document as any writer to the bucket can make it."""
+    whole = {"cluster_id": CLUSTER, "name": "t", "topic_id": topic_id_text(TOPIC), "partitions": 1}
+    whole |= {"topic": "t", "partition": 0, "created_ms": 0, "deleted_ms": 0}
+    if kind is ClusterState:
+        topic = {**whole, "partitions": []}
+        whole = {"cluster_id": CLUSTER, "incarnation": 0, "node_id": 1, "written_ms": 0}
+        return seal(json_encode({**whole, "topics": [{**topic, **fields}]}))
+    if kind is Lease:
+        whole |= {"id": "lease", "holder": "h", "versions": {}}
+    return seal(json_encode({**whole, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "odd"),
+    [
+        (Claim, "cluster_id", ODD_NAMES),
+        (TierTopic, "name", ODD_NAMES),
+        (TierTopic, "topic_id", ODD_IDS),
+        (DeletedTopic, "topic_id", ODD_IDS),
+        (ClusterState, "name", ODD_NAMES),
+        (ClusterState, "topic_id", ODD_IDS),
+        (Lease, "id", ODD_NAMES),
+        (Lease, "cluster_id", ODD_NAMES),
+        (Manifest, "topic", ODD_NAMES),
+        (Manifest, "cluster_id", ODD_NAMES),
+        (Manifest, "topic_id", ODD_IDS),
+    ],
+)
+def test_a_name_in_the_bucket_is_checked_before_it_becomes_a_part_of_a_path(kind, field, odd):
+    def read(data):
+        return decode_manifest(data, "p") if kind is Manifest else decode(data, kind, "p")
+
+    assert read(forged(kind, {}))
+    for name in odd:
+        with pytest.raises(Corrupt, match=r"^p: not a "):
+            read(forged(kind, {field: name}))
+
+
+def test_settings_in_the_state_are_those_of_a_number():
+    brokers = {"": {}, "7": {}}
+    fields = {"cluster_id": CLUSTER, "incarnation": 0, "node_id": 1, "written_ms": 0}
+    assert decode(seal(json_encode({**fields, "brokers": brokers})), ClusterState, "p")
+    with pytest.raises(Corrupt, match="node id"):
+        decode(seal(json_encode({**fields, "brokers": {"../7": {}}})), ClusterState, "p")
+
+
+def test_an_object_with_an_odd_id_is_none_of_a_manifest():
+    store = MemoryStore("memory://odd")
+    made, end = segments(1)
+    tier = tier_of(store)
+    manifest = archive(tier, made, end)
+    odd = replace(manifest, segments=(replace(manifest.segments[0], id="../../x"),))
+    with pytest.raises(Corrupt, match=r"^p: not a manifest"):
+        decode_manifest(encode_manifest(odd), "p")
