@@ -93,7 +93,7 @@ TIERED = {
     "remote.storage.enable": "true",
     "segment.ms": "1000",
     "retention.ms": "-1",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "100",
 }
 LAGS_MS = 1000, 5000

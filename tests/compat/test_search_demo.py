@@ -38,7 +38,7 @@ PATIENCE_S = 400
 TIERED = {
     "remote.storage.enable": "true",
     "segment.bytes": str(1 << 20),
-    "local.retention.ms": "1",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
 REFERENCE = ("index.number_of_replicas=0", "index.refresh_interval=30s", "worker=2")

@@ -26,7 +26,7 @@ RECORDS = 4_000
 TIERED = {
     "segment.bytes": "1048576",
     "remote.storage.enable": "true",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "retention.ms": "3600000",
 }
 HOSTILE = (

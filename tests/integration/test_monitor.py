@@ -172,7 +172,7 @@ def test_uploads_and_reads_of_the_bucket_have_metrics(broker: BrokerProcess) -> 
         "tiered",
         remote_storage_enable="true",
         segment_bytes=str(SEGMENT_BYTES),
-        local_retention_ms="0",
+        local_retention_bytes="1",
     )
     for _ in range(4):
         produce(broker, "tiered", 600, size=1000)

@@ -49,7 +49,7 @@ RECORDS_PER_BATCH = 50
 SEGMENT = {
     "segment.bytes": str(1 << 20),
     "remote.storage.enable": "true",
-    "local.retention.ms": "1",
+    "local.retention.bytes": "1",
 }
 
 

@@ -32,7 +32,7 @@ SETTINGS = {
         "remote.storage.enable": "true",
         "segment.ms": "300",
         "retention.ms": "-1",
-        "local.retention.ms": "0",
+        "local.retention.bytes": "1",
         "file.delete.delay.ms": "100",
     },
     SYNCED: {"flush.messages": "1", "segment.ms": "500", "retention.ms": "-1"},

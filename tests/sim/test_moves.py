@@ -338,7 +338,7 @@ def test_a_partition_of_a_tiered_topic_moves_while_it_is_copied_to_the_bucket() 
                 "remote.storage.enable": "true",
                 "segment.ms": "1000",
                 "retention.ms": "-1",
-                "local.retention.ms": "0",
+                "local.retention.bytes": "1",
                 "file.delete.delay.ms": "100",
             },
         )

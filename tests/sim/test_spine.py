@@ -67,7 +67,7 @@ async def spine(seed: int) -> tuple[World, list[Record], int, int]:
         "remote.storage.enable": "true",
         "segment.ms": "10000",
         "retention.ms": "-1",
-        "local.retention.ms": "0",
+        "local.retention.bytes": "1",
         "file.delete.delay.ms": "100",
     }
     await client.create_topics([NewTopic(TOPIC, partitions=1, configs=settings)])

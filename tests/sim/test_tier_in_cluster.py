@@ -37,7 +37,7 @@ TIERED = {
     "remote.storage.enable": "true",
     "segment.ms": "1000",
     "retention.ms": "-1",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "100",
     "min.insync.replicas": "1",
 }
@@ -252,7 +252,7 @@ def test_a_new_replica_moves_the_same_bytes_however_long_the_history_is() -> Non
 
 def test_a_new_replica_skips_the_history_that_its_leader_has_too() -> None:
     async def tell(tale: Tale) -> None:
-        await tale.create(1, 2, local_retention_ms="-1")
+        await tale.create(1, 2, local_retention_bytes="-1")
         await tale.write(40)
         await tale.cluster.until(
             lambda: tale.hosted(1).log.tiered_end == tale.hosted(1).log.segments[-1].base_offset,

@@ -40,7 +40,7 @@ class History:
         tiered = {
             "remote.storage.enable": "true",
             "segment.ms": "1000",
-            "local.retention.ms": "0",
+            "local.retention.bytes": "1",
             "retention.ms": "-1",
         }
         await client.create_topics([NewTopic("tiered", 1, configs=tiered)])

@@ -45,7 +45,7 @@ TIERED = {
     "remote.storage.enable": "true",
     "segment.ms": "300",
     "retention.ms": "-1",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "100",
 }
 TOPICS = {
