@@ -1,6 +1,6 @@
 """The kinds of schemas: a decoder for each.
 
-In: a schema's text and those it refers to. Out: values that JSON can hold. Nothing here asks a registry.
+In: a schema's text and those it refers to. Out: values as JSON. Nothing here asks a registry.
 
 A record may be hostile, and so may a schema: an array whose items take no bytes could claim 2**62 of them, so such a
 schema is refused.
@@ -15,6 +15,8 @@ from io import BytesIO
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from stratalog.client.json_text import on_one_line
+
 __all__ = ["Compile", "Decoder", "decoder_of", "least_bytes", "message_path"]
 
 _INSTALL: Final = "pip install 'stratalog[registry]'"
@@ -27,8 +29,11 @@ class Decoder(Protocol):
     kind: str
     name: str
 
-    def decode(self, data: bytes) -> tuple[Any, str]:
-        """Return the value and its schema's name. Raises ValueError, KeyError, IndexError, EOFError, TypeError."""
+    def decode(self, data: bytes) -> tuple[str, str]:
+        """Return the value as JSON on one line, and its schema's name.
+
+        Raises ValueError, KeyError, IndexError, EOFError, TypeError.
+        """
 
 
 Compile = Callable[[str, Mapping[str, str]], bytes]
@@ -71,14 +76,14 @@ class _Avro:
         least_bytes(self._schema, named)
         self.name = _avro_name(schema)
 
-    def decode(self, data: bytes) -> tuple[Any, str]:
+    def decode(self, data: bytes) -> tuple[str, str]:
         from fastavro import schemaless_reader  # noqa: PLC0415 - optional
 
         source = BytesIO(data)
         value = schemaless_reader(source, self._schema, None)
         if source.tell() != len(data):
             raise ValueError(f"{len(data) - source.tell()} bytes are left over")
-        return plain(value), self.name
+        return _json(plain(value)), self.name
 
 
 def _avro(text: str) -> Any:
@@ -128,7 +133,7 @@ def least_bytes(schema: Any, named: Mapping[str, Any], within: frozenset[str] = 
 
 
 class _Json:
-    """JSON Schema: the data is JSON. It is shown, not validated."""
+    """JSON Schema: the data is JSON. It is shown with its own digits, not validated."""
 
     kind = "JSON"
 
@@ -137,8 +142,8 @@ class _Json:
         title = found.get("title") if isinstance(found, dict) else None
         self.name = str(title or "JSON Schema")
 
-    def decode(self, data: bytes) -> tuple[Any, str]:
-        return json.loads(data), self.name
+    def decode(self, data: bytes) -> tuple[str, str]:
+        return on_one_line(data.decode(json.detect_encoding(data))), self.name
 
 
 class _Protobuf:
@@ -157,7 +162,7 @@ class _Protobuf:
         self._file = files[-1]
         self.name = self._file.package or "Protobuf"
 
-    def decode(self, data: bytes) -> tuple[Any, str]:
+    def decode(self, data: bytes) -> tuple[str, str]:
         from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - optional
         from google.protobuf.message import DecodeError  # noqa: PLC0415
         from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415
@@ -173,7 +178,7 @@ class _Protobuf:
             made.ParseFromString(data[at:])
         except DecodeError as error:
             raise ValueError(str(error)) from None
-        return MessageToDict(made, preserving_proto_field_name=True), name
+        return _json(MessageToDict(made, preserving_proto_field_name=True)), name
 
 
 def message_path(data: bytes) -> tuple[list[int], int]:
@@ -205,6 +210,10 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def plain(value: Any) -> Any:

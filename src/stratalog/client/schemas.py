@@ -37,9 +37,9 @@ class Got(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A value that JSON can hold; `schema` is its schema's name, `kind` AVRO, JSON or PROTOBUF."""
+    """A value as JSON on one line; `schema` is its schema's name, `kind` AVRO, JSON or PROTOBUF."""
 
-    value: Any
+    text: str
     schema_id: int
     kind: str
     schema: str
@@ -71,7 +71,7 @@ class Schemas:
         if isinstance(decoder, str):
             return Undecoded(schema_id, decoder)
         try:
-            value, name = decoder.decode(data[_FRAME_BYTES:])
+            text, name = decoder.decode(data[_FRAME_BYTES:])
         except (
             ValueError,
             KeyError,
@@ -83,7 +83,7 @@ class Schemas:
         ) as error:
             reason = str(error) or type(error).__name__
             return Undecoded(schema_id, f"the bytes are not of {decoder.name}: {reason}"[:300])
-        return Decoded(value, schema_id, decoder.kind, name)
+        return Decoded(text, schema_id, decoder.kind, name)
 
     def _decoder(self, schema_id: int) -> Decoder | str:
         """Return the decoder of a schema, or why there is none."""

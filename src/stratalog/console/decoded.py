@@ -4,11 +4,11 @@ In: rows, a registry. Out: what to show of each key and value: JSON with its sch
 registry that is away costs a page one wait, and the page says so.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stratalog.client.json_text import indented
 from stratalog.client.schemas import Decoded, Schemas, Undecoded
 from stratalog.console.reading import Row
 from stratalog.errors import Unavailable, UserError
@@ -53,7 +53,7 @@ def decoded_shown(result: _Result, raw: dict[str, Any], bytes_max: int) -> dict[
     """Return what to show of bytes, which `raw` shows without the registry."""
     match result:
         case Decoded():
-            text = json.dumps(result.value, ensure_ascii=False, indent=2, allow_nan=False)
+            text = indented(result.text)
             cut = text[:bytes_max]
             named = f"{result.schema} ({result.kind.lower()}, schema {result.schema_id})"
             return {

@@ -4,9 +4,10 @@ In: bytes of unknown origin. Out: text without characters that move, hide or reo
 templates escape it.
 """
 
-import json
 from typing import Any, Final
 from unicodedata import category
+
+from stratalog.client.json_text import indented
 
 __all__ = ["FORMATS", "shown", "visible"]
 
@@ -60,8 +61,8 @@ def _escaped(one: str) -> str:
 
 def _pretty(text: str) -> str | None:
     try:
-        return json.dumps(json.loads(text), ensure_ascii=False, indent=2)
-    except (ValueError, RecursionError):
+        return indented(text)
+    except ValueError:
         return None
 
 

@@ -70,8 +70,8 @@ class Printer:
             row = {"topic": key.topic, "partition": key.partition, **record_json(record)}
             for name, one in decoded.items():
                 row.pop(f"{name}_base64", None)
-                row |= {name: one.value, f"{name}_schema_id": one.schema_id}
-            show_json(row)
+                row |= {name: None, f"{name}_schema_id": one.schema_id}
+            print(_with_decoded(row, decoded), flush=True)
             return
         if self._as_json:
             show_json({"topic": key.topic, "partition": key.partition, **record_json(record)})
@@ -145,11 +145,18 @@ class Printer:
                 return -1 if record.value is None else len(record.value)
 
 
+def _with_decoded(row: dict[str, Any], decoded: "dict[str, Decoded]") -> str:
+    """Return a row as JSON, in which decoded keys and values keep their digits."""
+    fields = {
+        name: decoded[name].text if name in decoded else json.dumps(one, ensure_ascii=False)
+        for name, one in row.items()
+    }
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}"
+
+
 def with_json(record: "Record", decoded: "dict[str, Decoded]") -> "Record":
     """Return the record with decoded keys and values as JSON, each on one line."""
-    lines = {
-        name: json.dumps(one.value, ensure_ascii=False).encode() for name, one in decoded.items()
-    }
+    lines = {name: one.text.encode() for name, one in decoded.items()}
     return record._replace(key=lines.get("key", record.key), value=lines.get("value", record.value))
 
 
