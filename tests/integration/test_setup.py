@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,15 @@ def test_each_extension_of_this_checkout_is_made_of_a_known_file():
     made = [one for one in TOP.glob("src/**/*.so") if one != TOP / DOOR]
     sources = {one.parent / f"{one.name.partition('.')[0]}.py" for one in made}
     assert sources <= {TOP / one for one in MODULES}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda one: one.stem)
+def test_an_extension_is_made_of_the_present_text(module):
+    imported = import_module(f"stratalog.wire.{module.stem}")
+    if imported.__file__.endswith(".py"):
+        pytest.skip(f"{module.stem} is not compiled")
+    made_of = getattr(imported, "COMPILED_FROM", "an older version")
+    assert made_of == sha256((TOP / module).read_bytes()).hexdigest(), "run hatch_build.py"
 
 
 def test_a_set_up_that_fails_is_one_reason_and_is_tried_again(checkout):
