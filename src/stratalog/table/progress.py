@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
+from stratalog.errors import Corrupt
 from stratalog.table.offsets import Positions, from_json
 
 __all__ = ["PROGRESS_TOPIC", "QUERY_METRICS", "positions_after"]
@@ -52,5 +53,5 @@ def positions_after(source: Mapping[str, Any], ids: Mapping[str, UUID]) -> Posit
     try:
         found = json.loads(end) if isinstance(end, str) else end
         return from_json(found, ids) if isinstance(found, dict) and found else None
-    except (ValueError, RecursionError):
+    except (Corrupt, ValueError, RecursionError):
         return None

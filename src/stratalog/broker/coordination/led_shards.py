@@ -8,7 +8,7 @@ after a pause, which doubles each time.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -67,15 +67,19 @@ class LedShards(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether this broker has still to load a partition."""
-        return bool(self._loading or self._waiting)
+        """Whether this broker has still to load a partition, other than those that it could not read."""
+        return next(self._pending(), None) is not None
+
+    def _pending(self) -> Iterator[HostedPartition]:
+        """Yield each partition to load. One that could not be read is tried again, and has no coordinator meanwhile."""
+        return (one for one in (*self._loading, *self._waiting) if one not in self.not_loaded)
 
     def at(self, index: int, topic: str) -> S:
         """Return the shard of a partition. Raises Rejected: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR."""
         shard = self.by_index.get(index)
         if shard is not None and not self._closed:
             return shard
-        if any(one.name.partition == index for one in (*self._loading, *self._waiting)):
+        if any(one.name.partition == index for one in self._pending()):
             message = f"{topic}-{index} is being loaded"
             raise Rejected(ErrorCode.coordinator_load_in_progress, message)
         raise Rejected(ErrorCode.not_coordinator, f"{topic}-{index} is not led here")
