@@ -123,7 +123,7 @@ class Producer:
 
         The next record of the id carries it into the log. Return whether the producer has it.
         """
-        if epoch <= self.epoch:
+        if epoch <= self.epoch or not machine.is_up or machine.node.broker is None:
             return False
         try:
             shard = machine.broker.transactions._shard(self.name).machine
