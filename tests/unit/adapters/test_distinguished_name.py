@@ -1,11 +1,15 @@
 """Subjects of certificates as Java's X500Principal writes them."""
 
+from contextlib import suppress
+
 import pytest
 from cryptography.x509 import Name, NameAttribute, ObjectIdentifier, RelativeDistinguishedName
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stratalog.adapters.distinguished_name import distinguished_name
+from stratalog.adapters.distinguished_name import distinguished_name, subject_of
 
 COMMON, EMAIL, USER = NameOID.COMMON_NAME, NameOID.EMAIL_ADDRESS, NameOID.USER_ID
 OWN = ObjectIdentifier("1.3.6.1.4.1.99999.1")
@@ -72,3 +76,12 @@ def test_a_subject_that_is_no_der_is_refused(end: int) -> None:
 def test_a_subject_of_other_elements_is_refused(subject: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         distinguished_name(bytes.fromhex(subject))
+
+
+@given(st.binary(max_size=60), st.integers(0, 40), st.binary(max_size=4))
+def test_any_bytes_are_a_name_or_a_value_error(noise: bytes, at: int, damage: bytes) -> None:
+    whole = Name([NameAttribute(COMMON, "abc"), NameAttribute(OWN, "x")]).public_bytes()
+    for data in (noise, whole[:at] + damage + whole[at + len(damage) :]):
+        for read in (distinguished_name, subject_of):
+            with suppress(ValueError):
+                assert read(data) is not None
