@@ -71,6 +71,8 @@ class HttpServer:
         self._limits = limits or HttpLimits()
         self._state = ServerState()
         self._bound: Listener | None = None
+        self.ended: Counter[str] = Counter()
+        """Connections that the server ended: `displaced` for the place of another, `late` in a request or an answer."""
 
     async def open(
         self, network: Network, host: str, port: int, security: Security = PLAINTEXT
@@ -94,7 +96,7 @@ class HttpServer:
 
         def accept() -> asyncio.BaseProtocol:
             kind = _Connection if security.tls is None else _SecuredConnection
-            return kind(config, self._state, self._limits)
+            return kind(config, self._state, self._limits, self.ended)
 
         self._bound = await network.listen(host, port, accept, security)
         await self._bound.accept()
@@ -127,9 +129,12 @@ class HttpServer:
 class _Connection(H11Protocol):
     """Uvicorn's protocol with limits: close surplus and idle connections, and those that send no HTTP."""
 
-    def __init__(self, config: Config, state: ServerState, limits: HttpLimits) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, limits: HttpLimits, ended: Counter[str]
+    ) -> None:
         super().__init__(config, state, {})
         self._limits = limits
+        self._ended = ended
         self._deadline: asyncio.TimerHandle | None = None
         """When the connection ends, unless a whole head has arrived or, once it closes, its answer has left."""
         self._active_s = 0.0
@@ -155,7 +160,7 @@ class _Connection(H11Protocol):
             if not one._is_ended and one is not self  # noqa: SLF001 - of this class
         ]
         if len(others) >= self._limits.connections_max:
-            (self._gives_way(others) or self)._end()  # noqa: SLF001
+            (self._gives_way(others) or self)._end("displaced")  # noqa: SLF001
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -189,10 +194,11 @@ class _Connection(H11Protocol):
             self._stop_watching()
         elif self._deadline is None:
             limit_s = self._limits.answer_s if is_closing else self._limits.silent_s
-            self._deadline = self.loop.call_later(limit_s, self._end)
+            self._deadline = self.loop.call_later(limit_s, self._end, "late")
 
-    def _end(self) -> None:
+    def _end(self, why: str) -> None:
         self._is_ended = True
+        self._ended[why] += 1
         self.transport.abort()
 
     def _stop_watching(self) -> None:
@@ -235,8 +241,10 @@ class _SecuredConnection(_Connection):
 
     missing = 0
 
-    def __init__(self, config: Config, state: ServerState, limits: HttpLimits) -> None:
-        super().__init__(config, state, limits)
+    def __init__(
+        self, config: Config, state: ServerState, limits: HttpLimits, ended: Counter[str]
+    ) -> None:
+        super().__init__(config, state, limits, ended)
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name

@@ -152,7 +152,7 @@ def silent_http(target: Target) -> Steps:
 
 def fetch_sessions(target: Target) -> Steps:
     """Begin sessions of partitions that do not exist."""
-    with logged_in(target.sasl, "nobody") as wire:
+    with logged_in(target.sasl, "mallory") as wire:
         while True:
             for count in (5000, 100, 1):
                 wanted = [
@@ -196,7 +196,7 @@ def telemetry(target: Target) -> Steps:
     many = field(1, field(1, attribute * 5000) + metric(b"m", 2000))
     names = field(1, b"".join(metric(b"n%d" % one, 1) for one in range(1000)))
     while True:
-        with logged_in(target.sasl, "nobody") as wire:
+        with logged_in(target.sasl, "mallory") as wire:
             for data in (many, names):
                 asked = GetTelemetrySubscriptionsRequest(client_instance_id=uuid4())
                 found = wire.ask(0, asked)
@@ -230,7 +230,7 @@ def metric(name: bytes, points: int) -> bytes:
 
 def tokens(target: Target) -> Steps:
     """Create tokens of as many renewers as possible."""
-    with logged_in(target.sasl, "nobody") as wire:
+    with logged_in(target.sasl, "mallory") as wire:
         while True:
             for count in (5000, 90):
                 renewers = [
@@ -257,7 +257,7 @@ def large_oauth(target: Target) -> Steps:
 
 def invented_names(target: Target) -> Steps:
     """Ask for topics that do not exist, each time by another client id."""
-    with logged_in(target.sasl, "nobody") as wire:
+    with logged_in(target.sasl, "mallory") as wire:
         while True:
             topics = [MetadataRequestTopic(name=str(uuid4())) for _ in range(200)]
             request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
@@ -270,7 +270,7 @@ ATTACKS: dict[str, Callable[[Target], Steps]] = {
     "half requests before a login": partial(
         half_requests, user="", frame=512 * KIB - 1, sent=511 * KIB
     ),
-    "large half requests": partial(half_requests, user="nobody", frame=90 << 20, sent=2 << 20),
+    "large half requests": partial(half_requests, user="mallory", frame=90 << 20, sent=2 << 20),
     "small half requests": partial(half_requests, user="crowd", frame=512 * KIB, sent=511 * KIB),
     "silent connections": silent_connections,
     "silent http": silent_http,

@@ -140,7 +140,7 @@ async def scrape(machine: Machine) -> dict[str, list[Any]]:
         connections=lambda: machine.node._connections,
         stopping=lambda: False,
     )
-    text = b"".join([piece async for piece in Scraper(watched, Histogram()).pieces()]).decode()
+    text = b"".join([piece async for piece in Scraper(watched, Histogram(), {}).pieces()]).decode()
     found: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

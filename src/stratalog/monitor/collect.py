@@ -18,6 +18,7 @@ from stratalog.broker.network.connections import Connections
 from stratalog.broker.partitions.cleaning import Cleaners
 from stratalog.broker.partitions.partition import HostedPartition
 from stratalog.errors import ErrorCode
+from stratalog.metadata.delegation_tokens import tokens_of
 from stratalog.monitor import metrics as m
 from stratalog.monitor.exposition import head, histogram, labelled, sample, untyped
 from stratalog.monitor.health import health
@@ -147,8 +148,12 @@ class _GroupTopic:
 class Scraper:
     """Answers scrapes of one node. Scrapes measure groups one at a time, and do the rest concurrently."""
 
-    def __init__(self, watched: Watched, loop_delay: Histogram) -> None:
+    def __init__(
+        self, watched: Watched, loop_delay: Histogram, http_ended: Mapping[str, int]
+    ) -> None:
+        """`http_ended`: the monitor's own connections that it ended, by reason."""
         self._watched = watched
+        self._http_ended = http_ended
         self._loop_delay = loop_delay
         self._lags: GroupLags | None = None
         self._measuring = asyncio.Lock()
@@ -210,6 +215,7 @@ class Scraper:
         ]
         yield from _family(m.DIRECTORY_ONLINE, online)
         yield from _of_connections(self._watched.connections())
+        yield from _family(m.MONITOR_ENDED, _by_label(m.MONITOR_ENDED, self._http_ended))
 
     async def _of_partitions(self, broker: Broker, pause: Pause) -> AsyncIterator[str]:
         now_ms = broker.clock.now_ms()
@@ -327,8 +333,10 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     seconds = [(labelled(m.THROTTLED, key), throttled_ms[key] / 1000) for key in throttled_ms]
     yield from _family(m.THROTTLED_SECONDS, seconds)
     yield from _family(m.QUOTA_RATES, [("", broker.throttling.counted)])
-    if broker.audit is not None:
-        yield from _family(m.AUDIT_DROPPED, [("", broker.audit.lines_dropped)])
+    dropped = 0 if broker.audit is None else broker.audit.lines_dropped
+    yield from _family(m.AUDIT_DROPPED, [("", dropped)])
+    tokens = sum(1 for _ in tokens_of(broker.metadata.image))
+    yield from _family(m.DELEGATION_TOKENS, [("", tokens)])
     sessions = broker.fetch_sessions
     groups = broker.groups
     yield from _family(m.PENDING_MEMBER_IDS, [("", groups.pending_id_count())])

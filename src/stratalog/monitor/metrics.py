@@ -126,6 +126,13 @@ CONNECTIONS_REFUSED = _metric(
     "",
     "Client connections refused at a limit of connections.",
 )
+MONITOR_ENDED = _metric(
+    "monitor_connections_ended_total",
+    _COUNTER,
+    "reason",
+    "Connections that the monitor ended. `displaced`: another client needed the place, or found none; `late`: a "
+    "request did not come, or an answer was not taken, in time.",
+)
 CONNECTIONS_BEFORE_LOGIN = _metric(
     "connections_before_login",
     _GAUGE,
@@ -374,6 +381,9 @@ LATE_TRANSACTIONS = _metric(
 FETCH_SESSIONS = _metric(
     "fetch_sessions", _GAUGE, "", "Fetch sessions held (Kafka: NumIncrementalFetchSessions)."
 )
+DELEGATION_TOKENS = _metric(
+    "delegation_tokens", _GAUGE, "", "Delegation tokens of the cluster; 1,000 at most of one owner."
+)
 QUOTA_RATES = _metric(
     "client_quota_rates",
     _GAUGE,
@@ -384,7 +394,7 @@ AUDIT_DROPPED = _metric(
     "audit_lines_dropped_total",
     _COUNTER,
     "",
-    "Lines of the audit that came faster than the disk takes them; there is none without `audit.log.path`.",
+    "Lines of the audit that came faster than the disk takes them; 0 without `audit.log.path`.",
 )
 FETCH_SESSION_PARTITIONS = _metric(
     "fetch_session_partitions",

@@ -46,7 +46,6 @@ class Monitor:
         self._watched = watched
         self._hosts = Hosts(names)
         self._loop_delay = Histogram()
-        self._scraper = Scraper(watched, self._loop_delay)
         routes = [
             Route("/", self._root),
             Route("/metrics", self._metrics),
@@ -55,6 +54,7 @@ class Monitor:
         ]
         self._server = HttpServer(self._application)
         self._pages = Starlette(routes=routes)
+        self._scraper = Scraper(watched, self._loop_delay, self._server.ended)
         self._probe: asyncio.Task[None] | None = None
 
     async def open(self, network: Network, host: str, port: int) -> int:

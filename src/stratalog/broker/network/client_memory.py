@@ -157,12 +157,15 @@ class ClientMemory:
                 self._end_unknown()
             return
         self.requests += held - before
-        was_large, is_large = before > LITTLE_BYTES, held > LITTLE_BYTES
-        self._held.add(connection.holder, held * is_large - before * was_large)
-        if is_large:
+        if held <= LITTLE_BYTES:
+            if before > LITTLE_BYTES:
+                del self._large[connection]
+                self._held.add(connection.holder, -before)
+        elif before > LITTLE_BYTES:
+            self._held.add(connection.holder, held - before)
+        else:
             self._large[connection] = None
-        elif was_large:
-            del self._large[connection]
+            self._held.add(connection.holder, held)
 
     def may_read(self, connection: Reading, held: int) -> bool:
         """Return whether the connection may continue to read while memory is short. If not, call its `read_on`

@@ -371,13 +371,12 @@ class Connection(asyncio.BufferedProtocol):
         memory, reader = self._memory, self._reader
         held = reader.bytes_held + self._waiting_bytes + self._bytes_started
         if held != self.bytes_held:
-            is_less = held < self.bytes_held
-            if self.is_unknown or held > LITTLE_BYTES or self.bytes_held > LITTLE_BYTES:
-                self._count_held(held)
+            before, self.bytes_held = self.bytes_held, held
+            if held > LITTLE_BYTES or before > LITTLE_BYTES or self.is_unknown:
+                memory.hold(self, before, held)
             else:
-                memory.requests += held - self.bytes_held
-                self.bytes_held = held
-            if is_less:
+                memory.requests += held - before
+            if held < before:
                 memory.freed(self)
         wanted = (
             self._writable
