@@ -48,10 +48,12 @@ from stratalog.coordinators.messages import (
 from stratalog.coordinators.offsets import Offsets, Pending, refused
 from stratalog.coordinators.pending import PendingId, PendingIds
 from stratalog.coordinators.rebalance import (
+    drop,
     on_join_deadline,
     on_session_deadline,
     on_sync_deadline,
     prepare,
+    prepare_or_complete,
 )
 from stratalog.coordinators.records import KeptOffset, group_of, kept_offset, new_group_record
 from stratalog.coordinators.states import GroupState
@@ -118,6 +120,27 @@ class GroupShard:
         if is_new and (group.members or group.pending):
             turn.records.append(new_group_record(group_id, now.wall_ms))
         self._drop_if_nothing(turn, group)
+        return self._decision(turn)
+
+    def new_member(self, group_id: str, token: Any) -> str | None:
+        """Return the id of the member that this JoinGroup has just added, and which waits for its first answer."""
+        group = self._groups.get(group_id)
+        member = None if group is None else next(reversed(group.members.values()), None)
+        is_it = member is not None and member.is_new and member.join_token is token
+        return member.member_id if member is not None and is_it else None
+
+    def abandon(self, group_id: str, member_id: str, token: Any, now: Now) -> GroupDecision:
+        """Remove a new member whose client has gone before its first answer: nothing will use its place.
+
+        Kafka keeps it for `new_member_join_timeout_ms`, and so one for each connection that a client closes.
+        """
+        turn = self._turn(now)
+        group = self._groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is not None and member is not None and member.join_token is token:
+            drop(turn, group, member)
+            prepare_or_complete(turn, group, f"the client of member {member_id} has gone")
+            self._drop_if_nothing(turn, group)
         return self._decision(turn)
 
     def _limit_pending(self, turn: Turn, group: Group, holder: Hashable) -> None:

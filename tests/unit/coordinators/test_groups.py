@@ -355,3 +355,30 @@ def test_a_groups_members_have_a_limit_of_metadata():
     assert one.ask(again) is None, "a member may ask for less"
     assert one.ask(join("g")) is None, "and leaves room"
     assert one.ask(join("h", protocols=half)) is None
+
+
+def test_a_new_member_goes_with_its_client():
+    one = Shard(initial_rebalance_delay_ms=0)
+    decision = one.shard.join(join("g"), "gone", at(0))
+    one.take(decision)
+    member_id = one.shard.new_member("g", "gone")
+    assert one.shard.new_member("g", "other") is None
+    one.take(one.shard.join(join("g"), "stays", at(0)))
+    assert one.shard.new_member("g", "gone") is None, "the newest is another one"
+    one.take(one.shard.abandon("g", member_id, "gone", at(1)))
+    (left,) = one.shard.describe("g").members
+    assert left.member_id != member_id
+    found = one.take(one.shard.tick(at(1)))
+    assert (found.error, found.leader) == (ErrorCode.none, left.member_id)
+    assert one.shard.abandon("g", left.member_id, "stays", at(2)) == NOTHING, "it has its answer"
+    assert one.shard.abandon("g", member_id, "gone", at(2)) == NOTHING
+
+
+def test_a_group_whose_clients_have_gone_is_empty():
+    one = Shard(initial_rebalance_delay_ms=0)
+    for number in range(3):
+        one.take(one.shard.join(join("g"), number, at(0)))
+        one.take(one.shard.abandon("g", one.shard.new_member("g", number), number, at(0)))
+    assert not one.shard.describe("g").members
+    one.take(one.shard.tick(at(1)))
+    assert one.shard.describe("g").state == "Empty"

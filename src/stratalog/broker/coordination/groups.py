@@ -7,6 +7,7 @@ In: requests of the group APIs. Out: answers, once the decided records are commi
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -134,7 +135,9 @@ class Groups:
 
     async def join(self, request: JoinGroup) -> JoinGroupAnswer:
         """Join a group; answer once the group has rebalanced."""
-        return await self._change(request.group_id, request, GroupShard.join)  # type: ignore[no-any-return]
+        shard = self._shard(request.group_id)
+        check_available(shard.partition)
+        return await shard.join(request)  # type: ignore[no-any-return]
 
     async def sync(self, request: SyncGroup) -> SyncGroupAnswer:
         """Return a member's assignment, once the group's leader has sent it."""
@@ -343,6 +346,18 @@ class _Shard:
         token.add_done_callback(self._tokens.discard)
         self._run(lambda shard, now: step(shard, request, token, now), token)
         return token
+
+    def join(self, request: JoinGroup) -> Token:
+        """Decide as `ask`; a new member whose client goes before its answer goes, too."""
+        token = self.ask(request, GroupShard.join)
+        member_id = self._machine.new_member(request.group_id, token)
+        if member_id is not None:
+            token.add_done_callback(partial(self._abandon, request.group_id, member_id))
+        return token
+
+    def _abandon(self, group_id: str, member_id: str, token: Token) -> None:
+        if token.cancelled() and not self._closed:
+            self._run(lambda shard, now: shard.abandon(group_id, member_id, token, now), None)
 
     def ask_in_transaction(self, request: OffsetCommit, producer: tuple[int, int]) -> Token:
         """Decide as `ask` on offsets of a producer's transaction: they are a batch of their own."""
