@@ -75,14 +75,18 @@ def _is_cached(fd: int, position: int, size: int) -> bool:
 
 
 class _File:
-    """An open descriptor that closes itself with its last reference."""
+    """An open descriptor that closes itself with its last reference.
 
-    __slots__ = ("fd", "used")
+    `used`: since the last `close_idle`; `stays`: used at its present place among the open files, which it keeps.
+    """
+
+    __slots__ = ("fd", "stays", "used")
 
     def __init__(self, path: str, flags: int) -> None:
         self.fd = -1
         self.fd = os.open(path, flags, _FILE_MODE)
         self.used = True
+        self.stays = False
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -171,7 +175,7 @@ class LocalDisk:
         file = self._files.get(path)
         if file is None:
             return False  # opening may wait for the drive
-        file.used = True
+        file.used = file.stays = True
         self._write(file, position, buffers)
         return True
 
@@ -218,7 +222,7 @@ class LocalDisk:
             file = self._files.get(path)
         if file is None:
             return None  # opening may wait for the drive
-        file.used = True
+        file.used = file.stays = True
         target = bytearray(size)
         try:
             count = os.preadv(file.fd, [target], position, _NO_WAIT)
@@ -230,7 +234,7 @@ class LocalDisk:
         file = self._files.get(path)
         if file is None or not _is_cached(file.fd, position, size):
             return None
-        file.used = True
+        file.used = file.stays = True
         return _CachedRange(file, position, size)
 
     def write_file(self, path: str, data: Buffer) -> None:
@@ -361,7 +365,9 @@ class LocalDisk:
 
     def _file(self, path: str, *, create: bool = False) -> _File:
         with self._guard:
-            file = self._files.get(path)
+            file = self._files.pop(path, None)
+            if file is not None:
+                self._files[path] = file  # the least recently used is the first
             renames = self._renames
         if file is None:
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -369,10 +375,18 @@ class LocalDisk:
             with self._guard:
                 if renames == self._renames:
                     file = self._files.setdefault(path, file)
-                if len(self._files) > self._files_max:
-                    del self._files[next(iter(self._files))]
+                while len(self._files) > self._files_max:
+                    self._drop_first()
         file.used = True
         return file
+
+    def _drop_first(self) -> None:
+        """Forget the first descriptor; one that the event loop used, which changes no order, goes behind the others."""
+        path = next(iter(self._files))
+        first = self._files.pop(path)
+        if first.stays:
+            first.stays = False
+            self._files[path] = first
 
     def _open(self, full: str, flags: int) -> int:
         return with_descriptor(lambda: os.open(full, flags, _FILE_MODE), self._let_go)

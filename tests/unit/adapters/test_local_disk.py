@@ -3,11 +3,14 @@
 import os
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
+from stratalog.adapters import local_disk
 from stratalog.adapters.local_disk import LocalDisk
 
 
@@ -118,3 +121,29 @@ def test_files_with_keys_of_another_program_are_closed_to_others_at_the_lock(
         "meta.properties": others,
         ".lock": 0o600,
     }
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda disk: disk.read("0", 0, 1),
+        lambda disk: disk.append("0", 0, [b"x"]),
+        lambda disk: disk.try_append("0", 0, [b"x"]),
+        lambda disk: disk.try_read("0", 0, 1),
+    ],
+    ids=["read", "append", "try_append", "try_read"],
+)
+def test_the_least_recently_used_file_is_closed_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[LocalDisk], object]
+) -> None:
+    """A file is open while an append to it needs no thread."""
+    monkeypatch.setattr(local_disk, "_OPEN_FILES_MAX", 4)
+    disk = LocalDisk(str(tmp_path))
+    for number in range(4):
+        disk.append(str(number), 0, [b"x"])
+    for number in range(4, 9):
+        use(disk)
+        disk.append(str(number), 0, [b"x"])
+        assert not disk.try_append(str(number - 3), 0, [b"x"])
+    assert disk.try_append("0", 0, [b"x"])
+    disk.close()
