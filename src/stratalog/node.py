@@ -215,6 +215,8 @@ class Node:
         self._open_door(self.broker)
         self._follow(hosting, self.broker)
         await hosting.start(metadata.hold(), metadata.removed_topics)
+        if tiering is not None:
+            await tiering.claim_first()
         advertised = self.config.advertised_listeners
         listening = self._listening_to(self.broker)
         endpoints = await listening.open(ListenerKind.BROKER, advertised)
@@ -325,11 +327,11 @@ class Node:
         """Open the bucket, if one is configured. A broker without a bucket never loads this code."""
         if not self.config.tier_url:
             return None
-        from stratalog.broker.tier.bucket import open_claimed_bucket  # noqa: PLC0415
+        from stratalog.broker.tier.bucket import open_bucket  # noqa: PLC0415
         from stratalog.broker.tier.service import TierService  # noqa: PLC0415
 
         incarnation = await self._metadata_directory().run(read_incarnation())
-        bucket = await open_claimed_bucket(
+        bucket = await open_bucket(
             self.config,
             self.outside,
             metadata,

@@ -54,6 +54,15 @@ TIER = (
         ours=True,
     ),
     Setting(
+        "tier.accept.lost.history",
+        Kind.BOOLEAN,
+        False,
+        "Start although the bucket lacks what the manifests beside the logs name: it is another one, was emptied, or "
+        "is an older copy. What only the right bucket had is an error for readers from then on. For one start: "
+        "`--override tier.accept.lost.history=true`.",
+        ours=True,
+    ),
+    Setting(
         "tier.enable",
         Kind.BOOLEAN,
         False,

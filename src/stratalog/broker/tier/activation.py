@@ -12,10 +12,11 @@ from stratalog.broker.storage.survey import TIER_MANIFEST
 from stratalog.broker.tier.bucket import ClaimedBucket
 from stratalog.tier.bucket.commit import Writer
 from stratalog.tier.bucket.identity import register_topic
+from stratalog.tier.formats.manifest import Manifest, decode
 from stratalog.tier.writing.archiver import PartitionFolder
 from stratalog.tier.writing.tier_writer import TierWriter, WriterContext
 
-__all__ = ["activate"]
+__all__ = ["activate", "local_manifest"]
 
 _MANIFEST_BYTES_MAX: Final = 64 << 20
 
@@ -72,3 +73,9 @@ async def activate(
     # After the first version, not before: a takeover lists the manifests after it has begun.
     await bucket.claim.check_incarnation()
     return tier
+
+
+def local_manifest(hosted: HostedPartition) -> Manifest:
+    """Return the manifest beside a partition's log. Blocking. Raises FileNotFoundError, Corrupt."""
+    path = f"{hosted.log.directory}/{TIER_MANIFEST}"
+    return decode(hosted.directory.disk.read(path, 0, _MANIFEST_BYTES_MAX), path)

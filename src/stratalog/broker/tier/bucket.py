@@ -1,6 +1,6 @@
 """The bucket of one broker: its store, the claim on it, and the threads, pace and caches that its users share.
 
-In: settings, ports, the cluster's id and incarnation. Out: a bucket that this cluster claimed, or an error with its
+In: settings, ports, the cluster's id and incarnation. Out: a bucket that this cluster claims, or an error with its
 remedy. It uploads no record.
 """
 
@@ -58,7 +58,7 @@ class ClaimedBucket:
         )
 
 
-async def open_claimed_bucket(
+async def open_bucket(
     config: BrokerConfig,
     outside: Outside,
     metadata: ClusterImage,
@@ -66,22 +66,18 @@ async def open_claimed_bucket(
     incarnation: int,
     on_fenced: Callable[[str], None],
 ) -> ClaimedBucket:
-    """Open the bucket and claim it for `incarnation`, the life of the cluster that this node belongs to.
+    """Open the bucket for `incarnation`, the life of the cluster that this node belongs to. `claim_first` comes next.
 
     `on_fenced` is called once, with the reason, if the cluster is taken over: the node must stop. Raises UserError, and
-    leaves nothing open, where the URL is wrong, or another cluster or a later life owns the bucket. On a first start it
-    also raises UserError for an unusable bucket: a mistake is more likely than an outage.
+    leaves nothing open, where the URL is wrong.
     """
     threads = TierThreads(config, outside.workers)
     try:
         store = await threads.expirer.submit(lambda: outside.object_store(config.tier_url))
-        claim = BucketClaim(
-            store, metadata.cluster_id, incarnation, outside.clock, threads, on_fenced
-        )
-        await _claim_first(claim, config.tier_url, may_wait=bool(metadata.image.brokers))
     except UserError as error:
         await threads.expirer.close()
         raise UserError(f"tier.url: {error}") from error.__cause__
+    claim = BucketClaim(store, metadata.cluster_id, incarnation, outside.clock, threads, on_fenced)
     return ClaimedBucket(
         config,
         outside,
@@ -95,15 +91,23 @@ async def open_claimed_bucket(
     )
 
 
-async def _claim_first(claim: BucketClaim, url: str, *, may_wait: bool) -> None:
-    """Claim the bucket at the start of the node. `may_wait`: log that it cannot be reached, and claim it later."""
+async def claim_first(bucket: ClaimedBucket) -> None:
+    """Claim the bucket at the start of the node, with the manifests beside its logs.
+
+    Raises UserError where another cluster or a later life owns the bucket, or the bucket lacks history of this node. On
+    a first start it also raises UserError for an unusable bucket: a mistake is more likely than an outage. Later, a
+    bucket that cannot be reached is claimed when it can.
+    """
+    url = bucket.config.tier_url
     try:
-        await claim.claim()
+        await bucket.claim.claim()
+    except UserError as error:
+        raise UserError(f"tier.url: {error}") from error.__cause__
     except Fenced as error:
-        raise UserError(f"{error}; {SUPERSEDED}") from error
+        raise UserError(f"tier.url: {error}; {SUPERSEDED}") from error
     except Unavailable as error:
-        if not may_wait:
-            raise UserError(str(error)) from None
+        if not bucket.image().brokers:
+            raise UserError(f"tier.url: {error}") from None
         structlog.get_logger().warning("bucket not reached yet", url=url, reason=str(error))
     except Corrupt as error:
-        raise UserError(f"bucket {url} cannot be used: {error}") from error
+        raise UserError(f"tier.url: bucket {url} cannot be used: {error}") from error

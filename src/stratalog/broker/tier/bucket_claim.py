@@ -1,19 +1,24 @@
 """The cluster's claim on its bucket: made before the first upload, checked later, lost after a takeover.
 
-In: a store, the cluster's id and its incarnation. Out: a claim in the bucket, or the error. It uploads nothing else.
+In: a store, the cluster's id and its incarnation, manifests beside this node's logs. Out: a claim in the bucket, or the
+error. It uploads nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import structlog
 
 from stratalog.broker.tier.threads import TierThreads
-from stratalog.errors import Fenced
+from stratalog.errors import Fenced, UserError
 from stratalog.ports import Clock, ObjectStore
+from stratalog.tier.bucket.commit import is_pruned, load_latest, run
 from stratalog.tier.bucket.identity import claim_bucket, read_claim
 from stratalog.tier.bucket.incarnation import check_incarnation
+from stratalog.tier.formats.manifest import Manifest
+from stratalog.tier.formats.paths import manifest_path
 
 SUPERSEDED: Final = (
     "its clients belong to the new one; what only this node's disk has can be read without tier.url"
@@ -25,6 +30,8 @@ class BucketClaim:
 
     `is_held`: uploads are allowed. `is_fenced`: the cluster was taken over, and `on_fenced` was called with the reason.
     `times`: how many claims this process made; a new one finds a bucket without anything of this cluster.
+    `manifests` returns some of those beside this node's logs, which are read as they are iterated: the bucket of the
+    first claim must have them.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class BucketClaim:
         self.is_held = False
         self.is_fenced = False
         self.times = 0
+        self.manifests: Callable[[], Iterable[Manifest]] = list
         self._store = store
         self._clock = clock
         self._threads = threads
@@ -51,14 +59,17 @@ class BucketClaim:
     async def claim(self) -> None:
         """Claim the bucket, unless the claim is held.
 
-        Raises UserError (another cluster has the bucket), Fenced (the cluster was taken over), Unavailable, Corrupt.
+        Raises UserError (another cluster has the bucket, or that of the first claim lacks history of this node), Fenced
+        (the cluster was taken over), Unavailable, Corrupt.
         """
         if self.is_held:
             return
         now_ms = self._clock.now_ms()
         store, cluster_id = self._store, self.cluster_id
+        manifests = () if self.times else self.manifests()
 
         def claim() -> None:
+            check_history(store, cluster_id, manifests)
             claim_bucket(store, cluster_id, now_ms)
             check_incarnation(store, cluster_id, self.incarnation)
 
@@ -96,3 +107,29 @@ class BucketClaim:
             self.is_fenced = True
             self._log.error("fenced: the cluster was taken over", reason=str(error))
             self._on_fenced(f"{error}; {SUPERSEDED}")
+
+
+def check_history(store: ObjectStore, cluster_id: str, manifests: Iterable[Manifest]) -> None:
+    """Raise UserError where the bucket lacks these manifests or has only older versions of them.
+
+    Then it is another bucket, it was emptied, or it is an older copy. Versions only rise: while the bucket is the right
+    one, each manifest costs one request, and some more where the bucket has pruned that version. Raises Unavailable,
+    Corrupt.
+    """
+    for local in manifests:
+        with suppress(FileNotFoundError):
+            store.size(manifest_path(local.prefix, local.version))
+            continue
+        # No list decides whether it was pruned, for a list may be out of date.
+        if run(store, is_pruned(local.prefix, local.version)):
+            continue
+        newest = run(store, load_latest(local.prefix))
+        owner = read_claim(store)
+        if owner is not None and owner.cluster_id != cluster_id:
+            return  # the claim names the owner
+        found = "none" if newest is None else f"version {newest.version}"
+        raise UserError(
+            f"bucket {store.url} lacks history of this node: beside the log of {local.topic}-{local.partition} lies "
+            f"version {local.version} of its manifest, the bucket has {found}; name the right bucket, put its objects "
+            "back, or give up what only it had: --override tier.accept.lost.history=true"
+        )

@@ -9,8 +9,10 @@ closed segments wait on disk. Only the first start of a cluster needs the bucket
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from heapq import nlargest
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,7 +21,8 @@ import structlog
 from stratalog.broker.coordination.cluster_image import ClusterImage
 from stratalog.broker.partitions.hosting import Hosting
 from stratalog.broker.partitions.partition import HostedPartition
-from stratalog.broker.tier.bucket import ClaimedBucket
+from stratalog.broker.tier.activation import local_manifest
+from stratalog.broker.tier.bucket import ClaimedBucket, claim_first
 from stratalog.broker.tier.bucket_cleaner import BucketCleaner
 from stratalog.broker.tier.deleted_topics import DeletedTopics
 from stratalog.broker.tier.history import History
@@ -31,11 +34,14 @@ from stratalog.errors import Corrupt, Fenced, Unavailable, UserError
 from stratalog.log.values import TieredHistory
 from stratalog.replication.roles import Transition
 from stratalog.tier.bucket.commit import load_latest, run
+from stratalog.tier.formats.manifest import Manifest
 from stratalog.tier.formats.paths import partition_prefix
 from stratalog.tier.reading.followed_lookup import FollowedLookup
 from stratalog.tier.reading.tiered_history import tiered_history
 
 _CLOSE_S: Final = 5.0
+_CHECKED_MAX: Final = 4
+"""Manifests beside the logs that the bucket must have at a start."""
 
 
 class TierService:
@@ -63,7 +69,15 @@ class TierService:
         self._unclean = UncleanLeaders(bucket, hosting, spawn)
         hosting.defers = self._unclean.defers
         hosting.bucket_clean_end = self.clean_end
+        # A bucket in memory is empty after each start, as its user knows.
+        lasts = not bucket.store.url.startswith("memory:")
+        if lasts and not bucket.config.bool("tier.accept.lost.history"):
+            bucket.claim.manifests = self._local_manifests
         self._log = structlog.get_logger()
+
+    async def claim_first(self) -> None:
+        """Claim the bucket, once the partitions are loaded and before any client is served. Raises UserError."""
+        await claim_first(self.bucket)
 
     def start(self) -> None:
         """Start to tier the led partitions."""
@@ -126,6 +140,18 @@ class TierService:
             bucket.outside.clock.steady_ms,
             bucket.config.int("remote.delete.grace.ms"),
         )
+
+    def _local_manifests(self) -> Iterator[Manifest]:
+        """Return the manifests beside the logs of which most is in the bucket: few, so that a start stays fast.
+
+        The iterator reads each from its drive: call its `next` on another thread.
+        """
+        tiered = (
+            one
+            for one in self._hosting.all()
+            if one.log.config.remote_storage_enable and one.log.tiered_end
+        )
+        return _read_each(nlargest(_CHECKED_MAX, tiered, key=lambda one: one.log.tiered_end))
 
     def topics_deleted(self, topic_ids: Iterable[UUID]) -> None:
         """Remove deleted topics from the bucket."""
@@ -226,3 +252,9 @@ class TierService:
                         self._led(hosted)
                 await self._forget_topics()
             await asyncio.sleep(wait_s)
+
+
+def _read_each(chosen: Iterable[HostedPartition]) -> Iterator[Manifest]:
+    for hosted in chosen:
+        with suppress(FileNotFoundError, Corrupt):  # Corrupt: the tier is being removed
+            yield local_manifest(hosted)
