@@ -18,6 +18,7 @@ Clients that hold half requests must not keep the others waiting:
   client that holds most first, whether the broker reads them or not.
 - A larger request has its turn before those of the client that holds most.
 - What stays half received for long ends in the same order, while memory is short.
+- Where no half request is old enough, small requests wait, and are looked at again, the smallest first.
 
 A client is a principal, or an address where its connections are anonymous. Anonymous connections of one address share
 a lot: among them the oldest half request ends first, so one that arrives quickly passes.
@@ -49,6 +50,8 @@ _HALF_S: Final = 3.0
 _REQUEST_S_MAX: Final = 10.0
 """How long a request may take to arrive while memory is short. Other clients wait 30 s for their answers."""
 _AGAIN_S: Final = 0.05
+_SMALL_AT_ONCE: Final = 16
+"""Small requests that wait and are looked at again together; those of them that pass hold 17 MiB at most."""
 _NOTE_S: Final = 10.0
 _NO_LIMIT: Final = 1 << 62
 
@@ -60,6 +63,8 @@ class Reading(Protocol):
     """Whether its client must still log in, or complete its handshake."""
     holder: Hashable
     """The client that its memory counts for."""
+    bytes_held: int
+    """Bytes of its requests, as this module counts them."""
     began_s: float
     """When the partly received request began to arrive, in the loop's time."""
 
@@ -111,6 +116,7 @@ class ClientMemory:
         self._waiting: dict[Reading, None] = {}
         self._turn: Reading | None = None
         self._resuming: asyncio.Handle | None = None
+        self._retrying: asyncio.Handle | None = None
         self._log = structlog.get_logger()
 
     @property
@@ -178,11 +184,26 @@ class ClientMemory:
             self._waiting.pop(connection, None)
             return True
         self._waiting[connection] = None
+        if self._retrying is None and held + connection.missing <= self._small_bytes_max:
+            self._retrying = asyncio.get_running_loop().call_later(2 * _AGAIN_S, self._retry)
         return False
+
+    def _retry(self) -> None:
+        """Look again at the smallest requests that wait: half requests have grown old meanwhile."""
+        self._retrying = None
+        sizes = {one: one.bytes_held + one.missing for one in self._waiting if one.is_receiving}
+        for one in sorted(sizes, key=sizes.__getitem__)[:_SMALL_AT_ONCE]:
+            if sizes[one] <= self._small_bytes_max and one in self._waiting:
+                del self._waiting[one]
+                one.read_on()
+
+    @property
+    def _small_bytes_max(self) -> int:
+        return min(_SMALL_BYTES, self.reserve // 4)
 
     def _passes(self, connection: Reading, held: int) -> bool:
         """Return whether a small request passes in the reserve; end older half requests for it where that is full."""
-        if held + connection.missing > min(_SMALL_BYTES, self.reserve // 4):
+        if held + connection.missing > self._small_bytes_max:
             return False
         holds_little = self._held.of(connection.holder) <= self.reserve // 16
         room = self.requests_max + (self.reserve if holds_little else self.reserve // 2)

@@ -80,6 +80,7 @@ class Client:
             opened=lambda _: True,
             closed=lambda _: None,
         )
+        self.received = -4
         self.transport = Transport(host)
         self.connection.connection_made(self.transport)
 
@@ -93,6 +94,7 @@ class Client:
             count = min(len(room), len(data))
             room[:count] = data[:count]
             self.connection.buffer_updated(count)
+            self.received += count
             data = data[count:]
 
     @property
@@ -187,6 +189,22 @@ def test_old_half_requests_end_for_a_small_one_of_their_own_address() -> None:
         assert ended(greedy)[7], "the oldest first, read or not"
         assert 0 < sum(ended(greedy)) < 20, "no more than it needs"
         assert node.memory.ended["half_request"] == sum(ended(greedy))
+
+    played(tell)
+
+
+def test_a_small_request_that_waits_passes_once_half_requests_are_old() -> None:
+    async def tell(node: Node) -> None:
+        greedy = node.holders(150, 511 << 10, 512 << 10)
+        honest = node.client()
+        honest.sends(SMALL, SMALL)
+        assert not honest.is_served
+        for one in greedy:
+            one.ages(OLD_S)
+        while not honest.transport.reads:
+            await asyncio.sleep(0)
+        honest.send(bytes(SMALL - honest.received))
+        assert honest.is_served
 
     played(tell)
 
