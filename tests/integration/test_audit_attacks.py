@@ -215,7 +215,7 @@ def test_texts_of_any_length_make_no_long_lines(audited: tuple[TemporaryBroker, 
         assert raw.handshake(LONG) == 33
     with closing(Raw(broker)) as raw:
         assert raw.handshake("PLAIN") == 0
-        assert raw.token(b"\0" + 10 * LONG.encode() + b"\0wrong") == (58, b"")
+        assert raw.token(b"\0" + LONG[:15_000].encode() + b"\0wrong") == (58, b"")
     with closing(Client(broker, "alice")) as alice, closing(Client(broker, "alice")) as named:
         alice.tell(9, MetadataRequest(topics=[MetadataRequestTopic(name=LONG)]))
         alice.stream.settimeout(5)
@@ -225,4 +225,4 @@ def test_texts_of_any_length_make_no_long_lines(audited: tuple[TemporaryBroker, 
     lines = lines_of(path, 3)
     assert {line["event"] for line in lines} == {"login failed", "denied"}
     assert max(map(len, path.read_text().splitlines())) < LINE_BYTES_MAX
-    assert lines[1]["user"].endswith("… (300000 characters)")
+    assert lines[1]["user"].endswith("… (15000 characters)")
