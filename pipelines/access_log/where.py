@@ -7,6 +7,7 @@ before Spark's slow start, so that errors show at once. Never here: Spark sessio
 import re
 
 from stratalog.errors import UserError
+from stratalog.spark.failures import OURS
 from stratalog.table.log import Log
 from stratalog.table.options import parse_options
 from stratalog.table.query import shared_of
@@ -30,7 +31,7 @@ def source(bootstrap_server: str | None, tier_url: str | None, topic: str) -> di
 def log_ends(given: dict[str, str]) -> Ends:
     """Return the log's present ends. Raises UserError where an option is wrong or the topic missing, Unavailable."""
     try:
-        parsed = parse_options(given)
+        parsed = parse_options(given | {"kafka.default.api.timeout.ms": "5000"})
         snapshot = Log(parsed, shared_of(parsed)).snapshot()
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -41,9 +42,12 @@ def log_ends(given: dict[str, str]) -> Ends:
 
 
 def spark_failure(error: BaseException) -> str:
-    """Return the most informative line of a Spark exception: the last cause that its tracebacks name, else the first
-    line.
+    """Return the most informative line of a Spark exception: an error of ours, else the last cause that its tracebacks
+    name, else the first line.
     """
     said = str(error).partition(PLAN)[0].strip().splitlines() or [type(error).__name__]
+    ours = [found[1] for found in map(OURS.search, said) if found]
+    if ours:
+        return ours[-1]
     causes = [found[1] for found in map(CAUSE.match, said[1:]) if found]
     return causes[-1] if causes else said[0]

@@ -56,7 +56,6 @@ SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 EVENT = re.compile(r"Flow '?(?:[\w`]+\.)*`?(\w+)`?'? (?:is|has) ([A-Z]+)")
 FAILED = re.compile(r"^(?:Error: |[\w.]+(?:Exception|Error): |Exception in thread .*?: )(.+)")
 TRACEBACK = "Traceback (most recent call last):"
-OURS = re.compile(r"^stratalog\.errors\.\w+: (.+)")
 
 pipeline_app = typer.Typer(help="Declarative pipelines on Spark.", no_args_is_help=True)
 
@@ -310,10 +309,12 @@ def _reason(output: Sequence[str]) -> str:
 
     Of a traceback only the last line explains anything.
     """
+    from stratalog.spark.failures import OURS
+
     without_traceback = [line for line in output if not line.endswith(TRACEBACK)]
     for pattern in (OURS, FAILED):
         for line in without_traceback:
-            if found := pattern.match(line):
+            if found := pattern.search(line):
                 return found[1].rstrip(".")
     return next((line for line in reversed(output) if line.strip()), "Spark ended without a word")
 

@@ -1,18 +1,21 @@
 """Failures as Spark's users see them: the one line of the error, without frames and causes.
 
 In: an error of the package, at the outermost call that Spark makes. Out: the same error, which Spark's worker reports
-alone. A bug (an AssertionError) keeps its frames.
+alone; and a pattern that finds it in what Spark prints. A bug (an AssertionError) keeps its frames.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from stratalog.errors import Error, NotInEnvironment
 
-__all__ = ["one_line"]
+__all__ = ["OURS", "one_line"]
 
+OURS: Final = re.compile(r"\bstratalog\.errors\.\w+: (.+)")
+"""An error of the package in a line that Spark prints; in front of it Spark names its own."""
 _SESSION: Final = (
     "Spark's workers have the environment of the session's start: set it before the session begins"
 )

@@ -150,7 +150,8 @@ def test_a_failed_run_shows_sparks_error(monkeypatch, tmp_path):
 def test_a_failed_run_shows_our_error_before_pythons(monkeypatch, tmp_path):
     script = (
         "print('ConnectionRefusedError: [Errno 111] Connection refused');"
-        "print('stratalog.errors.Unavailable: broker h:1 unreachable'); raise SystemExit(1)"
+        "print('org.apache.spark.SparkException: [FAILED] to plan: '"
+        "'stratalog.errors.Unavailable: broker h:1 unreachable'); raise SystemExit(1)"
     )
     with pytest.raises(UserError, match=r": broker h:1 unreachable \(log: "):
         run_with_script(monkeypatch, tmp_path, script)

@@ -30,6 +30,14 @@ Current State: ACTIVE
 """
 
 
+OURS_FAILED = """\
+[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
+Failed when Python streaming data source perform initialOffset: stratalog.errors.BadOption: topic visits does not exist
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+"""
+
+
 @pytest.fixture(scope="module")
 def address():
     with TemporaryBroker() as broker:
@@ -95,5 +103,6 @@ def test_a_wrong_command_line_is_explained(main, arguments, says, capsys):
 
 def test_the_last_cause_of_sparks_error_is_shown():
     assert spark_failure(RuntimeError(STREAM_FAILED)) == "topic visits is another topic now"
+    assert spark_failure(RuntimeError(OURS_FAILED)) == "topic visits does not exist"
     assert spark_failure(RuntimeError("one line: of it")) == "one line: of it"
     assert spark_failure(RuntimeError()) == "RuntimeError"
