@@ -8,7 +8,7 @@ A hundred consumers at one partition's tail ask for the same offset. So a reques
 if both waits end in the same tick of the purgatory: nothing tells the two answers apart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -146,27 +146,27 @@ class SmallFetches:
     def begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
         """Begin equal fetches; `sessions` by connection. Clients that may not read go on by themselves."""
         received = None if self._broker.authorizer is None else self._received(request)
-        denied = [] if received is None else self._denied(received, sessions)
+        denied = set() if received is None else self._denied(received, sessions)
         allowed = {loan: one for loan, one in sessions.items() if loan not in denied}
         if allowed:
             self._begin(request, allowed)
         self._recall_all(denied)
 
-    def _denied(self, received: Received, sessions: Mapping[int, Session]) -> list[int]:
+    def _denied(self, received: Received, sessions: Mapping[int, Session]) -> set[int]:
         """Return the connections whose clients may not read the topic of equal fetches."""
         authorizer = self._broker.authorizer
         if authorizer is None:
-            return []
+            return set()
         topic = received.body.topics[0]
         name = topic.topic
         if received.header.version >= _TOPIC_IDS_FROM:
             found = self._broker.cluster.image.topics_by_id.get(topic.topic_id)
             name = "" if found is None else found.name
-        return [
+        return {
             loan
             for loan, session in sessions.items()
             if not authorizer.allows(session, Operation.READ, Resource.TOPIC, name)
-        ]
+        }
 
     def _begin(self, request: bytes, sessions: Mapping[int, Session]) -> None:
         loans = list(sessions)
@@ -258,7 +258,7 @@ class SmallFetches:
         for loan in sessions:
             del self._groups[loan]
         if wait.exception() is not None:
-            self._recall_all(list(sessions))
+            self._recall_all(sessions)
             return
         denied = self._denied(group.received, sessions)
         loans = [loan for loan in sessions if loan not in denied]
@@ -287,6 +287,6 @@ class SmallFetches:
         if rest:
             self._broker.purgatory.loop.call_soon(self._deliver, rest, frame)
 
-    def _recall_all(self, loans: Sequence[int]) -> None:
+    def _recall_all(self, loans: Iterable[int]) -> None:
         for loan in loans:
             self._recall(loan)
