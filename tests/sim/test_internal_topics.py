@@ -75,6 +75,7 @@ def test_a_node_whose_other_brokers_are_away_creates_its_internal_topics() -> No
         await cluster.start()
         await cluster.stop()
         await cluster.machines[1].start()
+        await asyncio.sleep(30)  # the others' sessions end
         raw = await raw_to(cluster, 1)
         assert await coordinator(raw) == 1
         await raw.ask(4, FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]))
