@@ -51,6 +51,7 @@ STRICTER = {
     "log.roll.jitter.ms",
     "log.roll.ms",
     "queued.max.request.bytes",
+    "request.timeout.ms",
     "replica.fetch.min.bytes",
     "replica.fetch.wait.max.ms",
     "replica.high.watermark.checkpoint.interval.ms",
