@@ -55,7 +55,9 @@ def check(member: Member, sent: Sent, response: Response) -> Fetched:
     is_refusal = response.error is not ErrorCode.none or epoch != sent.request.epoch
     if is_refusal or not isinstance(response, FetchResponse | FetchSnapshotResponse):
         return Fetched()  # nothing of its content is used
-    other_leaders = {sent.to, member.leader_id} - {leader, ANY_NODE, NO_NODE}
+    # One that looks for the leader may have the name of a wrong one, from an earlier answer.
+    followed = member.leader_id if isinstance(member.state, Follower) else NO_NODE
+    other_leaders = {sent.to, followed} - {leader, ANY_NODE, NO_NODE}
     if leader == NO_NODE or other_leaders:
         raise Corrupt(f"node {sent.to} answers for leader {leader} of epoch {epoch}")
     if isinstance(response, FetchResponse):

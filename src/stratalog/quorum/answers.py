@@ -156,12 +156,9 @@ def _leader_error(member: Member, request: FetchRequest | FetchSnapshotRequest) 
 
 
 def _fetch(member: Member, token: Any, request: FetchRequest, now_ms: int) -> None:
-    if (
-        request.epoch > member.epoch
-        and isinstance(member.state, Leader)
-        and request.replica.id >= 0
-    ):
-        # An observer stands for no election, so it would wait for a leader of that epoch for ever.
+    if request.epoch > member.epoch and member.is_voter and request.replica.id >= 0:
+        # An observer stands for no election, so it would wait for a leader of that epoch for ever. It may know this
+        # voter alone.
         member.become_unattached(request.epoch, now_ms)
     error = _leader_error(member, request)
     if request.offset < 0 or not 0 <= request.last_epoch <= request.epoch:

@@ -80,16 +80,16 @@ def flipped(batch, at):
 class Following:
     """Member 1 follows node 2; its open request is a Fetch."""
 
-    def __init__(self):
+    def __init__(self, me=1, leader_id=2):
         self.log = Log()
         self.log.append(control(0, 2, leader_change(3, VOTERS, {1, 3})) + data(1, 2))
         self.log.durable_offset = 2
         history = VoterHistory(VOTERS, kraft_version=1)
         self.member = Member(
-            VOTERS.voters[0].key,
+            ReplicaKey(me, UUID(int=me)),
             self.log,
             history,
-            saved=QuorumState(leader_epoch=3, leader_id=2),
+            saved=QuorumState(leader_epoch=3, leader_id=leader_id),
             timeouts=Timeouts(),
             entropy=SimpleNamespace(uniform=Random(1).uniform),
         )
@@ -280,6 +280,36 @@ def test_a_follower_leaves_a_leader_that_says_another_node_leads():
     assert following.raft.role == "unattached"
     following.raft.on_request("begin", BeginQuorumEpochRequest(3, 3, ReplicaKey(1)), 1)
     assert following.raft.leader_id == 3
+
+
+def test_an_observer_that_got_the_name_of_a_wrong_leader_finds_the_right_one():
+    """The wrong name is saved: it must not make the right leader's answers look damaged."""
+    following = Following(me=9, leader_id=99)
+    following.raft.on_broken_connection(99, 0)
+    sent = following.asked(following.raft.tick(FETCH_MS))
+    assert following.raft.role == "observer"
+    leader = sent.to
+    outputs = following.raft.on_response(
+        sent.correlation_id, replace(GOOD, leader_id=leader), FETCH_MS
+    )
+    assert not [one for one in outputs if isinstance(one, Discarded)]
+    assert following.raft.leader_id == leader
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_voter_gives_up_its_epoch_for_a_fetch_of_a_later_one(role):
+    """The observer that fetches got its epoch from a damaged answer, and no leader of it will come otherwise."""
+    following = Following()
+    if role == "leader":
+        votes = [one for one in following.raft.tick(FETCH_MS) if isinstance(one, Send)]
+        grant = VoteResponse(leader_id=-1, leader_epoch=3, granted=True)
+        outputs = following.raft.on_response(votes[0].correlation_id, grant, FETCH_MS)
+        (vote, *_) = [one for one in outputs if isinstance(one, Send)]
+        following.raft.on_response(vote.correlation_id, replace(grant, leader_epoch=4), FETCH_MS)
+        assert following.raft.is_leader
+    following.raft.on_request("token", FetchRequest(7, ReplicaKey(9), 2, 2), FETCH_MS)
+    assert (following.raft.epoch, following.raft.leader_id) == (7, -1)
+    assert following.raft.role == "unattached"
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, (1 << 31) - 1])
