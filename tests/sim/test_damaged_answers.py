@@ -14,7 +14,9 @@ from structlog.testing import capture_logs
 from tests.sim.cluster import Cluster, host_of
 from tests.sim.disk import SimDisk, paths
 from tests.sim.lies import Answer, lying
+from tests.sim.loop import run
 from tests.sim.test_quorum import on_three, write, written
+from tests.sim.world import World
 
 from stratalog.broker.storage.survey import METADATA_DIRECTORY
 from stratalog.client import calls
@@ -178,6 +180,31 @@ def test_a_node_that_starts_with_a_damaged_log_is_refused_with_one_line() -> Non
         await cluster.machines[follower].start()
 
     on_three(tell)
+
+
+def test_a_node_that_cannot_replay_its_own_log_stops_with_one_line_and_the_others_go_on() -> None:
+    async def whole() -> None:
+        cluster = Cluster(World(1), roles=dict.fromkeys((1, 2, 3), "controller"))
+        await cluster.start()
+        leader = await cluster.until_active()
+        late = other_than(leader, cluster)
+        quorum = cluster.quorum(late)
+        await quorum._image_turn.acquire()  # it has the records on its disk, and not in its image
+        await write(cluster, "written")
+        await cluster.until(lambda: quorum.high_watermark > quorum.image.image.offset + 1, "a lag")
+        quorum.log.log.tail.clear()
+        disk, path = metadata_file(cluster, late, ".log")
+        disk.flip(path, disk.size(path) - 1)
+        quorum._image_turn.release()
+        machine = cluster.machines[late]
+        await cluster.until(lambda: bool(machine.reasons_to_stop), "its end")
+        (reason,) = machine.reasons_to_stop
+        assert "__cluster_metadata-0" in reason
+        assert "has a wrong CRC" in reason
+        await write(cluster, "after", on=leader)
+        await cluster.stop()
+
+    run(whole())
 
 
 async def until_snapshot(cluster: Cluster, node_id: int) -> None:
