@@ -15,7 +15,10 @@ from tests.raft.world import World, check_counts
 
 SEEDS = 120
 PART = 40
+FOUND_WITH_LIES = 51, 1316, 2473
+"""Seeds in which an observer waited for ever for the leader that a damaged answer had named."""
 QUICKLY_FOUND = (
+    "damaged batches appended",
     "persisted after the answer",
     "watermark from one replica",
     "epoch not raised",
@@ -30,6 +33,13 @@ def test_the_properties_of_a_quorum_hold_under_faults(first):
     for seed in range(first, first + PART):
         counts += World(seed).run()
     check_counts(counts)
+
+
+def test_the_properties_hold_where_nodes_send_damaged_answers():
+    counts: Counter[str] = Counter()
+    for seed in (*range(PART), *FOUND_WITH_LIES):
+        counts += World(seed, lies=True).run()
+    assert counts["answers discarded"] > 100, "nothing was tried"
 
 
 def test_one_seed_is_one_run():
