@@ -8,12 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from stratalog import read
-from stratalog.errors import BadOption, UserError
+from stratalog.errors import BadOption, Rejected, UserError
 from stratalog.kernels.columns import COLUMNS, HEADERS
-from stratalog.table.sink import WRITE_HEADER, Write, write_rows
+from stratalog.table.sink import WRITE_HEADER, Write, check_destination, write_rows
 from stratalog.table.sink_options import check_columns, parse_sink_options
 from stratalog.testing import TemporaryBroker
 
@@ -172,3 +180,41 @@ def test_columns_that_cannot_be_written_are_refused(columns: dict[str, str], say
     options = parse_sink_options({"kafka.bootstrap.servers": "a:1"})
     with pytest.raises(ValueError, match=says):
         check_columns(columns, options)
+
+
+def test_the_right_to_write_is_checked_before_a_row_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:alice",
+    }
+    monkeypatch.setenv("SECRET", "b")
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    with TemporaryBroker(settings, users={"alice": "a", "bob": "b"}) as broker:
+        login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "a"}
+        place = {"bootstrap.servers": broker.address, "security.protocol": "SASL_PLAINTEXT"}
+        admin = AdminClient(place | login)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        options = parse_sink_options(
+            {
+                **{f"kafka.{name}": text for name, text in place.items()},
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f'{module} username="bob" password="${{env:SECRET}}";',
+                "topic": "t",
+            }
+        )
+
+        def permit(operation: AclOperation) -> None:
+            to_bob = ("User:bob", "*", operation, AclPermissionType.ALLOW)
+            binding = AclBinding(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, *to_bob)
+            for added in admin.create_acls([binding]).values():
+                added.result(30)
+
+        with pytest.raises(Rejected, match=r"topic t at .*: this user has no right to it"):
+            check_destination(options)
+        permit(AclOperation.DESCRIBE)
+        with pytest.raises(Rejected, match=r"topic t at .*: this user has no right to write to it"):
+            check_destination(options)
+        permit(AclOperation.WRITE)
+        check_destination(options)
