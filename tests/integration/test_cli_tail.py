@@ -152,7 +152,7 @@ def test_a_mistake_is_one_line(server: Server, tmp_path: Path) -> None:
         "tail", str(log), "--topic", "wrong", "--id", "mine", *state, "-b", server.address
     )
     assert (done.returncode, "mine.json is damaged" in done.stderr) == (2, True), done.stderr
-    file.write_text(kept.replace('"number": 1', '"number": 7'))
+    file.write_text(json.dumps(json.loads(kept) | {"number": 7}))
     done = strata(
         "tail", str(log), "--topic", "wrong", "--id", "mine", *state, "-b", server.address
     )

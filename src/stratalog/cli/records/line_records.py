@@ -20,6 +20,8 @@ class LineRecords(NamedTuple):
     """None where no record has a key."""
     values: list[bytes]
     offsets: list[int]
+    size: int
+    """How many bytes of the chunk these records took: the last record may go on behind it."""
 
 
 class LineRules(msgspec.Struct, frozen=True):
@@ -30,28 +32,25 @@ class LineRules(msgspec.Struct, frozen=True):
     as_json: bool
     host: str
 
-    def whole(self, data: bytes, *, is_last: bool, bytes_max: int) -> int:
-        """Return how many bytes of the chunk are whole records: without `is_last` the last one may go on.
-
-        A record of more than `bytes_max` is not waited for.
-        """
-        if self.begins is None or is_last:
-            return len(data)
-        end = data.rfind(b"\n", 0, len(data) - 1) + 1
-        while end > 0:
-            if self.begins.match(data, end):
-                return end
-            end = data.rfind(b"\n", 0, end - 1) + 1
-        return len(data) if len(data) >= bytes_max else 0
-
-    def records(self, data: bytes, path: str, offset: int) -> LineRecords:
+    def records(
+        self,
+        data: bytes,
+        path: str,
+        offset: int,
+        bytes_max: int,
+        *,
+        is_last: bool,
+        is_full: bool,
+    ) -> LineRecords:
         """Return the records of whole lines; `offset` is that of the chunk in its file.
 
-        A million lines are read in a second or two, so each step is one pass over all of them.
+        Without `is_last` the last record of several lines may go on: it is left out, unless a chunk has no more room. A
+        record of more than `bytes_max` goes in parts. A million lines are read in a second or two, so each step is one
+        pass over all of them.
         """
-        values = self._values(data)
+        values = self._values(data, bytes_max, is_last=is_last, is_full=is_full)
         offsets = list(accumulate((len(value) + 1 for value in values), initial=offset))
-        offsets.pop()
+        size = min(offsets.pop() - offset, len(data))
         keys = None
         if self.key is not None:
             search, group = self.key.search, 1 if self.key.groups else 0
@@ -59,9 +58,9 @@ class LineRules(msgspec.Struct, frozen=True):
             keys = [None if match is None else match[group] for match in found]
         if self.as_json:
             values = self._rows(values, path, offsets)
-        return LineRecords(keys, values, offsets)
+        return LineRecords(keys, values, offsets, size)
 
-    def _values(self, data: bytes) -> list[bytes]:
+    def _values(self, data: bytes, bytes_max: int, *, is_last: bool, is_full: bool) -> list[bytes]:
         lines = data.split(b"\n")
         if not lines[-1]:
             lines.pop()
@@ -69,10 +68,18 @@ class LineRules(msgspec.Struct, frozen=True):
             return lines
         match = self.begins.match
         firsts = [at for at, line in enumerate(lines) if not at or match(line)]
-        return [
-            lines[at] if end - at == 1 else b"\n".join(lines[at:end])
-            for at, end in zip(firsts, [*firsts[1:], len(lines)], strict=True)
-        ]
+        ends = [*firsts[1:], len(lines)]
+        if not is_last and (firsts[-1] or not is_full):
+            firsts.pop()  # it may go on
+        values: list[bytes] = []
+        for at, end in zip(firsts, ends, strict=False):
+            if end - at == 1:
+                values.append(lines[at])
+            elif len(value := b"\n".join(lines[at:end])) <= bytes_max:
+                values.append(value)
+            else:
+                values += _parts(lines[at:end], bytes_max)
+        return values
 
     def _rows(self, values: list[bytes], path: str, offsets: list[int]) -> list[bytes]:
         """Return each value as a JSON object. Bytes that are no UTF-8 become U+FFFD, also those of the path."""
@@ -84,3 +91,14 @@ class LineRules(msgspec.Struct, frozen=True):
             form % (encode(value.decode("utf-8", "replace")), at)
             for value, at in zip(values, offsets, strict=True)
         ]
+
+
+def _parts(lines: list[bytes], bytes_max: int) -> list[bytes]:
+    """Return lines joined to parts of at most `bytes_max`, where the lines themselves are no longer."""
+    parts = [lines[0]]
+    for line in lines[1:]:
+        if len(parts[-1]) + 1 + len(line) <= bytes_max:
+            parts[-1] += b"\n" + line
+        else:
+            parts.append(line)
+    return parts

@@ -90,7 +90,9 @@ UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the files' 
 EndsAfter = Annotated[
     float,
     typer.Option(
-        metavar="S", min=0, help="A file that was rotated away ends after so long without a line."
+        metavar="S",
+        min=0,
+        help="A file ends after so long without a line, once another file has its place.",
     ),
 ]
 
@@ -112,8 +114,9 @@ def tail(
 ) -> None:
     r"""Follow files and send each line once, through rotations, kills and unreachable clusters.
 
-    Rotation by rename, by copy and truncation, and into .gz is followed. Readers with read_committed see each line
-    once: positions are part of each transaction. Lines of one file stay in one partition, unless --key gives them keys.
+    Rotation by rename, by copy and truncation, and into .gz, .xz, .bz2 and .zst is followed. Readers with
+    read_committed see each line once: positions are part of each transaction. Lines of one file stay in one partition,
+    unless --key gives them keys.
 
     Example: strata tail '/var/log/nginx/*.log' --topic visits
 

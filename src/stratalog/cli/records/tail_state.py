@@ -8,16 +8,19 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from stratalog.cli.records.tailed_files import Entry, FileKey
+import msgspec
+
+from stratalog.cli.records.tracked import Entry, FileKey
 from stratalog.errors import UserError
 
 __all__ = ["TailState"]
 
-_FORMAT = 1
+_FORMAT: Final = 2
+"""1 had no birth, path without links, first path and number of a file."""
 
 
 @dataclass(slots=True)
@@ -94,20 +97,18 @@ class TailState:
         self._write(is_safe=False)
 
     def _write(self, *, is_safe: bool) -> None:
-        text = json.dumps(
+        text = _encoded(
             {
                 "format": _FORMAT,
                 "topic": self.topic,
                 "number": self.number,
                 "looked_s": self.looked_s,
-                "entries": [one.as_json() for one in self.entries.values()],
-                "pending": None
-                if self.pending is None
-                else [one.as_json() for one in self.pending.values()],
+                "entries": list(self.entries.values()),
+                "pending": None if self.pending is None else list(self.pending.values()),
             }
         )
         fresh = self.path.with_suffix(".new")
-        with fresh.open("w") as file:
+        with fresh.open("wb") as file:
             file.write(text)
             file.flush()
             if is_safe:
@@ -115,12 +116,24 @@ class TailState:
         fresh.replace(self.path)
 
 
+def _encoded(document: dict[str, Any]) -> bytes:
+    """Return a document as JSON. A path may have bytes that are no UTF-8, which the fast encoder refuses."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return json.dumps(document, default=asdict).encode()
+
+
 def _read(path: Path, topic: str) -> TailState:
     """Return the state in a file, or a new one. Raises UserError."""
     if not path.exists():
         return TailState(path, topic)
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_bytes())
+        if found["format"] > _FORMAT:
+            raise UserError(
+                f"{path} is of a newer strata (format {found['format']}, not {_FORMAT}); use that one"
+            )
         pending = found["pending"]
         state = TailState(
             path,
@@ -143,5 +156,13 @@ def _read(path: Path, topic: str) -> TailState:
 
 
 def _entries(rows: Iterable[dict[str, Any]]) -> dict[FileKey, Entry]:
-    found = (Entry(**row) for row in rows)
+    found = [Entry(**row) for row in rows]
+    if found and not found[-1].number:  # format 1
+        found = [_completed(one, number) for number, one in enumerate(found, 1)]
     return {one.key: one for one in found}
+
+
+def _completed(entry: Entry, number: int) -> Entry:
+    """Return an entry of format 1 with what it lacks."""
+    real = os.path.realpath(entry.path)
+    return replace(entry, real=real, home=entry.origin, number=number)

@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stratalog.adapters.file_facts import raise_descriptor_limit
 from stratalog.adapters.system import SystemClock
 from stratalog.cli.records.line_records import LineRecords, LineRules
 from stratalog.cli.records.tail_state import TailState
-from stratalog.cli.records.tailed_files import Chunk, TailedFiles
+from stratalog.cli.records.tailed_files import Chunk, Entry, TailedFiles
 from stratalog.cli.shared.terminal import connected, note
 from stratalog.client.batching import RECORD_OVERHEAD_BYTES, Batches
 from stratalog.client.idempotent import IdempotentPipeline
@@ -35,6 +36,7 @@ ROUND_BYTES = 16 << 20
 POLL_S = 0.25
 LOOK_S = 1.0
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+OPEN_MAX = 16_384
 TRANSACTION_MS = 60_000
 ABORT_S = 5.0
 MULTI_LINE_WAIT_S = 2.0
@@ -117,6 +119,7 @@ class Tail:
                 ends_after_s=wanted.ends_after_s,
                 until_end=wanted.until_end,
                 looked_s=self.state.looked_s,
+                open_max=_open_max(),
             )
             sender = _Sender(client, wanted, keys, limits.batch_bytes)
             try:
@@ -148,13 +151,14 @@ class Tail:
         try:
             while size < ROUND_BYTES:
                 moved = False
-                for chunk in files.chunks(CHUNK_BYTES):
-                    whole = self._whole(files, chunk)
-                    if whole is None:
-                        continue
-                    count += await sender.send(whole)
-                    files.keep(whole)
-                    size += len(whole.data)
+                for chunk in files.chunks(_chunk_bytes(files)):
+                    lines = self._records(files, chunk)
+                    if not lines.values and not chunk.after.is_done:
+                        continue  # a record of several lines, which may go on
+                    count += await sender.send(chunk.before, lines)
+                    is_whole = lines.size == len(chunk.data)
+                    files.keep(chunk if is_whole else files.shortened(chunk, lines.size))
+                    size += lines.size
                     moved = True
                     if size >= ROUND_BYTES:
                         break
@@ -168,15 +172,25 @@ class Tail:
             raise
         return count
 
-    def _whole(self, files: TailedFiles, chunk: Chunk) -> Chunk | None:
-        """Return the chunk's whole records; None where the only one may go on."""
-        is_last = chunk.after.is_done or self.wanted.until_end
-        if not is_last and len(chunk.data) < CHUNK_BYTES // 2:
-            is_last = files.quiet_s(chunk.before.key) >= MULTI_LINE_WAIT_S
-        size = self.wanted.rules.whole(chunk.data, is_last=is_last, bytes_max=CHUNK_BYTES // 2)
-        if size == len(chunk.data):
-            return chunk
-        return files.shortened(chunk, size) if size else None
+    def _records(self, files: TailedFiles, chunk: Chunk) -> LineRecords:
+        """Return the chunk's records; without the last one where its next lines may come."""
+        is_last = chunk.is_cut or (
+            chunk.is_at_end
+            and (
+                chunk.after.is_done
+                or self.wanted.until_end
+                or files.quiet_s(chunk.before.key) >= MULTI_LINE_WAIT_S
+            )
+        )
+        bytes_max = min(files.line_bytes_max, _chunk_bytes(files))
+        return self.wanted.rules.records(
+            chunk.data,
+            chunk.before.path,
+            chunk.start,
+            bytes_max,
+            is_last=is_last,
+            is_full=chunk.is_full or len(chunk.data) >= bytes_max,
+        )
 
     async def _committed(self, sender: "_Sender", files: TailedFiles) -> None:
         """Commit the round: the state has both positions before the cluster decides which one holds."""
@@ -202,15 +216,15 @@ class _Sender:
         self._pipeline: IdempotentPipeline | None = None
         self._batches: Batches | None = None
 
-    async def send(self, chunk: Chunk) -> int:
-        """Add a chunk's records to batches; return their number. A file's lines without keys stay in one partition."""
+    async def send(self, entry: Entry, lines: LineRecords) -> int:
+        """Add a file's records to batches; return their number. Those without keys stay in one partition."""
+        if not lines.values:
+            return 0
         batches = self._batches or await self._begun()
         now_ms = SystemClock().now_ms()
-        entry, rules = chunk.before, self._wanted.rules
         home = partition_of_key(os.fsencode(entry.origin), len(self._keys))
-        lines = rules.records(chunk.data, entry.path, entry.position)
         if not self._wanted.exactly_once:
-            file = f"{rules.host}/{entry.device:x}.{entry.inode:x}"
+            file = f"{self._wanted.rules.host}/{entry.device:x}.{entry.inode:x}"
             await self._add_each(batches, lines, home, file, now_ms)
         elif lines.keys is None:
             await batches.extend(self._keys[home], lines.values, now_ms)
@@ -267,6 +281,17 @@ class _Sender:
             with suppress(Unavailable, Rejected, TimeoutError):
                 async with timeout(ABORT_S):
                     await end(self._client, self._wanted.group, producer, commit=False)
+
+
+def _chunk_bytes(files: TailedFiles) -> int:
+    """Return how much of a file is read at once: the longest record fits."""
+    return max(CHUNK_BYTES, min(files.line_bytes_max, ROUND_BYTES))
+
+
+def _open_max() -> int:
+    """Return how many files may be open at a time: half of what the process may open."""
+    limit = raise_descriptor_limit()
+    return OPEN_MAX if limit < 0 else max(16, min(OPEN_MAX, limit // 2))
 
 
 def by_partition(

@@ -4,15 +4,19 @@ Method: a writer and a rotation are steps that Hypothesis chooses; the reader en
 from the entries that were kept. What it read must be what was written.
 """
 
+import bz2
 import gzip
+import lzma
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
+import cramjam
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -48,7 +52,7 @@ class Reader:
         """Begin again as a new process does, from what was kept."""
         self.files.close()
         self.looked_s = self.files.looked_s
-        self.entries = {key: Entry(**one.as_json()) for key, one in self.files.entries.items()}
+        self.entries = {key: Entry(**asdict(one)) for key, one in self.files.entries.items()}
         self.from_end = False
         self.files = self._files()
 
@@ -333,6 +337,155 @@ def test_an_inode_that_an_idle_file_left_is_another_file_of_its_size(
     assert reader.lines == [b"1", b"2"]
 
 
+def test_a_new_log_that_begins_as_the_rotated_one_did_is_read(log: Path, reading: Readers) -> None:
+    reader = reading(str(log))
+    for run in range(3):
+        if run:
+            for number in range(run - 1, 0, -1):
+                log.with_name(f"app.log.{number}").rename(log.with_name(f"app.log.{number + 1}"))
+            log.rename(log.with_name("app.log.1"))
+        append(log, "job starts", "job done")
+        reader.restart()
+        reader.read()
+    assert reader.lines == [b"job starts", b"job done"] * 3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_two_files_of_the_same_content_are_two_files(
+    log: Path, reading: Readers, known: bool
+) -> None:
+    reader = reading(str(log.with_name("*.log")))
+    append(log, "same")
+    if known:
+        reader.read()
+    append(log.with_name("app-1.log"), "same")
+    append(log.with_name("other.log"), "same")
+    reader.read()
+    reader.read(seconds=61)  # one of these names a rotation may give: a truncation could follow
+    assert reader.lines == [b"same"] * 3
+
+
+def test_a_file_that_was_rotated_beside_the_target_of_a_link_is_found(
+    tmp_path: Path, reading: Readers
+) -> None:
+    (tmp_path / "pods").mkdir()
+    (tmp_path / "links").mkdir()
+    log = tmp_path / "pods" / "0.log"
+    (tmp_path / "links" / "app.log").symlink_to(log)
+    reader = reading(str(tmp_path / "links" / "*.log"))
+    append(log, "1", "2")
+    reader.read()
+    append(log, "3", "4")
+    log.rename(tmp_path / "pods" / "0.log.20260101-101010")
+    append(log, "5")
+    reader.restart()
+    reader.read()
+    assert reader.lines == [b"1", b"2", b"3", b"4", b"5"]
+    assert not reader.notes
+
+
+def test_a_hole_that_a_truncation_left_is_skipped_and_counted(log: Path, reading: Readers) -> None:
+    reader = reading(str(log))
+    with log.open("wb", buffering=0) as writer:
+        for number in range(300):
+            writer.write(b"line %06d of a writer that does not append\n" % number)
+        reader.read()
+        log.with_name("app.log.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+        writer.write(b"first\nsecond\n")
+        reader.read()
+        reader.read(seconds=10)
+    assert reader.lines[300:] == [b"first", b"second"]
+    assert reader.notes == [
+        f"{log} has a hole of 13500 NUL bytes before byte 13500, which is skipped"
+    ]
+
+
+def test_a_hole_ends_a_line_and_room_at_the_end_of_a_file_is_none(
+    log: Path, reading: Readers
+) -> None:
+    log.write_bytes(b"one\ncut" + bytes(3000) + b"two\n" + bytes(3000))
+    reader = reading(str(log))
+    reader.read()
+    assert reader.lines == [b"one", b"cut", b"two"]
+    with log.open("r+b") as file:
+        file.seek(3011)
+        file.write(b"three\n")
+    reader.read()
+    assert reader.lines == [b"one", b"cut", b"two", b"three"]
+    assert len(reader.notes) == 1
+
+
+PACKERS = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: bytes(cramjam.zstd.compress(data)),
+}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_packed_file_goes_on_where_the_file_was_left(
+    log: Path, reading: Readers, packer: str
+) -> None:
+    reader = reading(str(log) + "*")
+    append(log, *(f"line {number}" for number in range(500)))
+    reader.read()
+    append(log, "last")
+    packed = PACKERS[packer](log.read_bytes())
+    log.unlink()
+    append(log, "new")
+    log.with_name(f"app.log-20260101.{packer}").write_bytes(packed)
+    reader.restart()
+    reader.read()
+    reader.read(seconds=10)
+    assert reader.lines[500:] == [b"last", b"new"]
+    assert not reader.notes
+
+
+def test_a_file_that_another_program_packed_is_left_alone_with_a_line(
+    log: Path, reading: Readers
+) -> None:
+    append(log, "1")
+    packed = log.with_name("app.log.1.lz4")
+    packed.write_bytes(b"\x04\x22\x4d\x18 and so on\n")
+    reader = reading(str(log) + "*")
+    reader.read()
+    reader.read()
+    assert reader.lines == [b"1"]
+    assert reader.notes == [
+        f"{packed} is left alone: it is packed in a format that is not read here"
+    ]
+
+
+def test_more_files_than_may_be_open_are_read(tmp_path: Path, reading: Readers) -> None:
+    for number in range(40):
+        append(tmp_path / f"{number:02}.log", str(number))
+    reader = reading(str(tmp_path / "*.log"))
+    reader.files.open_max = 5
+    reader.read()
+    assert len(reader.files._open) <= 5
+    for number in range(40):
+        append(tmp_path / f"{number:02}.log", "more")
+    reader.read()
+    assert sorted(reader.lines) == sorted([b"%d" % number for number in range(40)] + [b"more"] * 40)
+
+
+def test_a_device_may_have_another_number_after_a_boot(log: Path, reading: Readers) -> None:
+    reader = reading(str(log))
+    append(log, "1")
+    reader.read()
+    append(log, "2")
+    reader.restart()
+    (entry,) = reader.files.entries.values()
+    other = replace(entry, device=entry.device + 1)
+    reader.entries = {other.key: other}
+    reader.files.close()
+    reader.files = reader._files()
+    reader.read()
+    assert reader.lines == [b"1", b"2"]
+
+
 STEPS = st.sampled_from(["write", "write", "part", "read", "rename", "pack", "restart"])
 
 
@@ -344,6 +497,7 @@ STEPS = st.sampled_from(["write", "write", "part", "read", "rename", "pack", "re
 @example(  # an empty file's inode is used again, by a copy that was packed while nothing ran
     ["rename", "write", "pack", "rename", "restart", "pack"], False
 )
+@example(["write", "rename", "write", "pack", "rename", "restart", "pack"], True)
 @given(st.lists(STEPS, max_size=25), st.booleans())
 def test_every_line_comes_once_in_order_through_renames_and_restarts(
     steps: list[str], wide: bool
