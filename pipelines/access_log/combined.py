@@ -6,9 +6,10 @@ In: a log line, as bytes. Out: the moment that it names, for the loader; the pat
 The rule: a line is good if its host, time, request and status can be read; other missing fields are null, and odd ones
 stay unchanged. The format is Apache's `LogFormat "%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-agent}i\""
 combined`; bytes may be `-`, quotes inside quotes may be escaped or not, bytes that are no UTF-8 become U+FFFD, and a
-request may be any text between the quotes. A number after the agent is the time that the request took: whole, it is
-microseconds (Apache's `%D`), with a point, seconds (nginx's `$request_time`). Lines with it and without it may follow
-each other in one log.
+request may be any text between the quotes. A virtual host may be first (`%v:%p`, or nginx's `$host` before an address),
+and of a list of forwarded addresses the first is the host. Quoted fields may follow the agent, as nginx's
+`"$http_x_forwarded_for"`. The first number after them is the time that the request took: whole, it is microseconds
+(Apache's `%D`), with a point, seconds (nginx's `$request_time`). Such lines may follow each other in one log.
 """
 
 import re
@@ -24,9 +25,19 @@ TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}
 # as properly escaped text first, and then as any text that ends at a quote before a status.
 LINE = (
     r"(?s)\A(\S++) (\S++) (?>(.*?) ?\[(" + TIME + r')\] ")'
-    r'((?:[^"\\]++|\\.)*+(?=" [1-9]\d\d(?: |\z))|.*?(?=" [1-9]\d\d(?: |\z)))" ([1-9]\d\d)'
+    r'((?:[^"\\]++|\\.)*+(?=" \d\d\d(?: |\z))|.*?(?=" \d\d\d(?: |\z)))" (\d\d\d)'
     r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)"(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?)?.*\z'
 )
+# The agent of `LINE` reaches to the line's last quote. Where it has a quote inside, `AGENT` finds its end, and the time
+# that the request took behind it: in properly escaped text the first quote; else the first one behind which another
+# field or the end follows; else the last one.
+_AGENT_END = r'(?="(?:\z| [^"]*+(?:\z|(?<= )")))'
+AGENT = (
+    rf'(?s)\A((?:[^"\\]++|\\.)*+{_AGENT_END}|.*?{_AGENT_END}|.*(?="))"'
+    r'(?: "(?:[^"\\]++|\\.)*+")*+(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?.*\z'
+)
+# A virtual host is in front of the host: with a port (Apache's `%v:%p`), or before an address (nginx's `$host`).
+VIRTUAL_HOST = r"\A\S++ (?:[\da-fA-F:.]*[:.][\da-fA-F:.]*\z)|\A[^\s:]++:\d{1,5} "
 FIELDS = (
     "host",
     "ident",
@@ -47,7 +58,7 @@ REASONS = (
     ("no time", rf"\[{TIME}\]"),
     ("no host", rf"(?s)\A\S++ \S++ .*?\[{TIME}\]"),
     ("no request", rf'(?s)\[{TIME}\] ".*"'),
-    ("no status", rf'(?s)\A(?>.*?\[{TIME}\] ").*?" [1-9]\d\d(?: |\z)'),
+    ("no status", rf'(?s)\A(?>.*?\[{TIME}\] ").*?" \d\d\d(?: |\z)'),
 )
 REASON_LEFT = "no such time"
 
