@@ -40,7 +40,7 @@ NEW: Final = 3
 CONFIG: Final = {
     "remote.storage.enable": "true",
     "segment.bytes": str(SEGMENT),
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "retention.ms": "-1",
     "min.insync.replicas": "1",
 }

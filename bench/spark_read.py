@@ -102,7 +102,7 @@ def main() -> None:
             tiered = {
                 "remote.storage.enable": "true",
                 "segment.bytes": str(SEGMENT_BYTES),
-                "local.retention.ms": "0",
+                "local.retention.bytes": "1",
                 "file.delete.delay.ms": "0",
             }
             fill(ours, chosen.records, chosen.size, tiered)

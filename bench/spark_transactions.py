@@ -74,7 +74,7 @@ def fill(server: Server, records: int) -> int:
     configs = {
         "remote.storage.enable": "true",
         "segment.bytes": str(SEGMENT_BYTES),
-        "local.retention.ms": "0",
+        "local.retention.bytes": "1",
         "file.delete.delay.ms": "0",
     }
     admin = AdminClient({"bootstrap.servers": server.address})

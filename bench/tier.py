@@ -66,7 +66,7 @@ PROBE_S = 5
 WAIT_S = 300
 TIERED = {
     "remote.storage.enable": "true",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
 
@@ -284,7 +284,7 @@ def by_turns(turn: int, first: Callable[[], None], second: Callable[[], None]) -
 
 def archived(measured: Measurements, where: str, server: Server, bucket: str, closed: int) -> None:
     admin = AdminClient({"bootstrap.servers": server.address})
-    wanted = {"remote.log.copy.disable": "false", "local.retention.ms": "0"}
+    wanted = {"remote.log.copy.disable": "false", "local.retention.bytes": "1"}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in wanted.items()

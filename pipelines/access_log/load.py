@@ -151,7 +151,7 @@ async def create_topic(client: Client, topic: str, seen: Survey, replicas: int =
         "retention.ms": "-1",
         "segment.ms": str(seen.segment_ms),
         "segment.bytes": str(seen.segment_bytes),
-        "local.retention.ms": "0",
+        "local.retention.bytes": "1",
         "file.delete.delay.ms": "0",
         "max.message.bytes": str(2 * LINE_BYTES_MAX),
         # Lines may have any time: Kafka's limit of an hour ahead would refuse a whole batch.

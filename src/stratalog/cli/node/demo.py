@@ -30,7 +30,7 @@ SERVER_SETTINGS = (
 TOPIC_CONFIGS = {
     "segment.bytes": str(SEGMENT_BYTES),
     "remote.storage.enable": "true",
-    "local.retention.ms": "0",
+    "local.retention.bytes": "1",
     "retention.ms": "-1",
 }
 
