@@ -7,6 +7,7 @@ Each answer is compared with that of a lone fetch, in virtual time.
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +18,12 @@ from tests.sim.raw import Raw, fetch_body, records_of
 from tests.sim.world import World
 
 from stratalog.client.calls import NewTopic
-from stratalog.wire.messages.fetch import FetchRequest, FetchResponse
+from stratalog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from stratalog.wire.records import Record, build_batch
 
 FETCH = 1
@@ -219,5 +225,47 @@ def test_a_client_that_hangs_up_while_waiting_is_forgotten() -> None:
         assert len(machine.node.broker.purgatory) == 1
         await send(client, SMALL)
         assert records(await asked[2]) != [b""]
+
+    story(tell)
+
+
+@pytest.mark.parametrize("topics", [1, 5000])
+def test_a_large_fetch_names_its_partitions_in_slices(
+    topics: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other connections get turns before the session begins, and the answer has each partition once."""
+    count = 5000
+    partitions = [
+        FetchPartition(partition=one, fetch_offset=0, partition_max_bytes=1)
+        for one in range(count // topics)
+    ]
+    named = [FetchTopic(topic_id=UUID(int=1 + one), partitions=partitions) for one in range(topics)]
+    asked = replace(fetch_body([], max_wait_ms=0), topics=[*named, named[0]], session_epoch=0)
+
+    async def tell(machine: Machine, _client: Any) -> None:
+        turns, sessions = machine.node._connections.turns, machine.broker.fetch_sessions
+        slices = 0
+        granted, begin = turns.slice, sessions.begin
+        before_begin: list[int] = []
+
+        def slice_() -> "asyncio.Future[None]":
+            nonlocal slices
+            slices += 1
+            return granted()
+
+        def begin_(*given: Any, **more: Any) -> Any:
+            before_begin.append(slices)
+            return begin(*given, **more)
+
+        monkeypatch.setattr(turns, "slice", slice_)
+        monkeypatch.setattr(sessions, "begin", begin_)
+        raw = await Raw.connect(machine.world.network)
+        answer = await raw.ask(16, asked)
+        assert before_begin == [(count + len(partitions)) // 250 - 1 + (topics > 1)]
+        found = [one.partition_index for topic in answer.responses for one in topic.partitions]
+        assert sorted(found) == sorted(one.partition for _ in named for one in partitions)
+        small = await raw.ask(16, fetch_body([(UUID(int=1), 0, 0)], max_wait_ms=0))
+        assert [one.error_code for one in small.responses[0].partitions] == [100]
+        assert before_begin[1] == slices, "a small fetch begins in its turn"
 
     story(tell)

@@ -9,8 +9,10 @@ names a follower of the consumer's rack (KIP-392). A follower reads up to the lo
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final
+
+from msgspec.structs import replace
 
 from stratalog.broker.fetching.answers import Found, found, found_in_slices, response
 from stratalog.broker.fetching.gathering import Gathering, Needs, is_follower
@@ -22,7 +24,7 @@ from stratalog.errors import Rejected
 from stratalog.replication.fetch_sessions import NO_SESSION, PartitionKey
 from stratalog.wire.fetch import EncodedResponse, encode_topics
 from stratalog.wire.ids import TopicIdPartition, TopicPartition
-from stratalog.wire.messages.fetch import FetchPartition, FetchRequest
+from stratalog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 __all__ = ["Needs", "handle"]
 
@@ -31,6 +33,8 @@ _SHARED_PARTITIONS_MAX: Final = 16
 """A fetch of more partitions hardly ever has the same offsets as another one."""
 _AT_ONCE: Final = 200
 """Partitions per slice."""
+_Wanted = dict[PartitionKey, FetchPartition]
+"""Each partition that a request names, once, with its last entry in the request."""
 
 
 def handle(
@@ -40,13 +44,39 @@ def handle(
 
     `times` equal requests get this answer: their records are counted so often.
     """
-    request, needs = call.body, call.needs
+    topics = call.body.topics
+    count = len(topics)
+    for topic in topics:
+        count += len(topic.partitions)
+    if count > _AT_ONCE:
+        return _handle_many(call)
     by_id = call.version >= _TOPIC_IDS_FROM
+    return _handle(call, _wanted(topics, {}, by_id=by_id), by_id, times)
+
+
+async def _handle_many(call: Call[FetchRequest, Needs]) -> EncodedResponse:
+    """Answer as `handle`, for so many partitions that other connections must get turns meanwhile."""
+    by_id = call.version >= _TOPIC_IDS_FROM
+    wanted: _Wanted = {}
+    async for share in call.pace.shares(call.body.topics, lambda topic: topic.partitions):
+        some = [replace(topic, partitions=partitions) for _, topic, partitions in share]
+        _wanted(some, wanted, by_id=by_id)
+    result = _handle(call, wanted, by_id, 1)
+    return result if isinstance(result, EncodedResponse) else await result
+
+
+def _handle(
+    call: Call[FetchRequest, Needs],
+    wanted: _Wanted,
+    by_id: bool,  # noqa: FBT001 - of two callers
+    times: int,
+) -> EncodedResponse | Awaitable[EncodedResponse]:
+    request, needs = call.body, call.needs
     try:
         fetch = needs.fetch_sessions.begin(
             request.session_id,
             request.session_epoch,
-            _wanted(request, by_id=by_id),
+            tuple(wanted.items()),
             _forgotten(request, by_id=by_id),
             by_id=by_id,
             now_ms=needs.clock.steady_ms(),
@@ -69,19 +99,16 @@ def handle(
     return _Waiting(gathering).for_more()
 
 
-def _wanted(
-    request: FetchRequest, *, by_id: bool
-) -> tuple[tuple[PartitionKey, FetchPartition], ...]:
-    """Return each partition that the request names, once, with its last entry in the request."""
-    wanted: dict[PartitionKey, FetchPartition] = {}
-    for topic in request.topics:
+def _wanted(topics: Iterable[FetchTopic], wanted: _Wanted, *, by_id: bool) -> _Wanted:
+    """Return `wanted` with the partitions of these topics, too; one that is named again has its last entry."""
+    for topic in topics:
         topic_id, name = topic.topic_id, topic.topic
         for one in topic.partitions:
             index = one.partition
             # Written inline: a function call for each partition costs as much as the key itself.
             key = TopicIdPartition(topic_id, index) if by_id else TopicPartition(name, index)
             wanted[key] = one
-    return tuple(wanted.items())
+    return wanted
 
 
 def _forgotten(request: FetchRequest, *, by_id: bool) -> Iterator[PartitionKey]:
