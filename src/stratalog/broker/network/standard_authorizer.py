@@ -7,6 +7,7 @@ A decision is kept until an ACL changes, since a client asks for the same few ri
 `StandardAuthorizer`, without its cache.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final, Protocol
 
@@ -40,7 +41,7 @@ class StandardAuthorizer(Authorizer):
         self._metadata = metadata
         self._super_users = frozenset(super_users)
         self._default = default
-        self._kept: dict[tuple[object, ...], bool] = {}
+        self._kept: OrderedDict[tuple[object, ...], bool] = OrderedDict()
         self._kept_version = 0
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
@@ -86,7 +87,7 @@ class StandardAuthorizer(Authorizer):
 
     def _keep(self, key: tuple[object, ...], *, allowed: bool) -> None:
         if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
+            self._kept.popitem(last=False)  # one alone: to drop them all takes many milliseconds
         self._kept[key] = allowed
 
 

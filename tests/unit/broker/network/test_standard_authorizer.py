@@ -87,6 +87,16 @@ def test_a_client_that_asks_for_many_names_fills_no_memory(monkeypatch) -> None:
         assert len(authorizer._kept) <= 10
 
 
+def test_a_new_decision_displaces_the_oldest_one_alone(monkeypatch) -> None:
+    """To drop thousands at once would hold the event loop for many milliseconds."""
+    monkeypatch.setattr(module, "_KEPT_MAX", 10)
+    authorizer = StandardAuthorizer(Cluster(), [], default=False)
+    for number in range(100):
+        assert not authorizer.allows(session("alice"), READ, TOPIC, f"t{number}")
+        kept = [key[-1] for key in authorizer._kept]
+        assert kept == [f"t{one}" for one in range(max(0, number - 9), number + 1)]
+
+
 def test_the_settings_are_kafkas() -> None:
     def load(**settings: str) -> BrokerConfig:
         return BrokerConfig.load({name.replace("__", "."): v for name, v in settings.items()})[0]
