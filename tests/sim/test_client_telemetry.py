@@ -130,10 +130,24 @@ def total(name: str, value: int, temporality: int) -> bytes:
     return bytes(data.SerializeToString())
 
 
-async def scrape(machine: Machine) -> dict[str, list[Any]]:
+class SlowClock:
+    """A clock by which each step takes more than its share of a turn."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock, self._ns = clock, 0
+
+    def elapsed_ns(self) -> int:
+        self._ns += 5_000_000
+        return self._ns
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+
+async def scrape(machine: Machine, clock: Any = None) -> dict[str, list[Any]]:
     """Return every sample of the exposition, by name, as Prometheus' own parser reads it."""
     watched = Watched(
-        clock=machine.broker.clock,
+        clock=clock or machine.broker.clock,
         broker=lambda: machine.broker,
         directories=list,
         disks=list,
@@ -370,6 +384,47 @@ def test_series_of_all_clients_together_are_bounded() -> None:
             sum(len(rows) for name, rows in found.items() if "kafka_client" in name) == SERIES_MAX
         )
         assert await dropped(machine) == {"broker": 2000}
+
+    play(story)
+
+
+def test_a_scrape_of_many_series_gives_turns_between_them() -> None:
+    """Series of one name and of many names: between two turns are the names of one instance, or one line."""
+    instances, of_each = 4, 500
+
+    async def story(machine: Machine, _raw: Raw) -> None:
+        series = machine.broker.telemetry.series
+        assert series is not None
+        for instance in range(instances):
+            for number in range(of_each):
+                series.add(
+                    UUID(int=instance),
+                    1 << 60,
+                    {"client_instance_id": str(instance)},
+                    Point("one", [("number", str(number))], 1.0, is_delta=False),
+                    "holder",
+                )
+        pauses = 0
+
+        async def pause() -> None:
+            nonlocal pauses
+            pauses += 1
+
+        await series.families(pause)
+        assert pauses == instances
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        found = await scrape(machine, SlowClock(machine.broker.clock))
+        task.cancel()
+        assert len(found["kafka_client_one"]) == instances * of_each
+        assert turns > instances * of_each
 
     play(story)
 

@@ -8,6 +8,7 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -186,10 +187,11 @@ class Scraper:
             yield text
         if broker is None:
             return
-        for text in _of_requests(broker):
-            yield text
         tiering = broker.tiering
-        for text in _of_cleaners(broker.cleaners, None if tiering is None else tiering.cleaner):
+        bucket_cleaner = None if tiering is None else tiering.cleaner
+        for text in chain(_of_requests(broker), _of_cleaners(broker.cleaners, bucket_cleaner)):
+            yield text
+        async for text in _of_clients(broker.telemetry, pause):
             yield text
         oldest_s = await broker.transactions.oldest_open_ms(pause) / 1000
         for text in _family(m.OLDEST_TRANSACTION, [("", oldest_s)]):
@@ -344,28 +346,30 @@ def _of_requests(broker: Broker) -> Iterator[str]:
     yield from _family(m.FETCH_SESSIONS, [("", len(sessions))])
     yield from _family(m.FETCH_SESSION_PARTITIONS, [("", sessions.partitions)])
     yield from _family(m.FETCH_SESSION_EVICTIONS, [("", sessions.evictions)])
-    if broker.telemetry.is_on:
-        yield from _of_clients(broker.telemetry)
 
 
-def _of_clients(telemetry: "Telemetry") -> Iterator[str]:
+async def _of_clients(telemetry: "Telemetry", pause: Pause) -> AsyncIterator[str]:
     """Yield what clients pushed, and the counts of it."""
+    if not telemetry.is_on:
+        return
     now_ms = telemetry.clock.steady_ms()
-    yield from _family(m.CLIENT_INSTANCES, [("", telemetry.instances.count(now_ms))])
+    counts: list[Family] = [(m.CLIENT_INSTANCES, [("", telemetry.instances.count(now_ms))])]
     series, exporter = telemetry.series, telemetry.exporter
     if series is not None:
         series.expire(now_ms)
-        yield from _family(m.CLIENT_SERIES, [("", len(series))])
-        yield from _family(
-            m.CLIENT_POINTS_DROPPED, _by_label(m.CLIENT_POINTS_DROPPED, series.dropped)
-        )
-        for name, found in series.families():
-            yield untyped(name, found)
+        dropped = _by_label(m.CLIENT_POINTS_DROPPED, series.dropped)
+        counts += [(m.CLIENT_SERIES, [("", len(series))]), (m.CLIENT_POINTS_DROPPED, dropped)]
     if exporter is not None:
-        yield from _family(
-            m.CLIENT_PUSHES_PASSED, _by_label(m.CLIENT_PUSHES_PASSED, exporter.counts)
-        )
-        yield from _family(m.CLIENT_PUSHES_WAITING, [("", exporter.queued_bytes)])
+        passed = _by_label(m.CLIENT_PUSHES_PASSED, exporter.counts)
+        counts.append((m.CLIENT_PUSHES_PASSED, passed))
+        counts.append((m.CLIENT_PUSHES_WAITING, [("", exporter.queued_bytes)]))
+    for metric, samples in counts:
+        for text in _family(metric, samples):
+            yield text
+    if series is not None:
+        for name, found in (await series.families(pause)).items():
+            for text in untyped(name, found):
+                yield text
 
 
 def _by_label(metric: Metric, counts: Mapping[str, int]) -> list[_Sample]:

@@ -49,13 +49,12 @@ def number(value: float) -> str:
     return _NOT_FINITE.get(repr(value), repr(value))
 
 
-def untyped(name: str, series: Iterable[tuple[Iterable[tuple[str, str]], float]]) -> str:
-    """Return the lines of a family that is not one of `METRICS`; its names must be valid."""
-    lines = [f"# TYPE {name} untyped\n"]
+def untyped(name: str, series: Iterable[tuple[Iterable[tuple[str, str]], float]]) -> Iterator[str]:
+    """Yield the lines of a family that is not one of `METRICS`; its names must be valid."""
+    yield f"# TYPE {name} untyped\n"
     for labels, value in series:
         pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-        lines.append(f"{name}{{{pairs}}} {number(value)}\n")
-    return "".join(lines)
+        yield f"{name}{{{pairs}}} {number(value)}\n"
 
 
 def histogram(metric: Metric, histogram: Histogram, *values: object) -> Iterator[str]:

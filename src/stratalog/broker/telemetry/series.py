@@ -10,7 +10,7 @@ A name is `kafka_client_` and the metric's own without `org.apache.kafka.`; othe
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Final
 from uuid import UUID
@@ -96,13 +96,16 @@ class ClientSeries:
         for name in [name for name, one in self._instances.items() if one.expires_ms <= now_ms]:
             self._drop(name)
 
-    def families(self) -> Iterable[tuple[str, list[tuple[Labels, float]]]]:
-        """Return each name with its series."""
+    async def families(
+        self, pause: Callable[[], Awaitable[None]]
+    ) -> Mapping[str, list[tuple[Labels, float]]]:
+        """Return each name with its series; `pause` comes after each instance."""
         found: dict[str, list[tuple[Labels, float]]] = {}
-        for one in self._instances.values():
+        for one in list(self._instances.values()):
             for (name, labels), value in one.values.items():
                 found.setdefault(name, []).append((labels, value))
-        return found.items()
+            await pause()
+        return found
 
     def _is_full(self, instance: _Instance) -> bool:
         """Return whether there is no room for one more series, and count the point if so."""
