@@ -125,6 +125,9 @@ def test_a_token_is_created_renewed_seen_and_ended_by_owner_and_renewers(
         group = ["Group:readers"]
         assert code(alice, create_token(renewers=group)) is ErrorCode.invalid_principal_type
         assert code(alice, create_token(renewers=["User:a\nb"])) is ErrorCode.invalid_request
+        # No look at all of them: the first ones beyond the limit decide.
+        many = ["User:bob"] * 5000 + group
+        assert code(alice, create_token(renewers=many)) is ErrorCode.invalid_request
 
 
 def test_acls_allow_tokens_of_others(broker: TemporaryBroker, place: Path) -> None:

@@ -145,7 +145,7 @@ def _check_limits(image: Image, wanted: NewToken) -> None:
     if len(wanted.renewers) > RENEWERS_MAX:
         raise Rejected(
             ErrorCode.invalid_request,
-            f"{len(wanted.renewers)} renewers of one token, where {RENEWERS_MAX} are allowed",
+            f"more than {RENEWERS_MAX} renewers of one token",
         )
     if (characters := sum(map(len, wanted.renewers))) > RENEWER_CHARACTERS_MAX:
         raise Rejected(

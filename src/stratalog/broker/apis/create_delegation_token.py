@@ -15,7 +15,7 @@ from stratalog.config import BrokerConfig
 from stratalog.config.principal_rules import is_name
 from stratalog.errors import ErrorCode, Rejected
 from stratalog.metadata.delegation_tokens import TokenSecret
-from stratalog.quorum.delegation_tokens import NewToken
+from stratalog.quorum.delegation_tokens import RENEWERS_MAX, NewToken
 from stratalog.wire.internal.security_records import DelegationTokenRecord
 from stratalog.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
@@ -39,7 +39,9 @@ async def handle(
     owner = client
     if body.owner_principal_name:
         owner = Principal(body.owner_principal_type or "", body.owner_principal_name)
-    renewers = [Principal(one.principal_type, one.principal_name) for one in body.renewers]
+    # A token with more is refused: to look at thousands would hold the event loop.
+    some = body.renewers[: RENEWERS_MAX + 1]
+    renewers = [Principal(one.principal_type, one.principal_name) for one in some]
     refusal = _refusal(call, owner, renewers)
     if refusal is not ErrorCode.none:
         return _refused(refusal, owner, client, at=-1)
