@@ -626,9 +626,9 @@ class Tracked:
         origin = ""
         if self._is_since(sight):
             directory, name = split(sight.real)
-            befores = names_before(name)[1:]
-            found = [self._look.bases.get(f"{directory}/{one}", "") for one in befores]
-            found += [one.origin for one in relatives if split(one.home)[1] in befores]
+            predecessors = names_before(name)[1:]
+            found = [self._look.bases.get(f"{directory}/{one}", "") for one in predecessors]
+            found += [one.origin for one in relatives if split(one.home)[1] in predecessors]
             if sight.key not in self._look.named:
                 found += [one.origin for one in relatives]
             origin = next(filter(None, found), "")
