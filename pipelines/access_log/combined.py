@@ -19,25 +19,27 @@ from functools import lru_cache
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 TIME = rf"\d\d/(?:{'|'.join(MONTHS)})/(?!0000)\d{{4}}:\d\d:\d\d:\d\d [+-]\d{{4}}"
 
-# Java's matcher takes time linear in the line. Possessive quantifiers keep the matcher from recursing on long fields.
-# The atomic groups, `(?>`, decide for the first time with a quote behind it: a status behind a later one is behind the
-# first one too, so the matcher has no need to try the later ones, each with the rest of the line. The request is tried
-# as properly escaped text first, and then as any text that ends at a quote before a status.
-LINE = (
-    r"(?s)\A(\S++) (\S++) (?>(.*?) ?\[(" + TIME + r')\] ")'
-    r'((?:[^"\\]++|\\.)*+(?=" \d\d\d(?: |\z))|.*?(?=" \d\d\d(?: |\z)))" (\d\d\d)'
-    r'(?: (\S++))?(?: "((?:[^"\\]++|\\.)*+)" "(.*)"(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?)?.*\z'
+# Java's matcher takes time linear in the line. Possessive quantifiers keep the matcher from recursing on long fields;
+# of one class of characters the greedy one is fast, and does not recurse. The atomic groups, `(?>`, decide for the
+# first time with a quote behind it: a status behind a later one is behind the first one too, so the matcher has no need
+# to try the later ones, each with the rest of the line. The request is tried as properly escaped text first, then as
+# any text that ends at a quote before a status. The agent is tried as text without a quote up to the line's end, which
+# most are; then as escaped text, and as any text, up to a quote behind which another field or the end follows; then up
+# to the last quote.
+_TEXT = r'(?:[^"\\]++|\\.)*+'
+_VIRTUAL_HOST = (
+    r"(?:(?!\S+ - )"
+    r"(?:[^\s:]++:\d{1,5}+ (?=\S++ - \S++ \[)|[^\s,]++ (?=[\da-fA-F:.]++ - \S++ \[)))?+"
 )
-# The agent of `LINE` reaches to the line's last quote. Where it has a quote inside, `AGENT` finds its end, and the time
-# that the request took behind it: in properly escaped text the first quote; else the first one behind which another
-# field or the end follows; else the last one.
+_HOST = r"([^\s,]+)(?:,\S*+(?: [\da-fA-F:.]++,?+)*+)?+"
+_STATUS = r'(?=" \d\d\d(?: |\z))'
 _AGENT_END = r'(?="(?:\z| [^"]*+(?:\z|(?<= )")))'
-AGENT = (
-    rf'(?s)\A((?:[^"\\]++|\\.)*+{_AGENT_END}|.*?{_AGENT_END}|.*(?="))"'
-    r'(?: "(?:[^"\\]++|\\.)*+")*+(?: (\d{1,12}+(?:\.\d{1,9}+)?)(?= |\z))?.*\z'
+LINE = (
+    rf"(?s)\A{_VIRTUAL_HOST}{_HOST} (\S++) (?>(.*?) ?\[({TIME})\] "
+    rf'")({_TEXT}{_STATUS}|.*?{_STATUS})" (\d\d\d)(?: (\S++))?'
+    rf'(?: "({_TEXT})" "([^"]*(?="\z)|{_TEXT}{_AGENT_END}|.*?{_AGENT_END}|.*)"'
+    rf'(?: "{_TEXT}")*+(?: (\d{{1,12}}+(?:\.\d{{1,9}}+)?)(?= |\z))?)?.*\z'
 )
-# A virtual host is in front of the host: with a port (Apache's `%v:%p`), or before an address (nginx's `$host`).
-VIRTUAL_HOST = r"\A\S++ (?:[\da-fA-F:.]*[:.][\da-fA-F:.]*\z)|\A[^\s:]++:\d{1,5} "
 FIELDS = (
     "host",
     "ident",

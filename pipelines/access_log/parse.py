@@ -7,15 +7,7 @@ sessions, actions.
 
 from typing import Any
 
-from combined import (
-    AGENT,
-    FIELDS,
-    LINE,
-    REASON_LEFT,
-    REASONS,
-    SEPARATOR,
-    VIRTUAL_HOST,
-)
+from combined import FIELDS, LINE, REASON_LEFT, REASONS, SEPARATOR
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 PARTS = ("topic", "partition", "offset", "timestamp", "origin")
@@ -69,39 +61,6 @@ def _fields(value: Any) -> Any:
     return F.split(F.regexp_replace(text, F.lit(LINE), F.lit(groups)), SEPARATOR)
 
 
-def _mended(fields: Any) -> Any:
-    """Return an array of `FIELDS` with the host, user, agent and time of lines that have more than the format.
-
-    A line of the format itself costs no more than three looks at its text: they decide whether anything else runs.
-    """
-
-    def field(name: str) -> Any:
-        return F.get(fields, F.lit(FIELDS.index(name)))
-
-    host, ident, user, agent, took = map(field, ("host", "ident", "user", "agent", "took"))
-    is_listed = F.endswith(host, F.lit(","))  # forwarded addresses: the first is the host
-    is_shifted = F.startswith(user, F.lit("- "))
-    is_followed = F.contains(agent, F.lit('"'))
-    is_virtual = is_shifted & (ident != "-") & F.concat_ws(" ", host, ident).rlike(VIRTUAL_HOST)
-    behind = F.concat(
-        agent, F.lit('"'), F.when(took != "", F.concat(F.lit(" "), took)).otherwise("")
-    )
-    mended = {
-        "host": F.when(is_listed, F.rtrim(host, F.lit(",")))
-        .when(is_virtual, ident)
-        .otherwise(host),
-        "user": F.when(is_listed, F.substring_index(user, " ", -1))
-        .when(is_virtual, F.substring(user, 3, 1 << 30))
-        .otherwise(user),
-        "agent": F.when(is_followed, F.regexp_extract(behind, AGENT, 1)).otherwise(agent),
-        "took": F.when(is_followed, F.regexp_extract(behind, AGENT, 2)).otherwise(took),
-    }
-    return F.when(
-        is_listed | is_shifted | is_followed,
-        F.array(*(mended.get(name, field(name)) for name in FIELDS)),
-    ).otherwise(fields)
-
-
 def with_columns(lines: Any) -> Any:
     """Return `lines`, a frame with a binary column `value`, plus the fields of each line.
 
@@ -123,8 +82,7 @@ def with_columns(lines: Any) -> Any:
     time = F.when(F.size("_fields") == len(FIELDS), F.get("_fields", F.lit(FIELDS.index("time"))))
     moment = F.try_to_timestamp(time, F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
     return (
-        lines.select("*", _fields(F.col("value")).alias("_split"))
-        .select("*", _mended(F.col("_split")).alias("_fields"))
+        lines.select("*", _fields(F.col("value")).alias("_fields"))
         .select("*", moment.alias("time"))
         .select("*", field("request").alias("_request"))
         .select("*", F.substring_index("_request", " HTTP/", 1).alias("_call"))

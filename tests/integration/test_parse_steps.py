@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from combined import AGENT, LINE, REASONS
+from combined import LINE, REASONS
 from py4j.java_gateway import CallbackServerParameters, JavaGateway
 
 from stratalog.cli.pipeline import spark_environment
@@ -32,8 +32,11 @@ HOSTILE = {
     "a referrer without end": (f'{HEAD} "" 200 1 "', '\\"'),
     "agents": (f'{HEAD} "" 200 1 "" "', '" 1 '),
     "an agent without end": (f'{HEAD} "" 200 1 "" "', "x"),
-    "words in quotes": ("", 'a "b" '),
-    "quotes behind words": ("", 'a" '),
+    "words in quotes": (f'{HEAD} "" 200 1 "" "', 'a "b" '),
+    "quotes behind words": (f'{HEAD} "" 200 1 "" "', 'a" '),
+    "fields behind an agent": (f'{HEAD} "" 200 1 "" "a', '" "b'),
+    "forwarded addresses": ("", "1.1.1.1, "),
+    "a long host": ("", "a:"),
     "spaces": ("", " "),
     "words": ("", "a "),
     "a word": ("", "a"),
@@ -89,7 +92,7 @@ def java(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_line_twice_as_long_takes_twice_the_steps(java, kind):
     head, again = HOSTILE[kind]
-    for name, pattern in (("line", LINE), ("agent", AGENT), *REASONS):
+    for name, pattern in (("line", LINE), *REASONS):
         compiled = java.jvm.java.util.regex.Pattern.compile(pattern)
         steps = []
         for size in (SMALL, 2 * SMALL):
