@@ -182,7 +182,7 @@ class Member:
         elif leader_id == NO_NODE:
             if epoch > self.epoch:
                 self.become_unattached(epoch, now_ms)
-        elif epoch > self.epoch or self._looks_for_leader():
+        elif epoch > self.epoch or self._looks_for(leader_id):
             self.become_follower(epoch, leader_id, now_ms)
 
     def become_unattached(self, epoch: int, now_ms: int) -> None:
@@ -285,13 +285,16 @@ class Member:
                 )
                 self.outputs.append(Answer(left.change.token, changed))
 
-    def _looks_for_leader(self) -> bool:
-        """Return whether the member follows no leader of its epoch and would follow one."""
+    def _looks_for(self, leader_id: int) -> bool:
+        """Return whether the member follows no leader of its epoch, and would follow this one.
+
+        During a pre-vote it does not return to the leader that it left. Another name shows that its own is wrong.
+        """
         match self.state:
             case Unattached() | Candidate():
                 return True
             case Prospective():
-                return self.leader_id == NO_NODE
+                return self.leader_id != leader_id
             case Follower() | Leader() | Resigned():
                 return False
 

@@ -296,6 +296,17 @@ def test_an_observer_that_got_the_name_of_a_wrong_leader_finds_the_right_one():
     assert following.raft.leader_id == leader
 
 
+def test_a_pre_vote_finds_the_leader_where_the_saved_name_is_wrong():
+    """Another voter names it: no leader sends anything to a node that is no voter any more."""
+    following = Following()
+    vote = following.asked(following.raft.tick(FETCH_MS))
+    assert following.raft.role == "prospective"
+    following.member.saved = QuorumState(leader_epoch=3, leader_id=99)
+    refusal = VoteResponse(leader_id=2, leader_epoch=3)
+    following.raft.on_response(vote.correlation_id, refusal, FETCH_MS)
+    assert (following.raft.role, following.raft.leader_id) == ("follower", 2)
+
+
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_a_voter_gives_up_its_epoch_for_a_fetch_of_a_later_one(role):
     """The observer that fetches got its epoch from a damaged answer, and no leader of it will come otherwise."""
