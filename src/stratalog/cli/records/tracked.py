@@ -531,7 +531,8 @@ class Tracked:
         for entry in sorted(self._relatives(sight), key=lambda one: -one.position):
             is_gone = self._is_gone(entry)
             is_open = is_gone and entry.key in self._look.opened and not entry.is_done
-            if is_open or (not is_gone and entry.real == unpacked_name(sight.real)):
+            is_beside = entry.real == unpacked_name(sight.real)
+            if is_open or (not is_gone and is_beside):
                 # That one is read to its end, also without a name; then the packed file goes on for it.
                 part = self._is_part(sight, entry, contents)
                 if part and contents.holds(sight, entry) is False:
@@ -540,7 +541,8 @@ class Tracked:
                     return self._hold(sight, entry.key if part else None, is_limited=not part)
             elif (
                 is_gone
-                and entry.position
+                # Of one that was not read its bytes say nothing: then its name does.
+                and (entry.position or (is_beside and not entry.is_done))
                 and _is_later(sight, entry)
                 and contents.holds(sight, entry)
             ):
