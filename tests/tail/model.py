@@ -463,8 +463,10 @@ STEPS: Final = {
 
 def tick() -> None:
     """Wait until the file system's clock goes on: files of one tick cannot be put in order."""
-    first = time.clock_gettime_ns(COARSE_CLOCK)
-    while time.clock_gettime_ns(COARSE_CLOCK) == first:
+    began_ns = (
+        time.time_ns()
+    )  # a file may have the exact time, which the coarse clock reaches later
+    while time.clock_gettime_ns(COARSE_CLOCK) <= began_ns:
         time.sleep(0.0005)
 
 
