@@ -394,9 +394,9 @@ class Sieve:
             if at > start:
                 out.append(data[start:at])
             if stay > 0:
-                largest: i64 = first_ms + delta
-                if data[at + 22] & 0x08 != 0:  # all records have the broker's time
-                    largest = read_i64_be(data, at + 35)
+                largest: i64 = read_i64_be(data, at + 35)
+                if data[at + 22] & 0x08 == 0:  # else all records have the broker's time
+                    largest = max(first_ms + delta, -1)
                 batch = self._rebuilt(data, at, b"".join(pieces), stay, largest, gets_horizon)
                 out.append(batch)
                 kept.append((last, len(batch), largest))
@@ -419,8 +419,9 @@ class Sieve:
         flags: i64 = data[at + 22]
         base_timestamp: i64 = read_i64_be(data, at + 27)
         if gets_horizon:
+            if flags & 0x08 == 0:  # else the records' own times do not matter
+                records = restamp(records, count, base_timestamp - self._horizon)
             flags |= 0x40
-            records = restamp(records, count, base_timestamp - self._horizon)
             base_timestamp = self._horizon
         covered = BytesWriter()
         covered.append(data[at + 21])

@@ -120,10 +120,13 @@ def test_a_tombstone_stays_for_the_longest_delete_retention_ms(codec):
         assert (header.delete_horizon_ms or 0) > 1 << 60
 
 
-def test_a_tombstone_of_the_brokers_time_stays_readable_whatever_the_clients_time_was():
+@pytest.mark.parametrize("behind", [(), (b"2",)], ids=["last of its segment", "in a run"])
+def test_a_tombstone_of_the_brokers_time_stays_readable_whatever_the_clients_time_was(behind):
     steps = Steps(replace(CONFIG, message_timestamp_type="LogAppendTime"))
     for value in (b"1", None):
         steps.append(build_batch([Record(0, (1 << 63) - 1, b"a", value)]))
+    for value in behind:
+        steps.append(build_batch([Record(0, 1, b"b", value)]))
     steps.roll()
     steps.append(build_batch([Record(0, 1, b"active", b"")]))
     steps.sync_closed()
@@ -134,6 +137,22 @@ def test_a_tombstone_of_the_brokers_time_stays_readable_whatever_the_clients_tim
     check_batch(memoryview(data), header, NO_DEMANDS)
     (kept,) = read_records(data)
     assert (kept.offset, kept.timestamp, kept.value) == (1, header.max_timestamp, None)
+
+
+@pytest.mark.parametrize("behind", [(), (b"2",)], ids=["last of its segment", "in a run"])
+def test_a_smaller_batch_from_before_1970_has_minus_one_as_its_largest_time(behind):
+    steps = Steps(CONFIG)
+    steps.append(build_batch([Record(0, -700, b"a", b"1"), Record(0, -600, b"b", b"1")]))
+    for value in behind:
+        steps.append(build_batch([Record(0, 1, b"c", value)]))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"b", b"2")]))
+    steps.roll()
+    steps.append(build_batch([Record(0, 1, b"active", b"")]))
+    steps.sync_closed()
+    clean_once(steps)
+    header = parse_header(steps.read_all())
+    assert (header.record_count, header.base_timestamp, header.max_timestamp) == (1, -700, -1)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
