@@ -14,7 +14,7 @@ from tests.sim.world import World
 
 from stratalog.errors import UserError
 
-ODD_LEADS_FIRST = 2
+ODD_LEADS_FIRST = 1
 """A seed with which node 3 wins the first election, unless nodes 1 and 2 are no voters of its own."""
 
 
@@ -31,7 +31,7 @@ def assert_names(line: str, voters: tuple[int, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [1, ODD_LEADS_FIRST])
+@pytest.mark.parametrize("seed", [ODD_LEADS_FIRST, 2])
 @pytest.mark.parametrize("voters", [(1, 3), (2, 3), (1, 2, 3, 4), (2, 3, 4), (3, 4, 5)])
 def test_the_node_that_differs_stops_and_the_others_go_on(
     voters: tuple[int, ...], seed: int
