@@ -14,8 +14,8 @@ from stratalog.errors import Corrupt, UserError
 
 __all__ = ["Point", "check_available", "described", "parse_metrics", "points_of"]
 
-_RESOURCES_MAX: Final = 100
-"""A client has one. Each of them gets the attributes that describe the client."""
+_RESOURCES_MAX: Final = 5000
+"""Java has one for each metric. Each of them gets the attributes that describe the client."""
 _DELTA: Final = 1
 """AGGREGATION_TEMPORALITY_DELTA."""
 _NO_VALUE: Final = 1
