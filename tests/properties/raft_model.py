@@ -33,6 +33,8 @@ class Model:
     """The epoch of each record, by offset."""
     durable: int = 0
     high_watermark: int = 0
+    follows: bool = False
+    """Whether the member followed a leader before this input."""
     has_answer: bool = False
     """Whether the leader that this member follows has answered a fetch."""
     pre_votes: set[int] = field(default_factory=set)
@@ -81,10 +83,23 @@ class Model:
         """Return the code of a fetch's answer."""
         if asked.last_epoch > asked.epoch:
             return ErrorCode.invalid_request
-        if asked.epoch != self.epoch:
-            is_older = asked.epoch < self.epoch
-            return ErrorCode.fenced_leader_epoch if is_older else ErrorCode.unknown_leader_epoch
+        if asked.epoch < self.epoch:
+            return ErrorCode.fenced_leader_epoch
+        if asked.epoch > self.epoch:
+            # The voter gives up its epoch (Raft's rule): else an observer that a damaged answer has led to a later
+            # epoch waits for its leader for ever.
+            return ErrorCode.not_leader_or_follower
         return ErrorCode.none if self.leads else ErrorCode.not_leader_or_follower
+
+    def common_end(self, diverging: tuple[int, int]) -> int:
+        """Return where this log and the leader's part."""
+        own_epoch, own_end = self.end_of(diverging[0])
+        return min(own_end, diverging[1]) if own_epoch == diverging[0] else own_end
+
+    def may_diverge(self, asked: FetchRequest, diverging: tuple[int, int]) -> bool:
+        """Return whether a sound leader can answer so; else the member discards the answer, and nothing changes."""
+        cut = self.common_end(diverging)
+        return diverging[0] <= asked.last_epoch and self.high_watermark <= cut < asked.offset
 
     def diverging(self, asked: FetchRequest) -> tuple[int, int] | None:
         """Return the largest epoch that both logs may have and its end; None where the sender's log is a prefix."""
@@ -115,8 +130,12 @@ class Model:
             assert self.votes, f"{self} leads without a majority"
             self.leader, self.voted, self.is_elected = ME, NO_NODE, True
         if state.leader_id != self.leader:
-            assert (self.leader, learned.leader) == (NO_NODE, state.leader_id), (now, self, learned)
-            assert learned.epoch == self.epoch, (now, self, learned)
+            # A member that looks for the leader may have the name of a wrong one, from a damaged answer. It has no
+            # vote to give in an epoch with a leader, so another name is safe there.
+            is_free = self.leader == NO_NODE or not (self.follows or self.leader == ME)
+            assert is_free, (now, self, learned)
+            assert (learned.epoch, learned.leader) == (self.epoch, state.leader_id)
+            assert state.leader_id != NO_NODE, (now, self, learned)
             self.leader, self.opened_at = state.leader_id, UNKNOWN
         if state.voted_id != self.voted:
             assert self.voted == NO_NODE == self.leader, f"{now}: a second vote after {self}"

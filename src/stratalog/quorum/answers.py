@@ -156,12 +156,13 @@ def _leader_error(member: Member, request: FetchRequest | FetchSnapshotRequest) 
 
 
 def _fetch(member: Member, token: Any, request: FetchRequest, now_ms: int) -> None:
-    if request.epoch > member.epoch and member.is_voter and request.replica.id >= 0:
+    is_valid = request.offset >= 0 and 0 <= request.last_epoch <= request.epoch
+    if is_valid and request.epoch > member.epoch and member.is_voter and request.replica.id >= 0:
         # An observer stands for no election, so it would wait for a leader of that epoch for ever. It may know this
         # voter alone.
         member.become_unattached(request.epoch, now_ms)
     error = _leader_error(member, request)
-    if request.offset < 0 or not 0 <= request.last_epoch <= request.epoch:
+    if not is_valid:
         error = ErrorCode.invalid_request
     if error is not ErrorCode.none or not isinstance(member.state, Leader):
         response = FetchResponse(error=error, leader_id=member.leader_id, leader_epoch=member.epoch)

@@ -323,6 +323,16 @@ def test_a_voter_gives_up_its_epoch_for_a_fetch_of_a_later_one(role):
     assert following.raft.role == "unattached"
 
 
+@pytest.mark.parametrize(("offset", "last_epoch"), [(-1, 2), (2, -1), (2, 8)])
+def test_a_voter_keeps_its_epoch_where_a_fetch_of_a_later_one_makes_no_sense(offset, last_epoch):
+    following = Following()
+    before = (following.raft.epoch, following.raft.leader_id)
+    request = FetchRequest(7, ReplicaKey(9), offset, last_epoch)
+    outputs = following.raft.on_request("token", request, FETCH_MS)
+    assert outputs[-1].response.error is ErrorCode.invalid_request
+    assert (following.raft.epoch, following.raft.leader_id) == before
+
+
 @pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, (1 << 31) - 1])
 def test_requests_of_an_epoch_that_cannot_be_are_invalid(epoch):
     following = Following()
