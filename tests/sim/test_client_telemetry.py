@@ -460,7 +460,7 @@ def test_a_push_of_many_attributes_and_points_takes_no_memory_for_each_pair() ->
         assert await push(raw, data.SerializeToString()) == "none"
         assert await dropped(machine) == {"labels": 2000}
         many = MetricsData()
-        for _ in range(101):
+        for _ in range(5001):
             many.resource_metrics.add()
         assert await push(raw, many.SerializeToString(), instance=UUID(int=9)) == "invalid_record"
 
