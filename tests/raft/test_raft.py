@@ -15,7 +15,7 @@ from tests.raft.world import World, check_counts
 
 SEEDS = 120
 PART = 40
-FOUND_WITH_LIES = 51, 1316, 2473, 4236
+FOUND_WITH_LIES = 51, 117, 1316, 2473, 4236
 """Seeds in which a node waited for ever for the leader that a damaged answer had named."""
 QUICKLY_FOUND = (
     "damaged batches appended",

@@ -220,7 +220,8 @@ class Member:
         """Return to the leader, or wait for another one; the next pre-vote comes after a backoff."""
         self.lost_elections += 1
         deadline_ms = now_ms + self.backoff_ms()
-        if self.leader_id != self.me.id and self.voters.voter(self.leader_id) is not None:
+        if self.leader_id not in (self.me.id, NO_NODE):
+            # Also to one that is no voter of this log, which may be old: the refusals name that leader again and again.
             self._enter(Follower(deadline_ms))
         else:
             self._enter(Unattached(deadline_ms))

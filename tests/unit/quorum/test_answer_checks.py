@@ -297,6 +297,18 @@ def test_an_observer_that_got_the_name_of_a_wrong_leader_finds_the_right_one():
     assert following.raft.leader_id == leader
 
 
+def test_a_lost_pre_vote_leads_back_to_a_leader_that_the_log_does_not_name_as_a_voter():
+    """The log is older than that leader's entry: without its records the member asks for pre-votes for ever."""
+    following = Following()
+    votes = [one for one in following.raft.tick(FETCH_MS) if isinstance(one, Send)]
+    assert following.raft.role == "prospective"
+    following.member.saved = QuorumState(leader_epoch=3, leader_id=99)
+    for vote in votes:
+        refusal = VoteResponse(leader_id=99, leader_epoch=3)
+        following.raft.on_response(vote.correlation_id, refusal, FETCH_MS)
+    assert (following.raft.role, following.raft.leader_id) == ("follower", 99)
+
+
 def test_a_pre_vote_finds_the_leader_where_the_saved_name_is_wrong():
     """Another voter names it: no leader sends anything to a node that is no voter any more."""
     following = Following()
