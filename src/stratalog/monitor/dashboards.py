@@ -59,7 +59,7 @@ DASHBOARDS: Final = (
             "Process": "event_loop_delay_seconds connections_accepted_total connections_refused_total "
             "monitor_connections_ended_total? connections_before_login connections_ended_total? client_memory_bytes "
             "fetch_sessions fetch_session_partitions fetch_session_evictions_total producer_ids "
-            "delegation_tokens client_quota_rates audit_lines_dropped_total damaged_answers_total "
+            "delegation_tokens client_quota_rates audit_lines_dropped_total damaged_answers_total? "
             "client_throttles_total? client_throttle_seconds_total?",
             "Clients' metrics": "client_metrics_instances? client_metrics_series? "
             "client_metrics_dropped_points_total? client_metrics_otlp_pushes_total? "
